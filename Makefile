@@ -46,7 +46,7 @@ $(OLDEST_SPARK)/.installed: requirements/spark-oldest.lock $(STAMP)
 test-oldest-spark: $(OLDEST_SPARK)/.installed ## Run the tests marked every_spark on the oldest supported Spark
 	$(OLDEST_SPARK)/bin/python -m pytest -m every_spark tests/pipeline $(ARGS)
 
-check: $(STAMP) ## Format, lint, types, floors, sizes; warnings about words
+check: $(STAMP) ## Format, lint, types, floors, sizes, double names; warnings about words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -21,7 +21,7 @@ from moldau.network.connection import ServerConnection
 from moldau.network.server import SocketServer
 from moldau.runtime.collecting import collect_rarely
 from moldau.runtime.machine import Machine
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.settings import development_config
 from moldau.server.subsystems.listeners import ListenersSubsystem
 
@@ -165,7 +165,7 @@ LOADS = {"produce": produce, "poll": poll}
 async def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="moldau-inside-", dir=options.data) as folder:
         config = development_config(folder, 0, {}, diskless=False)
-        node = Node(config, Machine.real(), format_new=True)
+        node = ServerNode(config, Machine.real(), format_new=True)
         address = await node.start()
         try:
             await create_topic(address)

@@ -1,7 +1,7 @@
 """List what the glossary (docs/glossary.md) advises against, as warnings: to be read, not to be gamed.
 
-Docstrings that begin with a riddle, words with a plainer term, class names with two meanings, and folders
-with more files than a reader takes in. The exit code is always 0.
+Docstrings that begin with a riddle, words with a plainer term, and folders with more files than a reader
+takes in. A class name with two meanings is an error: the exit code is 1.
 """
 
 import ast
@@ -9,7 +9,7 @@ import collections
 import pathlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = ("src/moldau", "src/pyspark_moldau")
@@ -62,8 +62,9 @@ def class_names(name: str, source: str) -> Iterator[tuple[str, str]]:
             yield node.name, f"{name}:{node.lineno}"
 
 
-def warnings() -> Iterator[str]:
-    """All warnings, those about docstrings first."""
+def findings() -> tuple[list[str], list[str]]:
+    """Errors about names, and warnings, those about docstrings first."""
+    warnings: list[str] = []
     places: dict[str, list[str]] = collections.defaultdict(list)
     files: collections.Counter[str] = collections.Counter()
     for folder in SOURCES:
@@ -72,23 +73,30 @@ def warnings() -> Iterator[str]:
             if name.startswith(GENERATED):
                 continue
             files[str(path.parent.relative_to(ROOT))] += path.name != "__init__.py"
-            yield from riddles(name, source)
+            warnings += riddles(name, source)
             for one, place in class_names(name, source):
                 places[one].append(place)
+    for folder, count in sorted(files.items()):
+        if count > FOLDER_FILES:
+            warnings.append(f"{folder} has {count} files: are there sub-rooms in it?")
+    return list(double_names(places)), warnings
+
+
+def double_names(places: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Class names that stand for two things, given the places of each."""
     for one, found in sorted(places.items()):
         if len(found) > 1:
             yield f"class {one} has {len(found)} meanings: {', '.join(found)}"
-    for folder, count in sorted(files.items()):
-        if count > FOLDER_FILES:
-            yield f"{folder} has {count} files: are there sub-rooms in it?"
 
 
 def main() -> int:
-    found = list(warnings())
-    for each in found:
+    errors, warnings = findings()
+    for each in errors:
+        print(f"error: {each}")
+    for each in warnings:
         print(f"warning: {each}")
-    print(f"{len(found)} warnings about names, words and folders (docs/glossary.md)")
-    return 0
+    print(f"{len(warnings)} warnings about words and folders (docs/glossary.md)")
+    return bool(errors)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``tools/check_voice.py`` finds riddles, words to avoid, and names with two meanings; it only warns."""
+"""``tools/check_voice.py`` finds riddles, words to avoid, and names with two meanings, which are errors."""
 
 import importlib.util
 import pathlib
@@ -39,9 +39,14 @@ def test_classes_of_a_module_are_named_with_their_line() -> None:
     assert list(check_voice.class_names("one.py", SOURCE)) == [("Whole", "one.py:7")]
 
 
+def test_a_class_name_with_two_meanings_is_an_error() -> None:
+    places = {"Turn": ["a.py:1", "b.py:7"], "Whole": ["c.py:2"]}
+    assert list(check_voice.double_names(places)) == ["class Turn has 2 meanings: a.py:1, b.py:7"]
+
+
 def test_warnings_do_not_fail_the_check() -> None:
     done = subprocess.run(
         [sys.executable, "tools/check_voice.py"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert "warnings about names, words and folders" in done.stdout.splitlines()[-1]
+    assert "warnings about words and folders" in done.stdout.splitlines()[-1]

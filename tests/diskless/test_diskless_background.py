@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import (
     BatchToCommit,
@@ -290,7 +290,7 @@ async def nothing_new() -> None:
 
 def _topic(number: int, owners: Sequence[int]) -> Topic:
     partitions = tuple(
-        Partition(
+        PartitionRegistration(
             replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, diskless_coordinator=owner
         )
         for owner in owners

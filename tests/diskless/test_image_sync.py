@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from writer_fakes import run_in_virtual_time
 
-from moldau.cluster.image.topics_image import Partition, Topic
+from moldau.cluster.image.topics_image import PartitionRegistration, Topic
 from moldau.coordinators.diskless.calls import DescribedPartition, PartitionsToCreate, TopicResult
 from moldau.diskless.image_sync import ImageSync
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -47,7 +47,7 @@ async def nothing_new() -> None:
 
 
 def topic(number: int) -> Topic:
-    partition = Partition(
+    partition = PartitionRegistration(
         replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, diskless_coordinator=0
     )
     return Topic(f"topic-{number}", UUID(int=number), (partition,))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from moldau.records.batch import iter_headers, set_base_offset_and_epoch
 from moldau.storage.log.append_info import AppendInfo, ReadResult
-from moldau.storage.snapshots.replicated_log import Divergence, OffsetAndEpoch, OffsetValidation
+from moldau.storage.snapshots.replicated_log import Divergence, LogPosition, OffsetValidation
 
 
 class Stored(NamedTuple):
@@ -19,7 +19,7 @@ class Stored(NamedTuple):
 class MemorySnapshot:
     """Reader and writer in one."""
 
-    def __init__(self, log: "MemoryReplicatedLog", snapshot_id: OffsetAndEpoch) -> None:
+    def __init__(self, log: "MemoryReplicatedLog", snapshot_id: LogPosition) -> None:
         self._log = log
         self.snapshot_id = snapshot_id
         self.content = bytearray()
@@ -56,7 +56,7 @@ class MemorySnapshot:
 class MemoryReplicatedLog:
     def __init__(self) -> None:
         self.batches: list[Stored] = []
-        self.snapshots: dict[OffsetAndEpoch, MemorySnapshot] = {}
+        self.snapshots: dict[LogPosition, MemorySnapshot] = {}
         self.start_offset = 0
         self.flushed_offset = 0
         self.high_watermark = 0
@@ -107,15 +107,15 @@ class MemoryReplicatedLog:
     def initialize_epoch(self, epoch: int) -> None:
         pass
 
-    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+    def end_offset_for_epoch(self, epoch: int) -> LogPosition:
         for batch in reversed(self.batches):
             if batch.epoch <= epoch:
-                return OffsetAndEpoch(batch.last_offset + 1, batch.epoch)
+                return LogPosition(batch.last_offset + 1, batch.epoch)
         latest = self.latest_snapshot_id()
-        return OffsetAndEpoch(self.start_offset, latest.epoch if latest else 0)
+        return LogPosition(self.start_offset, latest.epoch if latest else 0)
 
     def validate_offset_and_epoch(self, offset: int, epoch: int) -> OffsetValidation:
-        return OffsetValidation(Divergence.VALID, OffsetAndEpoch(offset, epoch))
+        return OffsetValidation(Divergence.VALID, LogPosition(offset, epoch))
 
     def update_high_watermark(self, offset: int) -> None:
         self.high_watermark = max(self.high_watermark, offset)
@@ -140,23 +140,23 @@ class MemoryReplicatedLog:
         self.flushed_offset = end_offset
         return end_offset
 
-    def create_snapshot(self, snapshot_id: OffsetAndEpoch, last_log_timestamp_ms: int) -> MemorySnapshot:
+    def create_snapshot(self, snapshot_id: LogPosition, last_log_timestamp_ms: int) -> MemorySnapshot:
         assert snapshot_id.offset <= self.high_watermark
         return MemorySnapshot(self, snapshot_id)
 
-    def store_snapshot(self, snapshot_id: OffsetAndEpoch) -> MemorySnapshot:
+    def store_snapshot(self, snapshot_id: LogPosition) -> MemorySnapshot:
         return MemorySnapshot(self, snapshot_id)
 
-    def latest_snapshot_id(self) -> OffsetAndEpoch | None:
+    def latest_snapshot_id(self) -> LogPosition | None:
         return max(self.snapshots, default=None)
 
-    def earliest_snapshot_id(self) -> OffsetAndEpoch | None:
+    def earliest_snapshot_id(self) -> LogPosition | None:
         return min(self.snapshots, default=None)
 
-    def open_snapshot(self, snapshot_id: OffsetAndEpoch) -> MemorySnapshot | None:
+    def open_snapshot(self, snapshot_id: LogPosition) -> MemorySnapshot | None:
         return self.snapshots.get(snapshot_id)
 
-    async def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
+    async def delete_before_snapshot(self, snapshot_id: LogPosition) -> bool:
         self.start_offset = snapshot_id.offset
         self.batches = [batch for batch in self.batches if batch.last_offset >= snapshot_id.offset]
         self.snapshots = {key: value for key, value in self.snapshots.items() if key >= snapshot_id}

@@ -348,7 +348,7 @@ class Group:
             match effect:
                 case fx.Send(correlation_id, node_id, request):
                     self._send(node, correlation_id, node_id, request)
-                case fx.Reply(request_id, response):
+                case fx.SendReply(request_id, response):
                     self._reply(node, request_id, response)
                 case fx.ReplyWithRecords(request_id, fetched, offset):
                     self._reply(node, request_id, _replace(fetched, records=node.log.read(offset, 4)))

@@ -260,7 +260,7 @@ class Cluster:
                     self.invariants.one_vote_per_epoch(node.key, state.epoch, state.voted)
             case fx.Send(correlation_id, node_id, request):
                 self._send(node, correlation_id, node_id, request)
-            case fx.Reply(request_id, response):
+            case fx.SendReply(request_id, response):
                 self._reply(node, request_id, response)
             case fx.ReplyWithRecords(request_id, response, offset, _):
                 records = node.log.read(offset, 4)

@@ -10,11 +10,11 @@ from moldau.quorum.core import messages as msg
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.transitions import LEGAL_MOVES, mermaid
 from moldau.quorum.core.voters import ReplicaKey, VoterSet
-from moldau.quorum.wire.requests import Wire
+from moldau.quorum.wire.requests import RequestCodec
 from moldau.quorum.wire.responses import from_response, to_response
 from moldau.runtime import ErrorCode, KafkaError
 
-WIRE = Wire(cluster_id="c")
+WIRE = RequestCodec(cluster_id="c")
 ME, YOU = ReplicaKey(1, uuid.UUID(int=5)), ReplicaKey(2, uuid.UUID(int=6))
 POSITION = OffsetAndEpoch(10, 3)
 VERSIONS = {1: 17, 52: 2, 53: 1, 54: 1, 59: 1}
@@ -61,7 +61,7 @@ def test_responses(key: int, response: msg.Response) -> None:
 
 
 def test_another_cluster_is_refused() -> None:
-    message = Wire(cluster_id="other").to_request(REQUESTS[0])
+    message = RequestCodec(cluster_id="other").to_request(REQUESTS[0])
     with pytest.raises(KafkaError) as refused:
         WIRE.from_request(message)
     assert refused.value.code is ErrorCode.inconsistent_cluster_id

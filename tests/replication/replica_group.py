@@ -7,9 +7,9 @@ drops them, in any order. After each step :meth:`Group.check` looks for what mus
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from moldau.replication.core.leader import InSyncProposal, Leader, ProposalFailure
+from moldau.replication.core.leader import InSyncProposal, LeaderReplica, ProposalFailure
 from moldau.replication.core.policy import Durability, ReplicaPolicy
-from moldau.replication.core.replica import FetchPosition, Follower, Replica, diverging_epoch
+from moldau.replication.core.replica import FetchPosition, FollowerReplica, Replica, diverging_epoch
 from moldau.runtime import ErrorCode
 from moldau.storage.log.leader_epochs import LeaderEpochs
 
@@ -115,11 +115,11 @@ class Node:
         return self.replica is not None
 
     @property
-    def leader(self) -> Leader | None:
+    def leader(self) -> LeaderReplica | None:
         return self.replica.leader if self.replica else None
 
     @property
-    def follower(self) -> Follower | None:
+    def follower(self) -> FollowerReplica | None:
         return self.replica.follower if self.replica else None
 
 
@@ -462,7 +462,7 @@ class Group:
             return f"{node.id}: down [{log}]"
         role = node.replica.role
         text = f"{node.id}: {role.name.value} epoch={role.leader_epoch} hw={role.high_watermark}"
-        if isinstance(role, Leader):
+        if isinstance(role, LeaderReplica):
             text += f" isr={sorted(role.in_sync)}"
             if role.pending is not None:
                 text += f" proposed={sorted(role.pending.in_sync)}"

@@ -14,7 +14,7 @@ from moldau.protocol.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
-from moldau.replication.core.leader import Leader
+from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.in_sync_sets import InSyncSets
 from moldau.replication.leading import Leading
 from moldau.replication.partition import PartitionKey
@@ -65,7 +65,7 @@ def partition_answer(code: ErrorCode, **values: Any) -> AlterPartitionResponse:
 class Controller:
     """Answers one request after the other as it was told, and keeps them."""
 
-    def __init__(self, leader: Leader, answers: Sequence[Answer], fences_at: int | None) -> None:
+    def __init__(self, leader: LeaderReplica, answers: Sequence[Answer], fences_at: int | None) -> None:
         self.requests: list[AlterPartitionRequest] = []
         self._leader = leader
         self._answers = list(answers)
@@ -80,9 +80,9 @@ class Controller:
         return self._answers.pop(0)(request)
 
 
-def leader_with_an_outsider() -> Leader:
+def leader_with_an_outsider() -> LeaderReplica:
     """In sync alone; its follower holds all ten records, and is active."""
-    leader = Leader(
+    leader = LeaderReplica(
         LEADER,
         3,
         [LEADER, FOLLOWER],
@@ -97,7 +97,9 @@ def leader_with_an_outsider() -> Leader:
     return leader
 
 
-def ask(*answers: Answer, for_s: float = 1.0, fences_at: int | None = None) -> tuple[Leader, Controller]:
+def ask(
+    *answers: Answer, for_s: float = 1.0, fences_at: int | None = None
+) -> tuple[LeaderReplica, Controller]:
     """Let the in-sync set of one partition be asked for, for a while.
 
     ``fences_at``: the number of the request before whose answer the follower is fenced.

@@ -13,9 +13,9 @@ import pytest
 from replica_group import Group
 
 from moldau.replication.core import leader as leader_module
-from moldau.replication.core.leader import Leader, ProposalFailure
+from moldau.replication.core.leader import LeaderReplica, ProposalFailure
 from moldau.replication.core.policy import FSYNCED, WRITTEN
-from moldau.replication.core.replica import Follower, Replica
+from moldau.replication.core.replica import FollowerReplica, Replica
 
 POLICIES = {"written": (WRITTEN, 1), "fsynced": (FSYNCED, 2)}
 STEPS = 400
@@ -118,48 +118,48 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def _watermark_one_too_far(patch: pytest.MonkeyPatch) -> None:
-    right = Leader.advance
+    right = LeaderReplica.advance
 
-    def advance(self: Leader) -> bool:
+    def advance(self: LeaderReplica) -> bool:
         moved = right(self)
         if moved and self.high_watermark < self.log_end_offset:
             self.high_watermark += 1
         return moved
 
-    patch.setattr(Leader, "advance", advance)
+    patch.setattr(LeaderReplica, "advance", advance)
 
 
 def _watermark_ignores_the_proposal(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leader, "maximal_in_sync", property(lambda self: self.in_sync))
+    patch.setattr(LeaderReplica, "maximal_in_sync", property(lambda self: self.in_sync))
 
 
 def _watermark_ignores_a_follower(patch: pytest.MonkeyPatch) -> None:
-    right = Leader._bounds_changed
+    right = LeaderReplica._bounds_changed
 
-    def bounds_changed(self: Leader) -> None:
+    def bounds_changed(self: LeaderReplica) -> None:
         right(self)
         self._bounding = self._bounding[:1]
 
-    patch.setattr(Leader, "_bounds_changed", bounds_changed)
+    patch.setattr(LeaderReplica, "_bounds_changed", bounds_changed)
 
 
 def _written_counts_as_synced(patch: pytest.MonkeyPatch) -> None:
-    right = Leader.local_append
+    right = LeaderReplica.local_append
 
-    def local_append(self: Leader, log_end_offset: int) -> bool:
+    def local_append(self: LeaderReplica, log_end_offset: int) -> bool:
         moved = right(self, log_end_offset)
         self.acknowledged_offset = log_end_offset
         return self.advance() or moved
 
-    patch.setattr(Leader, "local_append", local_append)
+    patch.setattr(LeaderReplica, "local_append", local_append)
 
 
 def _follower_acknowledges_unsynced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Follower, "acknowledged_offset", lambda self, end, synced: end)
+    patch.setattr(FollowerReplica, "acknowledged_offset", lambda self, end, synced: end)
 
 
 def _truncation_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Follower, "truncation", lambda self, history, end, epoch, end_offset: end)
+    patch.setattr(FollowerReplica, "truncation", lambda self, history, end, epoch, end_offset: end)
 
 
 def _divergence_unchecked(patch: pytest.MonkeyPatch) -> None:
@@ -167,28 +167,32 @@ def _divergence_unchecked(patch: pytest.MonkeyPatch) -> None:
 
 
 def _broker_epoch_unchecked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leader, "is_stale_fetch", lambda self, replica, epoch: False)
+    patch.setattr(LeaderReplica, "is_stale_fetch", lambda self, replica, epoch: False)
     patch.setattr(leader_module, "UNKNOWN_EPOCH", 1 << 40)
-    patch.setattr(Leader, "_may_join", lambda self, replica: self._is_long_enough(self.followers[replica]))
-    patch.setattr(Leader, "_member", lambda self, replica, epoch: leader_module.InSyncMember(replica, -1))
+    patch.setattr(
+        LeaderReplica, "_may_join", lambda self, replica: self._is_long_enough(self.followers[replica])
+    )
+    patch.setattr(
+        LeaderReplica, "_member", lambda self, replica, epoch: leader_module.InSyncMember(replica, -1)
+    )
 
 
 def _unknown_outcome_is_taken_for_none(patch: pytest.MonkeyPatch) -> None:
-    right = Leader.proposal_failed
+    right = LeaderReplica.proposal_failed
 
-    def proposal_failed(self: Leader, proposal: Any, failure: ProposalFailure) -> bool:
+    def proposal_failed(self: LeaderReplica, proposal: Any, failure: ProposalFailure) -> bool:
         return right(self, proposal, ProposalFailure.NOT_ATTEMPTED)
 
-    patch.setattr(Leader, "proposal_failed", proposal_failed)
+    patch.setattr(LeaderReplica, "proposal_failed", proposal_failed)
 
 
 def _short_logs_join(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leader, "_is_long_enough", lambda self, progress: progress.acknowledged_offset >= 0)
+    patch.setattr(LeaderReplica, "_is_long_enough", lambda self, progress: progress.acknowledged_offset >= 0)
 
 
 def _start_of_the_term_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        Leader,
+        LeaderReplica,
         "_is_long_enough",
         lambda self, progress: progress.acknowledged_offset >= self.high_watermark,
     )
@@ -199,26 +203,28 @@ def _older_epochs_lead(patch: pytest.MonkeyPatch) -> None:
 
 
 def _older_sets_are_taken(patch: pytest.MonkeyPatch) -> None:
-    right = Leader.set_changed
+    right = LeaderReplica.set_changed
 
-    def set_changed(self: Leader, in_sync: Any, partition_epoch: int = -1, replicas: Any = None) -> bool:
+    def set_changed(
+        self: LeaderReplica, in_sync: Any, partition_epoch: int = -1, replicas: Any = None
+    ) -> bool:
         return right(self, in_sync, max(partition_epoch, self.partition_epoch), replicas)
 
-    patch.setattr(Leader, "set_changed", set_changed)
+    patch.setattr(LeaderReplica, "set_changed", set_changed)
 
 
 def _epochs_without_records_are_asked_for(patch: pytest.MonkeyPatch) -> None:
-    right = Follower.position
+    right = FollowerReplica.position
 
-    def position(self: Follower, history: Any, end: int) -> Any:
+    def position(self: FollowerReplica, history: Any, end: int) -> Any:
         found = right(self, history, end)
         return found._replace(last_fetched_epoch=max(found.last_fetched_epoch, self.leader_epoch - 1))
 
-    patch.setattr(Follower, "position", position)
+    patch.setattr(FollowerReplica, "position", position)
 
 
 def _too_few_in_sync_commit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leader, "has_enough_in_sync", property(lambda self: True))
+    patch.setattr(LeaderReplica, "has_enough_in_sync", property(lambda self: True))
 
 
 MUTANTS: dict[str, tuple[str, Patch]] = {

@@ -2,10 +2,10 @@
 
 import pytest
 
-from moldau.replication.core.leader import Leader
+from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.policy import FSYNCED, WRITTEN, ReplicaPolicy
-from moldau.replication.core.replica import Follower, IllegalMoveError, Replica, Resigned
-from moldau.replication.core.role_names import LEGAL_MOVES, RoleName
+from moldau.replication.core.replica import FollowerReplica, IllegalMoveError, Replica, ResignedReplica
+from moldau.replication.core.role_names import LEGAL_MOVES, ReplicaRole
 from moldau.runtime import ErrorCode
 
 LOCAL = 1
@@ -27,20 +27,20 @@ def lead(one: Replica, epoch: int, log_end_offset: int = 0) -> bool:
     )
 
 
-def be(one: Replica, name: RoleName, epoch: int) -> None:
+def be(one: Replica, name: ReplicaRole, epoch: int) -> None:
     match name:
-        case RoleName.LEADER:
+        case ReplicaRole.LEADER:
             lead(one, epoch)
-        case RoleName.FOLLOWER:
+        case ReplicaRole.FOLLOWER:
             one.follow(epoch, leader_id=2)
-        case RoleName.RESIGNED:
+        case ReplicaRole.RESIGNED:
             one.resign(epoch)
 
 
-@pytest.mark.parametrize("source", RoleName)
-@pytest.mark.parametrize("target", RoleName)
+@pytest.mark.parametrize("source", ReplicaRole)
+@pytest.mark.parametrize("target", ReplicaRole)
 def test_a_newer_epoch_allows_the_moves_of_the_table_and_an_older_one_none(
-    source: RoleName, target: RoleName
+    source: ReplicaRole, target: ReplicaRole
 ) -> None:
     one = replica()
     be(one, source, 5)
@@ -71,16 +71,16 @@ def test_a_replica_that_resigned_leads_again_in_a_newer_epoch_only() -> None:
     with pytest.raises(IllegalMoveError):
         lead(one, 5)
     lead(one, 6)
-    assert isinstance(one.role, Leader)
+    assert isinstance(one.role, LeaderReplica)
 
 
 def test_a_replica_without_a_leader_takes_a_role_in_its_epoch() -> None:
     one = replica()
     one.resign(5)
-    assert isinstance(one.role, Resigned)
+    assert isinstance(one.role, ResignedReplica)
     assert one.follow(5, leader_id=2)
     assert not one.follow(5, leader_id=2)
-    assert isinstance(one.role, Follower)
+    assert isinstance(one.role, FollowerReplica)
 
 
 def test_a_lone_leader_commits_its_log_at_once_and_a_syncing_one_when_it_is_synced() -> None:

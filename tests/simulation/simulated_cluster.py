@@ -7,7 +7,7 @@ from typing import Any
 from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.simulation.clients.client import Bootstrap, SimulatedClient
 from moldau.simulation.history import History
 from moldau.simulation.seeds import stream
@@ -28,7 +28,7 @@ class Cluster:
         self.properties = properties or {}
         self.roles = roles
         self.voters = ",".join(f"{n}@node-{n}:9093" for n, role in roles.items() if "controller" in role)
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, ServerNode] = {}
         self.history = History(world.loop.elapsed_s)
 
     def start(self, *node_ids: int) -> None:
@@ -94,7 +94,7 @@ class Cluster:
                 ignore_formatted=True,
             )
             format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
-            node = Node(config, machine)
+            node = ServerNode(config, machine)
             await node.start()
             self.nodes[node_id] = node
             raise RuntimeError(await node.failed())

@@ -7,7 +7,7 @@ import pytest
 
 from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.writing.own_commits import OwnCommits
-from moldau.diskless.writing.waiters import Waiter
+from moldau.diskless.writing.waiters import WaitingProducer
 from moldau.diskless.writing.writer import DisklessWriter
 from moldau.runtime import UnexpectedErrors
 from moldau.simulation.nodes import SCENARIOS
@@ -97,14 +97,14 @@ def say_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def lose_waiters(patch: pytest.MonkeyPatch) -> None:
     """Now and then a batch that was committed is not answered."""
-    resolve = Waiter.resolve
+    resolve = WaitingProducer.resolve
     counter = iter(range(10**9))
 
-    def forgetful(waiter: Waiter, outcome: Any) -> None:
+    def forgetful(waiter: WaitingProducer, outcome: Any) -> None:
         if next(counter) % 50 != 49:
             resolve(waiter, outcome)
 
-    patch.setattr(Waiter, "resolve", forgetful)
+    patch.setattr(WaitingProducer, "resolve", forgetful)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from moldau.runtime import Machine
-from moldau.simulation.history import History, Observation, Outcome, Partition, Production
+from moldau.simulation.history import History, Observation, Outcome, PartitionName, Production
 from moldau.simulation.judges.checker import check
 from moldau.simulation.nodes import tiny
 from moldau.simulation.scenario import run_seed
@@ -14,7 +14,7 @@ from moldau.simulation.stories.tiny_node import Flaw
 
 pytestmark = pytest.mark.usefixtures("quiet_nodes")
 
-PARTITION = Partition("t", 0)
+PARTITION = PartitionName("t", 0)
 LOG = [(0, b"a0"), (1, b"a1"), (2, b"b0")]
 
 

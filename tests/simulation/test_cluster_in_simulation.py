@@ -8,14 +8,14 @@ from simulated_cluster import BROKERS, CONTROLLERS, Cluster, combined, separate
 
 from moldau.runtime import KafkaError
 from moldau.simulation.clients.client import Consumer, Producer
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 from moldau.simulation.judges.checker import check
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.world import World
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
-PARTITIONS = tuple(Partition("events", index) for index in range(4))
+PARTITIONS = tuple(PartitionName("events", index) for index in range(4))
 
 
 @pytest.mark.parametrize("roles", [separate(), combined()], ids=["separate", "combined"])

@@ -11,7 +11,7 @@ from moldau.simulation.damage.files import FileDamage, Way, kind_of
 from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
 from moldau.simulation.damage.stories import scenario
 from moldau.simulation.damage.story import End
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 from moldau.storage.guards.guarding import OpenableLog
@@ -73,7 +73,7 @@ def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], kinds:
 
 # The judge ---------------------------------------------------------------------------------------
 
-CLASSIC, DISKLESS = Partition("classic", 0), Partition("diskless", 0)
+CLASSIC, DISKLESS = PartitionName("classic", 0), PartitionName("diskless", 0)
 RECORDS = [(0, b"a"), (1, b"b")]
 BEFORE = Contents({"classic": 1, "diskless": 1}, {CLASSIC: RECORDS, DISKLESS: RECORDS}, {}, {"object"})
 LOG = FileDamage("/data/classic-0/00000000000000000000.log", Way.FLIPPED, "")

@@ -8,8 +8,8 @@ import pytest
 
 from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.diskless.state.producers import Verdict
-from moldau.replication.core.leader import Leader
-from moldau.replication.core.replica import Follower
+from moldau.replication.core.leader import LeaderReplica
+from moldau.replication.core.replica import FollowerReplica
 from moldau.replication.fetching.following import Following
 from moldau.replication.fetching.snapshot_download import SnapshotDownload
 from moldau.simulation.nodes import SCENARIOS
@@ -47,17 +47,19 @@ def test_replicas_that_were_away_for_long_fetch_snapshots(monkeypatch: pytest.Mo
 
 def fetch_counts_for_all(patch: pytest.MonkeyPatch) -> None:
     """A follower's fetch counts for everything that its leader has."""
-    fetched: Callable[..., bool] = Leader.follower_fetched
+    fetched: Callable[..., bool] = LeaderReplica.follower_fetched
 
-    def generous(self: Leader, replica_id: int, fetch_offset: int, now_ms: int, **more: Any) -> bool:
+    def generous(self: LeaderReplica, replica_id: int, fetch_offset: int, now_ms: int, **more: Any) -> bool:
         return fetched(self, replica_id, self.log_end_offset, now_ms, **more)
 
-    patch.setattr(Leader, "follower_fetched", generous)
+    patch.setattr(LeaderReplica, "follower_fetched", generous)
 
 
 def unsynced_offset_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """A follower syncs nothing, and acknowledges what it has written."""
-    patch.setattr(Follower, "acknowledged_offset", lambda self, log_end_offset, synced_offset: log_end_offset)
+    patch.setattr(
+        FollowerReplica, "acknowledged_offset", lambda self, log_end_offset, synced_offset: log_end_offset
+    )
     begin = Following.__init__
 
     def unsynced(self: Following, *given: Any, **more: Any) -> None:

@@ -16,7 +16,7 @@ from moldau.records import Compression, Record, build_batch
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import Bootstrap, SimulatedClient
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import History, Partition
+from moldau.simulation.history import History, PartitionName
 from moldau.simulation.judges.answers_judge import judge_budgets, judge_defects
 from moldau.simulation.stories.diskless_stories import story
 from moldau.simulation.stories.tiny_node import PORT
@@ -63,7 +63,7 @@ def mutated(rng: random.Random) -> bytes:
 
 
 async def produce(
-    connection: RpcConnection, batches: dict[Partition, bytes], within_s: float
+    connection: RpcConnection, batches: dict[PartitionName, bytes], within_s: float
 ) -> list[ErrorCode]:
     """The codes, in the order of the partitions."""
     topics = [
@@ -81,7 +81,7 @@ async def fuzz(client: SimulatedClient, history: History) -> None:
         await client.create_topic(name, 3, {"diskless.enable": is_diskless})
     bad = await RpcConnection.open("fuzzer", "node-1", PORT)
     good = await RpcConnection.open("victim", "node-1", PORT)
-    victims = {Partition(name, 0): build_batch([Record(0, 1_000, None, b"good")]) for name in TOPICS}
+    victims = {PartitionName(name, 0): build_batch([Record(0, 1_000, None, b"good")]) for name in TOPICS}
     seen = set()
     for number in range(EXAMPLES):
         if bad.closed:
@@ -89,7 +89,7 @@ async def fuzz(client: SimulatedClient, history: History) -> None:
         batch = mutated(rng)
         # One partition goes the short way, two the long one.
         topics = rng.choice([["plain"], ["diskless"], ["plain", "diskless"]])
-        wanted = {Partition(name, 1 + rng.randrange(2)): batch for name in topics}
+        wanted = {PartitionName(name, 1 + rng.randrange(2)): batch for name in topics}
         sent = asyncio.ensure_future(produce(bad, wanted, ANSWERED_S))
         try:
             codes = await produce(good, victims, PROMPT_S)

@@ -11,7 +11,7 @@ import pytest
 from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.observing.monitoring import quorum_notice
 from moldau.simulation.world.process import PROCESS
 from moldau.simulation.world.world import World
@@ -49,7 +49,7 @@ class Controllers:
     """Controllers on hosts of one world; ``nodes`` are their newest lives, by host."""
 
     world: World
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, ServerNode] = field(default_factory=dict)
 
     def start(self, host: str, node_id: int, *, voters: tuple[int, ...], cluster_id: str) -> None:
         async def program(machine: Machine) -> None:
@@ -80,7 +80,7 @@ class Controllers:
             ignore_formatted=True,
         )
         format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
-        node = Node(config, machine)
+        node = ServerNode(config, machine)
         await node.start()
         self.nodes[host] = node
         raise RuntimeError(await node.failed())

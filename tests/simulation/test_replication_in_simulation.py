@@ -10,9 +10,9 @@ from moldau.cluster.broker_lifecycle import BrokerLifecycle
 from moldau.cluster.decisions import brokers
 from moldau.cluster.decisions.partitions import in_sync_sets as partitions
 from moldau.cluster.decisions.partitions import partition_change
-from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication import reads
-from moldau.replication.core.leader import Leader
+from moldau.replication.core.leader import LeaderReplica
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 
@@ -45,12 +45,12 @@ def test_a_cluster_repeats_its_history() -> None:
 
 def watermark_one_too_far(patch: pytest.MonkeyPatch) -> None:
     """A follower's fetch from an offset counts for the record that it asks for, too."""
-    fetched: Callable[..., bool] = Leader.follower_fetched
+    fetched: Callable[..., bool] = LeaderReplica.follower_fetched
 
-    def generous(self: Leader, replica_id: int, fetch_offset: int, now_ms: int, **more: Any) -> bool:
+    def generous(self: LeaderReplica, replica_id: int, fetch_offset: int, now_ms: int, **more: Any) -> bool:
         return fetched(self, replica_id, min(fetch_offset + 1, self.log_end_offset), now_ms, **more)
 
-    patch.setattr(Leader, "follower_fetched", generous)
+    patch.setattr(LeaderReplica, "follower_fetched", generous)
 
 
 def truncation_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -65,14 +65,14 @@ def epoch_not_fenced(patch: pytest.MonkeyPatch) -> None:
 
 def joined_before_caught_up(patch: pytest.MonkeyPatch) -> None:
     """A follower is in sync as soon as its broker is active."""
-    patch.setattr(Leader, "_is_long_enough", lambda self, progress: True)
+    patch.setattr(LeaderReplica, "_is_long_enough", lambda self, progress: True)
     patch.setattr(partitions, "_is_eligible", lambda *_: True)
 
 
 def move_ended_early(patch: pytest.MonkeyPatch) -> None:
     """A move ends before the new replicas are in sync."""
 
-    def ended(target: Partition) -> Partition:
+    def ended(target: PartitionRegistration) -> PartitionRegistration:
         replicas = tuple(each for each in target.replicas if each not in target.removing_replicas)
         isr = tuple(each for each in target.isr if each in replicas) or replicas[:1]
         return replace(target, replicas=replicas, isr=isr, removing_replicas=(), adding_replicas=())

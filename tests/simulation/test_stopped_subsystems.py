@@ -16,7 +16,7 @@ from moldau.protocol.records.metadata import (
     encode_record,
 )
 from moldau.protocol.schema import Message
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.subsystem import Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.simulation.world.object_storage import CLASS_NAME, TIER_CLASS_NAME
@@ -70,7 +70,7 @@ def moved(topic_id: UUID, index: int, leader: int) -> Message:
     return PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=leader)
 
 
-def show(node: Node, *records: Message) -> None:
+def show(node: ServerNode, *records: Message) -> None:
     """The metadata of a node have committed more."""
     assert node.metadata is not None
     publisher = node.metadata.publisher
@@ -79,12 +79,12 @@ def show(node: Node, *records: Message) -> None:
     publisher.on_commit([MetadataBatch(offset, publisher.image.provenance.epoch, 0, values)])
 
 
-def subsystems_of(node: Node) -> list[Subsystem]:
+def subsystems_of(node: ServerNode) -> list[Subsystem]:
     found = [node.find(kind) for kind in Subsystem.__subclasses__()]
     return [each for each in found if each is not None]
 
 
-def run(world: World, story: Callable[[Cluster, Node, Process], Awaitable[None]]) -> None:
+def run(world: World, story: Callable[[Cluster, ServerNode, Process], Awaitable[None]]) -> None:
     cluster = Cluster(world, {HERE: "broker,controller"}, {HERE: EVERYTHING})
 
     async def program() -> None:
@@ -100,7 +100,7 @@ def run(world: World, story: Callable[[Cluster, Node, Process], Awaitable[None]]
 
 
 def test_no_subsystem_works_or_follows_the_metadata_after_its_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(cluster: Cluster, node: Node, process: Process) -> None:
+    async def story(cluster: Cluster, node: ServerNode, process: Process) -> None:
         show(node, *new_topics(0, leader=HERE))
         await node.get(PartitionsSubsystem).settled()
         partitions = node.get(PartitionsSubsystem)

@@ -20,7 +20,7 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
@@ -141,15 +141,15 @@ async def snapshots(machine: Machine, manager: LogManager) -> None:
     for end_offset in (9, 18):
         fill(log)
         await log.flush()
-        writer = snapshots.create_snapshot(OffsetAndEpoch(end_offset, 0), 0)
+        writer = snapshots.create_snapshot(LogPosition(end_offset, 0), 0)
         assert writer is not None
         writer.append([b"state"])
         await writer.freeze()
-        await snapshots.delete_before_snapshot(OffsetAndEpoch(end_offset, 0))
+        await snapshots.delete_before_snapshot(LogPosition(end_offset, 0))
         assert log.segments.segments[0].base_offset == end_offset
-    fetched = snapshots.store_snapshot(OffsetAndEpoch(30, 2))
+    fetched = snapshots.store_snapshot(LogPosition(30, 2))
     assert fetched is not None
-    reader = snapshots.open_snapshot(OffsetAndEpoch(18, 0))
+    reader = snapshots.open_snapshot(LogPosition(18, 0))
     assert reader is not None
     fetched.append(bytes(reader.read(0, reader.size_bytes)))
     reader.close()

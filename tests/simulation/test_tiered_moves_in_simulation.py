@@ -28,7 +28,7 @@ from moldau.server.subsystems.tiered.kind import TieredKind
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.clients.client import CREATE_TOPICS_VERSION, Consumer, Producer
 from moldau.simulation.cluster.mover import Mover
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 from moldau.simulation.judges.checker import check
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.object_storage import TIER_CLASS_NAME
@@ -95,7 +95,7 @@ class Brokers:
             self.cluster.bootstrap(broker),
             self.cluster.history,
             stream(self.world.seed, name),
-            Partition(name, 0),
+            PartitionName(name, 0),
         )
         await self.cluster.on(producer.name, producer.run(150, pause_s=0.4))
         topic_id = self.topic(broker, name).topic_id
@@ -110,7 +110,7 @@ class Brokers:
 
     async def read(self, name: str, broker: int) -> list[str]:
         """Read a topic from its first offset on, and judge it."""
-        partition = Partition(name, 0)
+        partition = PartitionName(name, 0)
         judge = Consumer(
             f"judge of {name}",
             self.cluster.bootstrap(broker),
@@ -156,7 +156,7 @@ def move_the_leader() -> list[str]:
             await brokers.fill("moving", source)
             before = brokers.objects(brokers.topic(source, "moving").topic_id)
             mover = Mover(brokers.cluster.client("mover", source), (), BROKERS, 1)
-            await brokers.cluster.on("mover", mover.move(Partition("moving", 0), (target,)))
+            await brokers.cluster.on("mover", mover.move(PartitionName("moving", 0), (target,)))
 
             def has_moved() -> bool:
                 hosted = [brokers.cluster.nodes[each].get(PartitionsSubsystem) for each in (source, target)]

@@ -10,7 +10,7 @@ from moldau.storage.folders.file_names import LEADER_EPOCHS
 from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
 from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
 from moldau.storage.log.config import LogConfig
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot import snapshot_file
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
@@ -171,10 +171,10 @@ def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
         for number in range(6):
             append(log, number)
         log.update_high_watermark(await log.flush())
-        writer = log.create_snapshot(OffsetAndEpoch(10, 1), 0)
+        writer = log.create_snapshot(LogPosition(10, 1), 0)
         assert writer is not None
         await writer.freeze()
-        assert await log.delete_before_snapshot(OffsetAndEpoch(10, 1))
+        assert await log.delete_before_snapshot(LogPosition(10, 1))
         log.close()
 
     box.run(scenario())
@@ -190,7 +190,7 @@ def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
 ) -> None:
     """The power may take any of the deletions: an older segment can be there without a newer one."""
     filled(box)
-    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(OffsetAndEpoch(8, 1))}", b"a snapshot")
+    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(LogPosition(8, 1))}", b"a snapshot")
     for path in lost:
         box.disk.remove(path)
 
@@ -203,7 +203,7 @@ def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
 
 def test_a_gap_behind_the_latest_snapshot_stops_the_start(box: Any) -> None:
     filled(box)
-    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(OffsetAndEpoch(4, 1))}", b"a snapshot")
+    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(LogPosition(4, 1))}", b"a snapshot")
     box.disk.remove(SECOND)
     refused(box, POWER_LOST, "offsets 4 to 7 are missing")
 
@@ -259,9 +259,9 @@ def test_a_kill_while_a_snapshot_replaces_the_log_leaves_no_segment(box: Any) ->
     filled(box)
     for path in (FIRST, SECOND, THIRD):
         box.disk.remove(path)
-    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(OffsetAndEpoch(11, 1))}", b"a snapshot")
+    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(LogPosition(11, 1))}", b"a snapshot")
     noted = replace(KILLED, written_offset=12, written_by="/data/checkpoint")
     refused(box, noted, "holds no segment", "it reached offset 12")
-    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(OffsetAndEpoch(20, 2))}", b"a snapshot")
+    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(LogPosition(20, 2))}", b"a snapshot")
     log = open_log(box, noted)
     assert (log.start_offset, log.end_offset) == (20, 20)

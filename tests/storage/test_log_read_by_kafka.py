@@ -19,7 +19,7 @@ from moldau.storage.log.append_info import AppendOrigin
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
@@ -156,7 +156,7 @@ def test_kafka_reads_our_metadata_log_and_snapshot(tmp_path: Path) -> None:
     log.append_as_leader(build_control_batch([LeaderChange(1)], timestamp=1), 1)
     log.append_as_leader(build_batch([Record(0, 1, None, NO_OP, ())] * 5), 1)
     log.update_high_watermark(6)
-    writer = log.create_snapshot(OffsetAndEpoch(6, 1), 1)
+    writer = log.create_snapshot(LogPosition(6, 1), 1)
     assert writer is not None
     writer.append([NO_OP] * 3)
     asyncio.run(writer.freeze())

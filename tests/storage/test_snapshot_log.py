@@ -10,7 +10,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.folders.file_names import PART_SUFFIX
-from moldau.storage.snapshots.replicated_log import Divergence, OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import Divergence, LogPosition
 from moldau.storage.snapshots.snapshot import SETTLE_BYTES, snapshot_file
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
@@ -28,7 +28,7 @@ def append(log: SnapshotLog, epoch: int, count: int = 1) -> None:
 
 def take_snapshot(log: SnapshotLog, offset: int, epoch: int) -> None:
     log.update_high_watermark(log.end_offset)
-    writer = log.create_snapshot(OffsetAndEpoch(offset, epoch), 1)
+    writer = log.create_snapshot(LogPosition(offset, epoch), 1)
     assert writer is not None
     writer.append([b"a", b"b"])
     writer.append([b"c"])
@@ -43,10 +43,10 @@ def test_followers_are_validated_as_in_kip_595(box: Any) -> None:
     assert judge(0, 0).divergence is Divergence.VALID
     assert judge(15, 5).divergence is Divergence.VALID
     assert judge(7, 3).divergence is Divergence.VALID
-    assert judge(12, 3) == (Divergence.DIVERGING, OffsetAndEpoch(10, 3))
-    assert judge(12, 4) == (Divergence.DIVERGING, OffsetAndEpoch(10, 3))
-    assert judge(16, 5) == (Divergence.DIVERGING, OffsetAndEpoch(15, 5))
-    assert judge(3, 9) == (Divergence.DIVERGING, OffsetAndEpoch(15, 5))
+    assert judge(12, 3) == (Divergence.DIVERGING, LogPosition(10, 3))
+    assert judge(12, 4) == (Divergence.DIVERGING, LogPosition(10, 3))
+    assert judge(16, 5) == (Divergence.DIVERGING, LogPosition(15, 5))
+    assert judge(3, 9) == (Divergence.DIVERGING, LogPosition(15, 5))
     assert log.last_epoch == 5
 
 
@@ -57,13 +57,13 @@ def test_a_snapshot_lets_the_prefix_go(box: Any) -> None:
     append(log, 2, 5)
     take_snapshot(log, 5, 1)
     take_snapshot(log, 8, 2)
-    assert asyncio.run(log.delete_before_snapshot(OffsetAndEpoch(8, 2)))
+    assert asyncio.run(log.delete_before_snapshot(LogPosition(8, 2)))
     for current in (log, open_log(box)):
         assert (current.start_offset, current.end_offset, current.last_epoch) == (8, 10, 2)
-        assert current.earliest_snapshot_id() == current.latest_snapshot_id() == OffsetAndEpoch(8, 2)
+        assert current.earliest_snapshot_id() == current.latest_snapshot_id() == LogPosition(8, 2)
         judge = current.validate_offset_and_epoch
-        assert judge(3, 1) == (Divergence.SNAPSHOT, OffsetAndEpoch(8, 2))
-        assert judge(0, 0) == (Divergence.SNAPSHOT, OffsetAndEpoch(8, 2))
+        assert judge(3, 1) == (Divergence.SNAPSHOT, LogPosition(8, 2))
+        assert judge(0, 0) == (Divergence.SNAPSHOT, LogPosition(8, 2))
         assert judge(8, 2).divergence is Divergence.VALID
         assert judge(9, 2).divergence is Divergence.VALID
         with pytest.raises(KafkaError) as refused:
@@ -78,7 +78,7 @@ def test_a_snapshot_is_a_row_of_batches_between_header_and_footer(box: Any) -> N
     log = open_log(box)
     append(log, 4, 3)
     take_snapshot(log, 3, 4)
-    reader = log.open_snapshot(OffsetAndEpoch(3, 4))
+    reader = log.open_snapshot(LogPosition(3, 4))
     assert reader is not None
     content = reader.read(0, 10**6)
     assert [(h.base_offset, h.partition_leader_epoch, h.is_control) for _, h in iter_headers(content)] == [
@@ -95,11 +95,11 @@ def test_a_large_snapshot_reaches_the_disk_while_it_is_written(box: Any) -> None
     log = open_log(box)
     append(log, 4, 3)
     log.update_high_watermark(log.end_offset)
-    writer = log.create_snapshot(OffsetAndEpoch(3, 4), 1)
+    writer = log.create_snapshot(LogPosition(3, 4), 1)
     assert writer is not None
 
     def durable_bytes() -> int:
-        path = f"{FOLDER}/{snapshot_file(OffsetAndEpoch(3, 4))}{PART_SUFFIX}"
+        path = f"{FOLDER}/{snapshot_file(LogPosition(3, 4))}{PART_SUFFIX}"
         return len(box.disk.names[path].on_disk())
 
     asyncio.run(writer.settle())
@@ -114,13 +114,13 @@ def test_a_fetched_snapshot_restarts_a_follower(box: Any, new_box: Any) -> None:
     leader = open_log(box)
     append(leader, 4, 6)
     take_snapshot(leader, 6, 4)
-    reader = leader.open_snapshot(OffsetAndEpoch(6, 4))
+    reader = leader.open_snapshot(LogPosition(6, 4))
     assert reader is not None
     other = new_box()
     follower = open_log(other)
     append(follower, 1, 2)
     for damage in (True, False):
-        writer = follower.store_snapshot(OffsetAndEpoch(6, 4))
+        writer = follower.store_snapshot(LogPosition(6, 4))
         assert writer is not None
         while writer.size_bytes < reader.size_bytes - (5 if damage else 0):
             writer.append(reader.read(writer.size_bytes, 50 if not damage else reader.size_bytes - 5))
@@ -140,7 +140,7 @@ def test_an_unfinished_snapshot_is_no_snapshot(box: Any) -> None:
     log = open_log(box)
     append(log, 1, 3)
     log.update_high_watermark(3)
-    writer = log.create_snapshot(OffsetAndEpoch(3, 1), 1)
+    writer = log.create_snapshot(LogPosition(3, 1), 1)
     assert writer is not None
     writer.append([b"a"])
     again = open_log(box)
@@ -152,11 +152,11 @@ def test_snapshots_must_fit_the_log(box: Any) -> None:
     log = open_log(box)
     append(log, 1, 3)
     with pytest.raises(ValueError, match="above the high watermark"):
-        log.create_snapshot(OffsetAndEpoch(3, 1), 1)
+        log.create_snapshot(LogPosition(3, 1), 1)
     log.update_high_watermark(3)
     with pytest.raises(ValueError, match="another epoch"):
-        log.create_snapshot(OffsetAndEpoch(3, 2), 1)
+        log.create_snapshot(LogPosition(3, 2), 1)
     take_snapshot(log, 3, 1)
-    assert log.create_snapshot(OffsetAndEpoch(2, 1), 1) is None
+    assert log.create_snapshot(LogPosition(2, 1), 1) is None
     with pytest.raises(ValueError, match="below the high watermark"):
         asyncio.run(log.truncate_to(2))

@@ -11,7 +11,7 @@ import pytest
 from remote_house import CONFIG, PARTITION, House
 
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.image.partition import Partition as PartitionMetadata
+from moldau.cluster.image.partition import PartitionRegistration as PartitionMetadata
 from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters

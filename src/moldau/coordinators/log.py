@@ -8,7 +8,7 @@ from moldau.records.batch import iter_headers, parse_header, set_base_offset_and
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AppendOrigin
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, SnapshotReader, SnapshotWriter
+from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader, SnapshotWriter
 
 
 class CoordinatorLog(Protocol):
@@ -154,18 +154,16 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
     def end_offset(self) -> int:
         return self._snapshots.end_offset
 
-    def latest_snapshot_id(self) -> OffsetAndEpoch | None:
+    def latest_snapshot_id(self) -> LogPosition | None:
         return self._snapshots.latest_snapshot_id()
 
-    def open_snapshot(self, snapshot_id: OffsetAndEpoch) -> SnapshotReader | None:
+    def open_snapshot(self, snapshot_id: LogPosition) -> SnapshotReader | None:
         return self._snapshots.open_snapshot(snapshot_id)
 
-    def create_snapshot(
-        self, snapshot_id: OffsetAndEpoch, last_log_timestamp_ms: int
-    ) -> SnapshotWriter | None:
+    def create_snapshot(self, snapshot_id: LogPosition, last_log_timestamp_ms: int) -> SnapshotWriter | None:
         return self._snapshots.create_snapshot(snapshot_id, last_log_timestamp_ms)
 
-    async def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
+    async def delete_before_snapshot(self, snapshot_id: LogPosition) -> bool:
         return await self._snapshots.delete_before_snapshot(snapshot_id)
 
 

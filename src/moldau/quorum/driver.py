@@ -30,11 +30,11 @@ from moldau.quorum.stored_log import StoredLogView
 from moldau.quorum.subscriptions import QuorumListener, Subscriptions
 from moldau.quorum.voice import QuorumVoice
 from moldau.quorum.voter_history import VoterHistory, snapshot_records
-from moldau.quorum.wire.requests import Wire, WireRequest, WireResponse, sender_of
+from moldau.quorum.wire.requests import RequestCodec, WireRequest, WireResponse, sender_of
 from moldau.quorum.wire.responses import error_response, from_response, to_response
 from moldau.quorum.wire.voters import endpoints_of_request, endpoints_of_response
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, ReplicatedLog, SnapshotWriter
+from moldau.storage.snapshots.replicated_log import LogPosition, ReplicatedLog, SnapshotWriter
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class DriverConfig:
     """Settings of a driver."""
 
     raft: RaftSettings = field(default_factory=RaftSettings)
-    wire: Wire = field(default_factory=Wire)
+    wire: RequestCodec = field(default_factory=RequestCodec)
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     """``controller.quorum.bootstrap.servers``: host and port of nodes that may know the leader."""
     append_linger_ms: int = 0
@@ -243,7 +243,7 @@ class QuorumDriver:
         """Begin a snapshot of the state up to ``end_offset`` (exclusive), whose last record has ``epoch``;
         after its ``freeze`` call :meth:`snapshot_created`. None: it exists already.
         """
-        writer = self._log.create_snapshot(OffsetAndEpoch(end_offset, epoch), last_log_timestamp_ms)
+        writer = self._log.create_snapshot(LogPosition(end_offset, epoch), last_log_timestamp_ms)
         logged = self.history.at(end_offset)
         if writer is not None and logged is not None:
             for key, value in snapshot_records(logged):

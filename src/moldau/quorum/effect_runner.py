@@ -58,9 +58,9 @@ class EffectRunner:
                     self._driver.spawn(self._driver.send(effect))
                 case fx.InstallSnapshot(snapshot_id):
                     await self._install(snapshot_id)
-                case fx.Reply() | fx.ReplyWithRecords() | fx.ReplyWithSnapshot():
+                case fx.SendReply() | fx.ReplyWithRecords() | fx.ReplyWithSnapshot():
                     self._reply(effect)
-                case fx.BecameLeader() | fx.BecameFollower() | fx.LeaderLost() | fx.Resigned():
+                case fx.BecameLeader() | fx.BecameFollower() | fx.LeaderLost() | fx.LeadershipEnded():
                     self._leader_changed(effect)
                 case fx.CommitAdvanced(offset):
                     await self._committed(offset)
@@ -217,7 +217,7 @@ class EffectRunner:
         appends.commit(offset)
 
     def _leader_changed(
-        self, effect: fx.BecameLeader | fx.BecameFollower | fx.LeaderLost | fx.Resigned
+        self, effect: fx.BecameLeader | fx.BecameFollower | fx.LeaderLost | fx.LeadershipEnded
     ) -> None:
         _, _, _, appends, subscriptions = self._driver.ports
         match effect:
@@ -231,17 +231,17 @@ class EffectRunner:
             case fx.LeaderLost(epoch):
                 self._driver.leader_changed(None, epoch)
                 subscriptions.leader_changed(None, epoch)
-            case fx.Resigned(epoch):
+            case fx.LeadershipEnded(epoch):
                 self._driver.resigned(epoch)
                 subscriptions.leader_changed(None, epoch)
             case _:
                 assert_never(effect)
         appends.fail(_not_controller())
 
-    def _reply(self, effect: fx.Reply | fx.ReplyWithRecords | fx.ReplyWithSnapshot) -> None:
+    def _reply(self, effect: fx.SendReply | fx.ReplyWithRecords | fx.ReplyWithSnapshot) -> None:
         _, log, _, _, _ = self._driver.ports
         match effect:
-            case fx.Reply(request_id, response):
+            case fx.SendReply(request_id, response):
                 self._driver.reply(request_id, response)
             case fx.ReplyWithRecords(request_id, fetched, offset, max_bytes):
                 # Copied: the end of the log may be cut while the answer waits in a socket's buffer.

@@ -1,6 +1,6 @@
 """The times of snapshots, and the part of the log that is deleted after each."""
 
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, ReplicatedLog
+from moldau.storage.snapshots.replicated_log import LogPosition, ReplicatedLog
 
 
 class SnapshotSchedule:
@@ -11,7 +11,7 @@ class SnapshotSchedule:
         self._max_interval_ms = max_interval_ms
         self._new_bytes = 0
         self._last_ms = 0
-        self._last: OffsetAndEpoch | None = None
+        self._last: LogPosition | None = None
 
     def start(self, now_ms: int, log: ReplicatedLog) -> None:
         self._last_ms = now_ms

@@ -3,7 +3,7 @@
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.voters import LoggedVoters
 from moldau.quorum.voter_history import VoterHistory
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch as StoredPosition
+from moldau.storage.snapshots.replicated_log import LogPosition as StoredPosition
 from moldau.storage.snapshots.replicated_log import ReplicatedLog
 
 

@@ -18,7 +18,7 @@ from moldau.replication.appending.deletion import RecordDeletion
 from moldau.replication.appending.flushes import FlushQueue
 from moldau.replication.appending.group_commit import GroupCommit
 from moldau.replication.appending.opening import OpeningQueue
-from moldau.replication.core.leader import Leader
+from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.replica import Replica
 from moldau.replication.fetching.following import Following
@@ -29,7 +29,7 @@ from moldau.replication.partition import (
     AppendAnswer,
     AppendOutcome,
     PartitionKey,
-    PartitionState,
+    PartitionStatus,
     ReadRequest,
 )
 from moldau.replication.reads import PartitionReader
@@ -85,7 +85,7 @@ class ClassicPartition:
         watermark = min(high_watermark, log.log_end_offset)
         replica = Replica(local_id, high_watermark=watermark, policy=policy, min_in_sync=min_in_sync)
         self._replica = replica
-        self._leader: Leader | None = None
+        self._leader: LeaderReplica | None = None
         """The replica's role, where it leads."""
         self._traffic = PartitionTraffic(meters, topic)
         self._acknowledgements = Acknowledgements(arrivals.deadlines)
@@ -270,7 +270,7 @@ class ClassicPartition:
         except KafkaError as error:
             return self._refuse(len(records), error)
 
-    def _check_leads(self, required_acks: int) -> Leader:
+    def _check_leads(self, required_acks: int) -> LeaderReplica:
         leader = self._leader
         if leader is None:
             raise KafkaError(ErrorCode.not_leader_or_follower)
@@ -312,7 +312,7 @@ class ClassicPartition:
 
     def _append_admitted(
         self,
-        leader: Leader,
+        leader: LeaderReplica,
         admitted: Admitted,
         size_bytes: int,
         required_acks: int,
@@ -333,7 +333,7 @@ class ClassicPartition:
         self._appended(leader)
         return self._answer(info.last_offset, outcome, required_acks, timeout_ms)
 
-    def _appended(self, leader: Leader) -> None:
+    def _appended(self, leader: LeaderReplica) -> None:
         if leader.local_append(self.log.segments.end_offset):
             self._watermark_moved()
         elif leader.followers:
@@ -418,7 +418,7 @@ class ClassicPartition:
             self._arrivals.notify(self._key)
         return info
 
-    def check_in_sync(self) -> Leader:
+    def check_in_sync(self) -> LeaderReplica:
         """This term, if it accepts a write with acks=all. Raises ``KafkaError``."""
         return self._check_leads(ACKS_ALL)
 
@@ -487,9 +487,9 @@ class ClassicPartition:
         if error is not ErrorCode.none:
             raise KafkaError(error)
 
-    def state(self) -> PartitionState:
+    def state(self) -> PartitionStatus:
         log = self.log
-        return PartitionState(
+        return PartitionStatus(
             self.high_watermark,
             log.log_start_offset,
             log.log_end_offset,

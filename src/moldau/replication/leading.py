@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from moldau.replication.core.leader import InSyncProposal, Leader, ProposalFailure
+from moldau.replication.core.leader import InSyncProposal, LeaderReplica, ProposalFailure
 from moldau.replication.core.replica import Replica
 from moldau.replication.throttling import ReplicationQuota
 
@@ -91,7 +91,7 @@ class Leading:
         return listener.leader_quota.is_exceeded(self._monotonic_ms() / 1000)
 
     def propose(self, lag_ms_max: int, local_broker_epoch: int) -> InSyncProposal | None:
-        """The change of the in-sync set to request now; see :meth:`Leader.propose`."""
+        """The change of the in-sync set to request now; see :meth:`LeaderReplica.propose`."""
         leader = self._replica.leader
         if leader is None:
             return None
@@ -99,7 +99,7 @@ class Leading:
 
     def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> None:
         """The controller has answered a proposal of the term with this set."""
-        leader: Leader | None = self._replica.leader
+        leader: LeaderReplica | None = self._replica.leader
         if leader is None or leader.leader_epoch != leader_epoch:
             return
         if leader.set_changed(in_sync, partition_epoch):

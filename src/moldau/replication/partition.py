@@ -14,7 +14,7 @@ from uuid import UUID
 from moldau.records.errors import RecordError
 from moldau.runtime.errors import ErrorCode
 from moldau.runtime.fair_lane import FairClient
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 
 CONSUMER_REPLICA_ID = -1
 
@@ -96,7 +96,7 @@ class ReadOutcome(NamedTuple):
     preferred_read_replica: int = -1
     is_cut: bool = False
     """There are bytes, and appends do not extend them: they end before the partition does."""
-    snapshot_id: OffsetAndEpoch | None = None
+    snapshot_id: LogPosition | None = None
     """The snapshot to fetch, for a follower whose log ends before this log begins (KIP-630)."""
     is_throttled: bool = False
     """The bytes count for the quota of this broker's leaders (KIP-73)."""
@@ -124,7 +124,7 @@ class ActiveProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionStatus:
     """State of a partition for operators (DescribeLogDirs, the offset commands)."""
 
     high_watermark: int
@@ -197,4 +197,4 @@ class Partition(Protocol):
         """``(epoch, end offset)`` of the largest epoch not above ``leader_epoch``; ``(-1, -1)`` if none."""
         ...
 
-    def state(self) -> PartitionState: ...
+    def state(self) -> PartitionStatus: ...

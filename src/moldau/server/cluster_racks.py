@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.cluster.racks.gateways import Gateways, RackBroker, produce_gateways
@@ -71,7 +71,12 @@ class ClusterRacks:
         return known[client_id]
 
     def shown_leader(
-        self, topic: Topic, index: int, partition: Partition, rack: str | None, reachable: Collection[int]
+        self,
+        topic: Topic,
+        index: int,
+        partition: PartitionRegistration,
+        rack: str | None,
+        reachable: Collection[int],
     ) -> int:
         """The leader of a diskless partition for clients of a rack: the rack's gateway.
 
@@ -85,7 +90,7 @@ class ClusterRacks:
         return partition.leader
 
     def preferred_produce_brokers(
-        self, topic: Topic, index: int, partition: Partition, rack: str | None
+        self, topic: Topic, index: int, partition: PartitionRegistration, rack: str | None
     ) -> Sequence[int]:
         """KIP-1164's ``PreferredProduceBrokers``: the gateways in the client's rack, best first.
 

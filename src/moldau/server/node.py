@@ -41,7 +41,7 @@ UNUSABLE_FOLDER: Final = (FormatError, LogDirectoryError, QuorumStateError)
 """How the rooms say that what lies in a folder is not theirs, or broken."""
 
 
-class Node:
+class ServerNode:
     """A node on one machine: a broker, a controller, or both (``process.roles``).
 
     ``await start()`` returns when clients are served; ``await stop()`` ends it cleanly from any state;

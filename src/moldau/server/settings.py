@@ -18,7 +18,7 @@ from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.quorum.driver import DriverConfig
 from moldau.quorum.settings import RaftSettings
-from moldau.quorum.wire.requests import Wire
+from moldau.quorum.wire.requests import RequestCodec
 from moldau.records.batch import TimestampType
 from moldau.records.compression import Compression
 from moldau.records.recompression import TargetCompression
@@ -318,7 +318,7 @@ def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
     """The timing of the metadata quorum, and the cluster whose requests it takes part in."""
     linger = "controller.quorum.append.linger.ms"
     return DriverConfig(
-        wire=Wire(cluster_id=cluster_id),
+        wire=RequestCodec(cluster_id=cluster_id),
         bootstrap_servers=() if config.quorum_voters else config.quorum_bootstrap_servers,
         raft=RaftSettings(
             election_timeout_ms=config.integer("controller.quorum.election.timeout.ms"),

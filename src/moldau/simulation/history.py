@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class Partition(NamedTuple):
+class PartitionName(NamedTuple):
     """A partition of a topic, by name."""
 
     topic: str
@@ -29,7 +29,7 @@ class Production:
     """One batch of an idempotent or plain producer. ``base_offset`` is -1 until, and unless, it is told."""
 
     producer: str
-    partition: Partition
+    partition: PartitionName
     first_number: int
     values: tuple[bytes, ...]
     idempotent: bool
@@ -41,7 +41,7 @@ class Observation(NamedTuple):
     """A record that a consumer was given."""
 
     consumer: str
-    partition: Partition
+    partition: PartitionName
     offset: int
     value: bytes
 
@@ -53,7 +53,7 @@ class History:
     now_s: Callable[[], float]
     productions: list[Production] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
-    deletions: dict[Partition, int] = field(default_factory=dict)
+    deletions: dict[PartitionName, int] = field(default_factory=dict)
     """The highest first offset that somebody was told of after records were deleted."""
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ class History:
             f"{observation.value.decode(errors='replace')}"
         )
 
-    def deleted(self, partition: Partition, first_offset: int) -> None:
+    def deleted(self, partition: PartitionName, first_offset: int) -> None:
         """An administrator was told where a partition begins now."""
         self.deletions[partition] = max(first_offset, self.deletions.get(partition, 0))
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from moldau.runtime import Machine
 from moldau.simulation.clients.administrator import delete_some_records
 from moldau.simulation.clients.client import SimulatedClient
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.stories.consolidation_stories import consolidation, consolidation_power
@@ -93,7 +93,7 @@ def node_deletes() -> Scenario:
 async def _delete_records(client: SimulatedClient) -> None:
     for _ in range(8):
         await asyncio.sleep(client.chance.uniform(0.05, 1.0))
-        await delete_some_records(client, Partition(TOPIC, client.chance.randrange(PARTITION_COUNT)))
+        await delete_some_records(client, PartitionName(TOPIC, client.chance.randrange(PARTITION_COUNT)))
 
 
 def offsets() -> Scenario:
@@ -149,14 +149,14 @@ def _node_scenario(
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
     # Imported here: the tiny node runs without the server.
-    from moldau.server.node import Node
+    from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 
     async def program(machine: Machine) -> None:
         machine.disk.make_dirs("/data")  # a mount point: there long before the node
         machine.disk.sync_dir("/")
         config = development_config("/data", NODE_PORT, {**_PROPERTIES, **properties}, host="node-1")
-        node = Node(config, machine, format_new=True)
+        node = ServerNode(config, machine, format_new=True)
         assert isinstance(machine.disk, MountedDisk)
         machine.disk.process.exhibit = node
         await node.start()
@@ -166,7 +166,7 @@ def _node_scenario(
     async def prepare(client: SimulatedClient) -> None:
         await client.create_topic(TOPIC, PARTITION_COUNT, dict(configs))
 
-    partitions = tuple(Partition(TOPIC, index) for index in range(PARTITION_COUNT))
+    partitions = tuple(PartitionName(TOPIC, index) for index in range(PARTITION_COUNT))
     return Scenario(program, partitions, prepare=prepare, weather=Weather(faults), consumer_count=2)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from moldau.runtime import Machine
 from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.coordinators.agreement import AgreementTally, watch_coordinators
-from moldau.simulation.history import History, Partition
+from moldau.simulation.history import History, PartitionName
 from moldau.simulation.judges.answers_judge import watch_budgets
 from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Nemesis, Weather
@@ -61,13 +61,13 @@ class Scenario:
     """The options of a run. ``program`` is the node under test, one life of it."""
 
     program: Program = _no_program
-    partitions: tuple[Partition, ...] = ()
+    partitions: tuple[PartitionName, ...] = ()
     story: "Callable[[World, Scenario], Story] | None" = None
     """Another story than producers and consumers at one node."""
     prepare: Prepare | None = None
     meddle: Prepare | None = None
     """An administrator's work beside the producers', which ends by itself."""
-    shortened: frozenset[Partition] = frozenset()
+    shortened: frozenset[PartitionName] = frozenset()
     """Partitions whose first records are deleted now and then."""
     afterlife: Afterlife | None = None
     weather: Weather = field(default_factory=Weather)
@@ -278,10 +278,10 @@ class _Story:
 
     async def _read_all(
         self, judge: str
-    ) -> tuple[dict[Partition, list[tuple[int, bytes]]], dict[Partition, int]]:
+    ) -> tuple[dict[PartitionName, list[tuple[int, bytes]]], dict[PartitionName, int]]:
         """All records, and the first offset of each partition."""
-        final: dict[Partition, list[tuple[int, bytes]]] = {}
-        first_offsets: dict[Partition, int] = {}
+        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
+        first_offsets: dict[PartitionName, int] = {}
         for partition in self._scenario.partitions:
             name = f"{judge}-{partition.topic}-{partition.index}"
             chance = stream(self._world.seed, name)

@@ -41,7 +41,7 @@ class Node:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
-        self._node: server.Node | None = None
+        self._node: server.ServerNode | None = None
         self._bootstrap_servers = ""
 
     @property
@@ -89,7 +89,7 @@ class Node:
         self._stop = asyncio.Event()
         try:
             config = development_config(self.data, self._port, self._properties, diskless=self._diskless)
-            node = server.Node(config, Machine.real(), format_new=True)
+            node = server.ServerNode(config, Machine.real(), format_new=True)
             address = await node.start()
             self._node = node
         except BaseException as error:

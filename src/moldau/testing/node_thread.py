@@ -13,7 +13,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.runtime.files.disk import Lock
 from moldau.runtime.files.local_disk import LocalDisk
 from moldau.runtime.machine import Machine
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 
 CALL_TIMEOUT_S = 120.0
 
@@ -115,7 +115,7 @@ class NodeThread:
         self._disk = _Disk()
         self._machine = dataclasses.replace(Machine.real(), disk=self._disk)
         self._loop = NodeLoop(config.node_id, wires)
-        self._node = Node(config, self._machine, format_new=False)
+        self._node = ServerNode(config, self._machine, format_new=False)
         self._killed = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"moldau-node-{self.node_id}", daemon=True)
@@ -125,7 +125,7 @@ class NodeThread:
         """Begin to start the node; the result comes when it serves."""
         return asyncio.run_coroutine_threadsafe(self._node.start(), self._loop)
 
-    def ask(self, question: Callable[[Node], T]) -> T:
+    def ask(self, question: Callable[[ServerNode], T]) -> T:
         """Ask the node something, in its own thread."""
 
         async def asking() -> T:

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from plain_requests import Requests
 
-from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import TRANSACTION_STATE
 from moldau.metrics import Meters
@@ -154,7 +154,7 @@ def test_topics_that_decide_what_is_freed_need_two_replicas_where_they_can(
 
 @pytest.mark.parametrize("has_snapshots", [False, True])
 def test_a_log_with_snapshots_is_opened_by_a_kind_that_has_them(tmp_path: Path, has_snapshots: bool) -> None:
-    partition = Partition(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
+    partition = PartitionRegistration(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
     topic = Topic("__diskless_metadata", UUID(int=5), (partition,))
 
     async def story() -> None:

@@ -14,7 +14,7 @@ from plain_requests import Requests, values
 from moldau.runtime import ErrorCode, Machine
 from moldau.runtime.files.disk import DiskError
 from moldau.runtime.files.local_disk import LocalDisk
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.settings import development_config
 
 LIMIT_S = 200
@@ -94,7 +94,7 @@ class FaultyDisk(LocalDisk):
         super().sync_dir(path)
 
 
-Story = Callable[[Requests, Node, Faults], Awaitable[None]]
+Story = Callable[[Requests, ServerNode, Faults], Awaitable[None]]
 
 
 def play(folder: Path, story: Story, *, diskless: bool = False) -> None:
@@ -102,7 +102,7 @@ def play(folder: Path, story: Story, *, diskless: bool = False) -> None:
         disk = FaultyDisk()
         machine = replace(Machine.real(), disk=disk)
         config = development_config(str(folder), 0, SYNCED, diskless=diskless)
-        node = Node(config, machine, format_new=True)
+        node = ServerNode(config, machine, format_new=True)
         address = await node.start()
         try:
             async with Requests(str(address)) as client, asyncio.timeout(LIMIT_S):
@@ -114,7 +114,7 @@ def play(folder: Path, story: Story, *, diskless: bool = False) -> None:
     asyncio.run(life())
 
 
-async def produce_until_the_end(client: Requests, node: Node, first: int) -> tuple[int, str]:
+async def produce_until_the_end(client: Requests, node: ServerNode, first: int) -> tuple[int, str]:
     """How many more records were acknowledged until the node gave up, and why it did."""
     count = 0
 
@@ -136,7 +136,7 @@ async def produce_until_the_end(client: Requests, node: Node, first: int) -> tup
 def test_nothing_is_acknowledged_that_the_disk_refused(tmp_path: Path, diskless: bool, fault: str) -> None:
     acknowledged = 5
 
-    async def fail(client: Requests, node: Node, faults: Faults) -> None:
+    async def fail(client: Requests, node: ServerNode, faults: Faults) -> None:
         nonlocal acknowledged
         await client.create("t")
         for number in range(acknowledged):
@@ -152,7 +152,7 @@ def test_nothing_is_acknowledged_that_the_disk_refused(tmp_path: Path, diskless:
         # A sync that is tried again may be answered well, and the pages are gone all the same.
         assert not [path for path in faults.synced_after_failure if path.endswith(".log")]
 
-    async def read(client: Requests, node: Node, faults: Faults) -> None:
+    async def read(client: Requests, node: ServerNode, faults: Faults) -> None:
         found = values(await client.read("t", 0, acknowledged))
         assert found[:acknowledged] == [b"%d" % number for number in range(acknowledged)]
         offset = await client.produce_values("t", b"more")
@@ -164,7 +164,7 @@ def test_nothing_is_acknowledged_that_the_disk_refused(tmp_path: Path, diskless:
 
 @pytest.mark.parametrize("name", ["replication-offset-checkpoint", "recovery-point-offset-checkpoint"])
 def test_a_failed_sync_of_a_checkpoint_ends_the_node(tmp_path: Path, name: str) -> None:
-    async def fail(client: Requests, node: Node, faults: Faults) -> None:
+    async def fail(client: Requests, node: ServerNode, faults: Faults) -> None:
         await client.create("t")
         await client.produce_values("t", b"0")
         faults.failing_sync = name
@@ -172,7 +172,7 @@ def test_a_failed_sync_of_a_checkpoint_ends_the_node(tmp_path: Path, name: str) 
         assert name in reason
         acknowledged.append(1 + more)
 
-    async def read(client: Requests, node: Node, faults: Faults) -> None:
+    async def read(client: Requests, node: ServerNode, faults: Faults) -> None:
         found = values(await client.read("t", 0, acknowledged[0]))
         assert found[: acknowledged[0]] == [b"%d" % number for number in range(acknowledged[0])]
 
@@ -182,7 +182,7 @@ def test_a_failed_sync_of_a_checkpoint_ends_the_node(tmp_path: Path, name: str) 
 
 
 def test_a_failed_sync_of_the_metadata_log_ends_the_node(tmp_path: Path) -> None:
-    async def fail(client: Requests, node: Node, faults: Faults) -> None:
+    async def fail(client: Requests, node: ServerNode, faults: Faults) -> None:
         await client.create("kept")
         faults.failing_sync = "/__cluster_metadata-0/0"
         creating = asyncio.create_task(client.create("refused"))
@@ -192,7 +192,7 @@ def test_a_failed_sync_of_the_metadata_log_ends_the_node(tmp_path: Path) -> None
         assert isinstance(outcome, BaseException)
         assert not [path for path in faults.synced_after_failure if path.endswith(".log")]
 
-    async def look(client: Requests, node: Node, faults: Faults) -> None:
+    async def look(client: Requests, node: ServerNode, faults: Faults) -> None:
         assert (await client.describe("kept")).error_code is ErrorCode.none
 
     play(tmp_path / "data", fail)

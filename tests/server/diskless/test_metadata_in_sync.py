@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import PartitionsToCreate
 from moldau.coordinators.diskless.service import DisklessCoordinator
@@ -29,7 +29,7 @@ TOPIC = PartitionsToCreate(UUID(int=9), "t", [0])
 
 
 def metadata_topic(in_sync: tuple[int, ...], partition_epoch: int) -> Topic:
-    partition = Partition(
+    partition = PartitionRegistration(
         replicas=(1, 2),
         isr=in_sync,
         leader=1,

@@ -15,7 +15,7 @@ from moldau.runtime.errors import ErrorCode
 from moldau.runtime.files.disk import File
 from moldau.runtime.files.local_disk import LocalDisk
 from moldau.runtime.machine import Machine
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.settings import development_config
 
 PARTITIONS = 200
@@ -74,7 +74,7 @@ def test_the_event_loop_waits_for_no_disk_while_partitions_come_and_go(tmp_path)
     async def scenario():
         disk = WatchedDisk()
         machine = dataclasses.replace(Machine.real(), disk=disk)
-        node = Node(development_config(str(tmp_path), 0, {}, diskless=False), machine, format_new=True)
+        node = ServerNode(development_config(str(tmp_path), 0, {}, diskless=False), machine, format_new=True)
         address = await node.start()
         try:
             disk.watched_thread = threading.get_ident()

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from bombs import large_record, tiny_records
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
@@ -49,7 +49,8 @@ class House:
         self.machine = Machine.real()
         self.refusal: KafkaError | None = None
         partitions = tuple(
-            Partition(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0) for _ in range(2)
+            PartitionRegistration(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
+            for _ in range(2)
         )
         topics = TopicsImage().updated([Topic(NAME, TOPIC_ID, partitions)], [])
         self.log = PartitionLog.open(self.machine, str(folder / f"{NAME}-0"), TopicPartition(NAME, 0))
@@ -101,7 +102,7 @@ class House:
 
     def show_tiered(self, partition: TopicIdPartition, leader_epoch: int) -> None:
         """The metadata have this leader epoch of a tiered partition."""
-        known = Partition(
+        known = PartitionRegistration(
             replicas=(1,), isr=(1,), leader=1, leader_epoch=leader_epoch, partition_epoch=leader_epoch
         )
         topic = Topic(partition.topic, partition.topic_id, (known,))

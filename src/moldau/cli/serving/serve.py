@@ -21,7 +21,7 @@ from moldau.runtime.errors import KafkaError
 from moldau.runtime.files.open_files import lack_of_open_files
 from moldau.runtime.machine import Machine
 from moldau.server.identity import Address
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.subsystems.registration import CONTROLLED_SHUTDOWN_TIMEOUT_MS, RegistrationSubsystem
 from moldau.storage.folders.log_directory import LogDirectoryError
 
@@ -70,7 +70,7 @@ def run_node(
     reason = lack_of_open_files()
     if reason is not None:
         raise CommandError(reason)
-    run_on_loop(_serve(Node(config, machine, format_new=format_new), beside, stop_with_parent))
+    run_on_loop(_serve(ServerNode(config, machine, format_new=format_new), beside, stop_with_parent))
 
 
 def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
@@ -83,7 +83,7 @@ def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-async def _serve(node: Node, beside: Beside | None, stop_with_parent: bool) -> None:
+async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -118,7 +118,7 @@ def _watch_parent(parent: int, ended: asyncio.Event) -> None:
         ended.set()
 
 
-async def _started(node: Node, stop_wanted: "asyncio.Task[Any]") -> Address | None:
+async def _started(node: ServerNode, stop_wanted: "asyncio.Task[Any]") -> Address | None:
     """Start and say so; ``None`` when a signal came first, and all is stopped again."""
     starting = asyncio.get_running_loop().create_task(node.start())
     await asyncio.wait((starting, stop_wanted), return_when=asyncio.FIRST_COMPLETED)
@@ -145,7 +145,7 @@ def _problem(error: Exception) -> str:
     return f"the node cannot start: {type(error).__name__}: {one_line(error)}"
 
 
-async def _stop(node: Node) -> None:
+async def _stop(node: ServerNode) -> None:
     """Leaderships are handed over first, which has its own bound."""
     loop = asyncio.get_running_loop()
     stopping, registration = loop.create_task(node.stop()), node.find(RegistrationSubsystem)

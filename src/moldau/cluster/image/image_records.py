@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE, MetadataImage
-from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.registrations import BrokerRegistration, ControllerRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.records import metadata as r
@@ -123,7 +123,7 @@ def _topic(topic: Topic) -> Iterator[Message]:
         yield _partition(topic, index, partition)
 
 
-def _partition(topic: Topic, index: int, partition: Partition) -> Message:
+def _partition(topic: Topic, index: int, partition: PartitionRegistration) -> Message:
     return r.PartitionRecord(
         partition_id=index,
         topic_id=topic.topic_id,

@@ -24,7 +24,7 @@ class LeaderRecoveryState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class PartitionRegistration:
     """Replicas by broker id; ``replicas[0]`` is the preferred leader."""
 
     replicas: tuple[int, ...]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from moldau.cluster.errors import MetadataError
-from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, Partition
+from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.protocol.records.metadata import (
     ClearElrRecord,
@@ -28,19 +28,19 @@ class TopicDelta:
         self.name = name
         self.topic_id = topic_id
         self._before = before
-        self.partitions: dict[int, Partition] = {}
+        self.partitions: dict[int, PartitionRegistration] = {}
         """Partitions that were created or changed, by index."""
 
     @property
     def is_new(self) -> bool:
         return self._before is None
 
-    def before(self, index: int) -> Partition | None:
+    def before(self, index: int) -> PartitionRegistration | None:
         """The partition as it was before this delta."""
         before = self._before
         return before.partitions[index] if before is not None and index < len(before.partitions) else None
 
-    def partition(self, index: int) -> Partition | None:
+    def partition(self, index: int) -> PartitionRegistration | None:
         """The partition as it is now."""
         changed = self.partitions.get(index)
         return changed if changed is not None else self.before(index)
@@ -153,9 +153,9 @@ class TopicsDelta:
         return delta
 
 
-def partition_of(record: PartitionRecord) -> Partition:
+def partition_of(record: PartitionRecord) -> PartitionRegistration:
     """The partition that a record describes."""
-    return Partition(
+    return PartitionRegistration(
         replicas=tuple(record.replicas),
         isr=tuple(record.isr),
         leader=record.leader,
@@ -171,7 +171,9 @@ def partition_of(record: PartitionRecord) -> Partition:
     )
 
 
-def changed_partition(partition: Partition, record: PartitionChangeRecord) -> Partition:
+def changed_partition(
+    partition: PartitionRegistration, record: PartitionChangeRecord
+) -> PartitionRegistration:
     """The partition after a change: every change raises its epoch, naming a leader raises the leader's."""
     leader, leader_epoch = partition.leader, partition.leader_epoch
     if record.leader != NO_LEADER_CHANGE:
@@ -203,5 +205,5 @@ def _new_or_old(new: Sequence[int] | None, old: tuple[int, ...]) -> tuple[int, .
     return old if new is None else tuple(new)
 
 
-def _directories(partition: Partition, record: PartitionChangeRecord) -> tuple[uuid.UUID, ...]:
+def _directories(partition: PartitionRegistration, record: PartitionChangeRecord) -> tuple[uuid.UUID, ...]:
     return partition.directories if record.directories is None else tuple(record.directories)

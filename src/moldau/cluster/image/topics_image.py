@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from operator import is_not
 
-from moldau.cluster.image.partition import NO_COORDINATOR, Partition
+from moldau.cluster.image.partition import NO_COORDINATOR, PartitionRegistration
 from moldau.cluster.image.persistent_map import PersistentMap
 
 
@@ -17,7 +17,7 @@ class Topic:
 
     name: str
     topic_id: uuid.UUID
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PartitionRegistration, ...]
 
     @property
     def is_diskless(self) -> bool:
@@ -58,7 +58,7 @@ class TopicsImage:
         name = self._names_by_id.get(topic_id.int)
         return None if name is None else self.by_name.get(name)
 
-    def partition(self, topic_id: uuid.UUID, index: int) -> Partition | None:
+    def partition(self, topic_id: uuid.UUID, index: int) -> PartitionRegistration | None:
         """One partition, or ``None`` when the topic or the partition is unknown."""
         topic = self.get_by_id(topic_id)
         if topic is None or not 0 <= index < len(topic.partitions):
@@ -128,7 +128,7 @@ class TopicsImage:
         return {broker_id: more[broker_id] - less[broker_id] for broker_id in {**less, **more}}
 
 
-def _replicas(partitions: Sequence[Partition]) -> Iterable[int]:
+def _replicas(partitions: Sequence[PartitionRegistration]) -> Iterable[int]:
     return chain.from_iterable(partition.replicas for partition in partitions)
 
 

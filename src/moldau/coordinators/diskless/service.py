@@ -31,7 +31,7 @@ from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 
 logger = logging.getLogger(__name__)
 
@@ -396,7 +396,7 @@ class DisklessCoordinator:
         now_ms = self._machine.deletion_clock.now_ms()
         await self.runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
 
-    async def snapshot(self, coordinator_id: int) -> OffsetAndEpoch | None:
+    async def snapshot(self, coordinator_id: int) -> LogPosition | None:
         """Snapshot the committed state and prune the log, while commits go on."""
         return await self._kept(coordinator_id).snapshotter.snapshot()
 

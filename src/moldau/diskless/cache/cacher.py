@@ -25,7 +25,7 @@ from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.cache.cache_bound import CacheBound
 from moldau.diskless.cache.follow_lane import FollowLane, LaneSettings
 from moldau.diskless.cache.partition_cache import UNKNOWN, PartitionCache, Scratch
-from moldau.diskless.reading.object_reads import ObjectReads, RecentObjects
+from moldau.diskless.reading.object_reads import ObjectReads, WrittenObjects
 from moldau.diskless.reading.read_meters import ReadMeters
 from moldau.diskless.reading.read_round import Batches
 from moldau.diskless.writing.own_commits import OwnRun
@@ -77,7 +77,7 @@ class Cacher:
         machine: Machine,
         finder: OffsetFinder,
         storage: ObjectStorage,
-        recent: RecentObjects,
+        recent: WrittenObjects,
         arrivals: WaitingRoom[PartitionKey],
         meters: Meters,
         settings: CacherSettings | None = None,

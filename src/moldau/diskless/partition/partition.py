@@ -11,7 +11,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.appends import PartitionAppends
 from moldau.diskless.partition.client_errors import client_error
-from moldau.diskless.partition.remote_part import RemotePart
+from moldau.diskless.partition.remote_part import RemoteRecords
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.diskless.reading.cold_reads import ColdOutcome
@@ -22,7 +22,7 @@ from moldau.replication.partition import (
     ActiveProducer,
     FoundOffset,
     PartitionKey,
-    PartitionState,
+    PartitionStatus,
     ReadAnswer,
     ReadOutcome,
     ReadRequest,
@@ -57,7 +57,7 @@ class DisklessPartition:
         self.cache = cache
         self.leader_epoch_in_metadata = 0
         self.is_leader_in_metadata = False
-        self.remote: RemotePart | None = None
+        self.remote: RemoteRecords | None = None
         """The part that has left the WAL; None on a broker without remote storage."""
         self._key = cache.key
         self._deleter = services.deleter
@@ -231,7 +231,7 @@ class DisklessPartition:
             return self._known(read_committed=request.read_committed)
         return self._cold_result(request, outcome)
 
-    async def _read_remote(self, request: ReadRequest, remote: RemotePart) -> ReadOutcome:
+    async def _read_remote(self, request: ReadRequest, remote: RemoteRecords) -> ReadOutcome:
         """Below the WAL, or what a moment ago still was in it."""
         outcome = await remote.read(request, self._known(read_committed=request.read_committed))
         if outcome.error is ErrorCode.none:
@@ -290,9 +290,9 @@ class DisklessPartition:
             return -1, -1
         return LEADER_EPOCH, self.cache.high_watermark
 
-    def state(self) -> PartitionState:
+    def state(self) -> PartitionStatus:
         cache = self.cache
-        return PartitionState(
+        return PartitionStatus(
             cache.high_watermark,
             cache.log_start_offset,
             cache.high_watermark,

@@ -17,7 +17,7 @@ from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.replication.partition import (
     FoundOffset,
     PartitionKey,
-    PartitionState,
+    PartitionStatus,
     ReadAnswer,
     ReadRequest,
 )
@@ -120,7 +120,7 @@ class DisklessPassage:
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
         return self._reading().end_offset_for_epoch(leader_epoch, current_leader_epoch)
 
-    def state(self) -> PartitionState:
+    def state(self) -> PartitionStatus:
         """The coordinator's offsets; producers are known to replicas only."""
         return self._reading().state()
 

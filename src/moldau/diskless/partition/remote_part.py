@@ -6,10 +6,10 @@ from typing import Protocol
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
 
-__all__ = ["RemotePart"]
+__all__ = ["RemoteRecords"]
 
 
-class RemotePart(Protocol):
+class RemoteRecords(Protocol):
     """One partition's records between its log start and its WAL's start."""
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> Awaitable[ReadOutcome]:

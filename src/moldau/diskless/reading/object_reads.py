@@ -15,7 +15,7 @@ DEFAULT_GAP_BYTES = 8 * 1024 * 1024
 """As large as an object usually is: a request costs more than the bytes that are read for nothing."""
 
 
-class RecentObjects(Protocol):
+class WrittenObjects(Protocol):
     """Objects that this broker wrote a moment ago and still has in memory."""
 
     def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
@@ -65,7 +65,7 @@ class ObjectReads:
     def __init__(
         self,
         storage: ObjectStorage,
-        recent: RecentObjects,
+        recent: WrittenObjects,
         budget: ByteBudget,
         meters: ReadMeters,
         unexpected: UnexpectedErrors,

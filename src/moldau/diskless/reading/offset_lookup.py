@@ -15,7 +15,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.client_errors import client_error
-from moldau.diskless.partition.remote_part import RemotePart
+from moldau.diskless.partition.remote_part import RemoteRecords
 from moldau.diskless.reading.finishing import LEADER_EPOCH, finish_batches
 from moldau.diskless.reading.object_reads import ObjectReads, plan_reads
 from moldau.objects.storage import ObjectNotFoundError, StorageError
@@ -60,7 +60,7 @@ class WalOffsetLookup:
         self,
         cache: PartitionCache,
         timestamp_ms: int,
-        remote: RemotePart | None = None,
+        remote: RemoteRecords | None = None,
         *,
         read_committed: bool = False,
         client: FairClient | None = None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from moldau.replication.partition import AppendOutcome
 from moldau.runtime import ErrorCode
 
-__all__ = ["TIMED_OUT", "ObjectWaiters", "Waiter"]
+__all__ = ["TIMED_OUT", "ObjectWaiters", "WaitingProducer"]
 
 TIMED_OUT = AppendOutcome(
     ErrorCode.request_timed_out, message="the object store or the coordinator did not answer in time"
@@ -14,7 +14,7 @@ TIMED_OUT = AppendOutcome(
 """Java's client and librdkafka try again, and know that the records may have been written."""
 
 
-class Waiter:
+class WaitingProducer:
     """A producer request that waits for one batch; ``deadline`` is in seconds of the event loop."""
 
     __slots__ = ("answer", "deadline", "held_until", "is_expired", "request_id")
@@ -38,20 +38,20 @@ class ObjectWaiters:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiters: list[Waiter] = []
+        self._waiters: list[WaitingProducer] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.last_deadline = 0.0
 
     @property
-    def all(self) -> Sequence[Waiter]:
+    def all(self) -> Sequence[WaitingProducer]:
         return self._waiters
 
     @property
     def all_expired(self) -> bool:
         return all(waiter.is_expired for waiter in self._waiters)
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: WaitingProducer) -> None:
         self._waiters.append(waiter)
         deadline = waiter.deadline
         if deadline > self.last_deadline:
@@ -59,7 +59,7 @@ class ObjectWaiters:
         if self._timer is None or deadline < self._timer_at:
             self._arm(deadline)
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, waiter: WaitingProducer) -> None:
         """Its batch goes on with another object."""
         self._waiters.remove(waiter)
 

@@ -12,11 +12,11 @@ from moldau.coordinators.diskless.calls import (
     CommittedBatch,
 )
 from moldau.diskless.writing.buffer import BufferedBatch, BuiltObject
-from moldau.diskless.writing.waiters import ObjectWaiters, Waiter
+from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
 
 __all__ = ["Batch", "FileShare", "WalFile"]
 
-Batch: TypeAlias = BufferedBatch[Waiter]
+Batch: TypeAlias = BufferedBatch[WaitingProducer]
 
 
 class FileShare:
@@ -93,7 +93,7 @@ class WalFile:
     def __init__(
         self,
         key: str,
-        built: BuiltObject[Waiter],
+        built: BuiltObject[WaitingProducer],
         waiters: ObjectWaiters,
         *,
         created_ms: int,

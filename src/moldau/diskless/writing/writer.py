@@ -33,7 +33,7 @@ from moldau.diskless.writing.committer import Committing, FileCommitQueue
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.uploader import Uploader
-from moldau.diskless.writing.waiters import TIMED_OUT, ObjectWaiters, Waiter
+from moldau.diskless.writing.waiters import TIMED_OUT, ObjectWaiters, WaitingProducer
 from moldau.diskless.writing.wal_file import Batch, FileShare, WalFile
 from moldau.diskless.writing.writer_meters import WriterMeters
 from moldau.diskless.writing.writer_settings import WriterSettings
@@ -77,7 +77,7 @@ class DisklessWriter:
         self._unexpected = machine.unexpected
         self._broker_id = broker_id
         self._loop = asyncio.get_running_loop()
-        self._buffer: WalBuffer[Waiter] | None = None
+        self._buffer: WalBuffer[WaitingProducer] | None = None
         self._waiters: ObjectWaiters | None = None
         self._opened_s = 0.0
         self._last_arrival_s = 0.0
@@ -162,7 +162,7 @@ class DisklessWriter:
             return _REFUSED
         now = self._loop.time()
         answer: asyncio.Future[AppendOutcome] = self._loop.create_future()
-        waiter = Waiter(answer, now + timeout_ms / 1000, request_id)
+        waiter = WaitingProducer(answer, now + timeout_ms / 1000, request_id)
         self._put(key, records, header, timestamp_type, waiter)
         return answer
 
@@ -172,7 +172,7 @@ class DisklessWriter:
         records: memoryview,
         header: BatchHeader,
         timestamp_type: int,
-        waiter: Waiter,
+        waiter: WaitingProducer,
     ) -> None:
         """Copy a batch into the buffer, or into the next one."""
         size, now = len(records), self._loop.time()
@@ -237,7 +237,7 @@ class DisklessWriter:
     def _is_large(self, size_bytes: int) -> bool:
         return size_bytes * LARGE_SHARE >= self._settings.buffer_max_bytes
 
-    def _is_complete(self, buffer: WalBuffer[Waiter]) -> bool:
+    def _is_complete(self, buffer: WalBuffer[WaitingProducer]) -> bool:
         return not self._unanswered and 0 < self._most_under_way <= len(buffer.batches)
 
     def _close_buffer(self, reason: CloseReason) -> None:
@@ -266,10 +266,10 @@ class DisklessWriter:
                 self._is_making_arenas = True
                 self._run(self._make_arenas(), "diskless arenas")
 
-    def _make_file(self, buffer: WalBuffer[Waiter], waiters: ObjectWaiters, reason: CloseReason) -> WalFile:
-        now = self._loop.time()
-        created_ms = self._clock.now_ms()
-        payload_bytes = buffer.size_bytes
+    def _make_file(
+        self, buffer: WalBuffer[WaitingProducer], waiters: ObjectWaiters, reason: CloseReason
+    ) -> WalFile:
+        now, created_ms, payload_bytes = self._loop.time(), self._clock.now_ms(), buffer.size_bytes
         self._policy.closed(now * 1000, large=self._is_large(payload_bytes))
         file = WalFile(
             new_object_key(created_ms, self._broker_id, self._entropy, self._settings.prefix),

@@ -48,7 +48,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SendReply:
     """Answer a request."""
 
     request_id: int
@@ -170,7 +170,7 @@ class LeaderLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Resigned:
+class LeadershipEnded:
     """This node led ``epoch`` and has resigned."""
 
     epoch: int
@@ -202,7 +202,7 @@ class AbandonSnapshot:
 Effect: TypeAlias = (
     PersistElectionState
     | Send
-    | Reply
+    | SendReply
     | ReplyWithRecords
     | ReplyWithSnapshot
     | AppendLeaderChange
@@ -217,7 +217,7 @@ Effect: TypeAlias = (
     | BecameLeader
     | BecameFollower
     | LeaderLost
-    | Resigned
+    | LeadershipEnded
     | WriteSnapshotChunk
     | InstallSnapshot
     | AbandonSnapshot

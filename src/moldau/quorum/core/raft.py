@@ -21,7 +21,7 @@ from moldau.quorum.core.effects import (
     VotersChanged,
 )
 from moldau.quorum.core.effects import (
-    Resigned as ResignedEffect,
+    LeadershipEnded as ResignedEffect,
 )
 from moldau.quorum.core.events import (
     AppendRequested,

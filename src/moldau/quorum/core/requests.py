@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, assert_never
 
-from moldau.quorum.core.effects import Reply
+from moldau.quorum.core.effects import SendReply
 from moldau.quorum.core.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
@@ -69,7 +69,7 @@ class RequestDesk:
             if granted and not request.pre_vote and core.election.voted is None:
                 core.become_voted(request.candidate)
         core.emit(
-            Reply(
+            SendReply(
                 request_id,
                 VoteResponse(error=error, leader_id=core.leader_id, epoch=core.epoch, granted=granted),
             )
@@ -100,7 +100,7 @@ class RequestDesk:
             if isinstance(core.role, Follower):
                 core.role.on_leader_heard()
         response = BeginQuorumEpochResponse(error=error, leader_id=core.leader_id, epoch=core.epoch)
-        core.emit(Reply(request_id, response))
+        core.emit(SendReply(request_id, response))
 
     def _on_end_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
         core = self._core
@@ -109,7 +109,7 @@ class RequestDesk:
             core.observe(request.epoch, request.leader_id)
             core.role.on_leader_resigned(request.preferred_successors)
         response = EndQuorumEpochResponse(error=error, leader_id=core.leader_id, epoch=core.epoch)
-        core.emit(Reply(request_id, response))
+        core.emit(SendReply(request_id, response))
 
     def _on_fetch(self, request_id: int, request: FetchRequest) -> None:
         core, end = self._core, request.log_end
@@ -120,7 +120,7 @@ class RequestDesk:
             core.role.on_fetch(request_id, request)
             return
         response = FetchResponse(error=error, leader_id=core.leader_id, epoch=core.epoch)
-        core.emit(Reply(request_id, response))
+        core.emit(SendReply(request_id, response))
 
     def _on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
         core = self._core
@@ -131,7 +131,7 @@ class RequestDesk:
         response = FetchSnapshotResponse(
             error=error, leader_id=core.leader_id, epoch=core.epoch, snapshot_id=request.snapshot_id
         )
-        core.emit(Reply(request_id, response))
+        core.emit(SendReply(request_id, response))
 
     def _on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
         core = self._core
@@ -141,7 +141,7 @@ class RequestDesk:
             return
         text = "this node does not lead the metadata quorum"
         response = VoterChangeResponse(error=error, leader_id=core.leader_id, epoch=core.epoch, message=text)
-        core.emit(Reply(request_id, response))
+        core.emit(SendReply(request_id, response))
 
     def _voters_only(self, remote_id: int, epoch: int) -> ErrorCode:
         # Dynamic voters (KIP-853): this replica may not know them yet, and must still vote.

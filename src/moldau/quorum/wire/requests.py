@@ -60,7 +60,7 @@ def sender_of(message: WireRequest) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class RequestCodec:
     """Names of the replicated partition."""
 
     cluster_id: str | None = None

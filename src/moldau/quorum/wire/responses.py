@@ -11,7 +11,7 @@ from moldau.protocol.messages import vote as vote_wire
 from moldau.quorum.core import messages as core
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.voters import Voter
-from moldau.quorum.wire.requests import Wire, WireRequest, WireResponse
+from moldau.quorum.wire.requests import RequestCodec, WireRequest, WireResponse
 from moldau.quorum.wire.voters import (
     CHANGE_REQUESTS,
     CHANGE_RESPONSES,
@@ -47,7 +47,10 @@ def _maybe_id(node_id: int) -> int | None:
 
 
 def to_response(
-    wire: Wire, response: core.Response, request: WireRequest | None = None, leader: Voter | None = None
+    wire: RequestCodec,
+    response: core.Response,
+    request: WireRequest | None = None,
+    leader: Voter | None = None,
 ) -> WireResponse:
     """The answer of the core as Kafka's message, with the leader's address where ``leader`` has one.
 
@@ -63,7 +66,7 @@ def to_response(
     return replace(message, node_endpoints=endpoints)
 
 
-def _to_response(wire: Wire, response: QuorumResponse) -> QuorumMessage:
+def _to_response(wire: RequestCodec, response: QuorumResponse) -> QuorumMessage:
     error, leader_id, epoch = response.error, _id(response.leader_id), response.epoch
     match response:
         case core.VoteResponse():
@@ -99,7 +102,7 @@ def _to_response(wire: Wire, response: QuorumResponse) -> QuorumMessage:
             assert_never(response)
 
 
-def _fetch_response(wire: Wire, response: core.FetchResponse) -> fetch_wire.FetchResponse:
+def _fetch_response(wire: RequestCodec, response: core.FetchResponse) -> fetch_wire.FetchResponse:
     diverging, snapshot_id = fetch_wire.EpochEndOffset(), fetch_wire.SnapshotId()
     if response.diverging is not None:
         diverging = fetch_wire.EpochEndOffset(
@@ -126,7 +129,7 @@ def _fetch_response(wire: Wire, response: core.FetchResponse) -> fetch_wire.Fetc
 
 
 def _fetch_snapshot_response(
-    wire: Wire, response: core.FetchSnapshotResponse
+    wire: RequestCodec, response: core.FetchSnapshotResponse
 ) -> snapshot_wire.FetchSnapshotResponse:
     data = snapshot_wire.FetchSnapshotResponsePartitionSnapshot(
         index=wire.partition,

@@ -9,9 +9,9 @@
 
 It never moves back, and it does not advance while fewer than ``min.insync.replicas`` are in sync.
 
-**The in-sync set** is changed by the controller only. :meth:`Leader.propose` returns a proposal, which the
-driver sends (AlterPartition). It is followed by exactly one of these: the committed set, from the answer or
-the metadata (:meth:`Leader.set_changed`), or a failure (:meth:`Leader.proposal_failed`).
+**The in-sync set** is changed by the controller only. :meth:`LeaderReplica.propose` returns a proposal, which
+the driver sends (AlterPartition). It is followed by exactly one of these: the committed set, from the answer
+or the metadata (:meth:`LeaderReplica.set_changed`), or a failure (:meth:`LeaderReplica.proposal_failed`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from enum import Enum
 from typing import ClassVar, NamedTuple
 
 from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
-from moldau.replication.core.role_names import RoleName
+from moldau.replication.core.role_names import ReplicaRole
 
 UNKNOWN_EPOCH = -1
 """An unknown broker epoch: requests of older versions have none."""
@@ -70,10 +70,10 @@ class ProposalFailure(Enum):
     UNKNOWN = "it may have been committed: it is sent again"
 
 
-class Leader:
+class LeaderReplica:
     """One term of this broker as a partition's leader."""
 
-    name: ClassVar = RoleName.LEADER
+    name: ClassVar = ReplicaRole.LEADER
 
     def __init__(
         self,

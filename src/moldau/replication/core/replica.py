@@ -4,11 +4,13 @@ The driver carries out a replica's decisions in this order:
 
 * *A new term as leader* (:meth:`Replica.lead`): the epoch begins at the log's end, before any append.
 * *A new term as follower* (:meth:`Replica.follow`): epochs without records leave the log's history. Then it
-  fetches from :meth:`Follower.position`. Where the leader answers with a diverging epoch, the log is cut at
-  :meth:`Follower.truncation` and :meth:`Follower.truncated` is told; only after that anything is appended.
-* *An append, a sync*: the log first, then :meth:`Leader.local_append`, :meth:`Leader.local_sync` or
-  :meth:`Follower.appended`. Under the FSYNCED policy a follower acknowledges what it has synced.
-* *A fetch of a follower* counts (:meth:`Leader.follower_fetched`) once its log was found to agree
+  fetches from :meth:`FollowerReplica.position`. Where the leader answers with a diverging epoch, the log is
+  cut at :meth:`FollowerReplica.truncation` and :meth:`FollowerReplica.truncated` is told; only after that
+  anything is appended.
+* *An append, a sync*: the log first, then :meth:`LeaderReplica.local_append`,
+  :meth:`LeaderReplica.local_sync` or :meth:`FollowerReplica.appended`. Under the FSYNCED policy a follower
+  acknowledges what it has synced.
+* *A fetch of a follower* counts (:meth:`LeaderReplica.follower_fetched`) once its log was found to agree
   (:func:`diverging_epoch`).
 
 Epochs fence: events of an older epoch than the replica's change nothing.
@@ -17,9 +19,9 @@ Epochs fence: events of an older epoch than the replica's change nothing.
 from collections.abc import Iterable
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
-from moldau.replication.core.leader import Leader
+from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
-from moldau.replication.core.role_names import LEGAL_MOVES, RoleName
+from moldau.replication.core.role_names import LEGAL_MOVES, ReplicaRole
 from moldau.runtime.errors import ErrorCode
 
 UNDEFINED = -1
@@ -68,10 +70,10 @@ class FetchPosition(NamedTuple):
     """Where the follower's own log begins."""
 
 
-class Resigned:
+class ResignedReplica:
     """A replica that neither leads nor follows: before its first metadata, without a leader, or stopped."""
 
-    name: ClassVar = RoleName.RESIGNED
+    name: ClassVar = ReplicaRole.RESIGNED
 
     def __init__(self, leader_epoch: int, high_watermark: int, *, has_led: bool = False) -> None:
         self.leader_epoch = leader_epoch
@@ -82,10 +84,10 @@ class Resigned:
         """
 
 
-class Follower:
+class FollowerReplica:
     """One term of this broker as a follower of one leader."""
 
-    name: ClassVar = RoleName.FOLLOWER
+    name: ClassVar = ReplicaRole.FOLLOWER
 
     def __init__(self, leader_epoch: int, leader_id: int, high_watermark: int, policy: ReplicaPolicy) -> None:
         self.leader_epoch = leader_epoch
@@ -168,7 +170,7 @@ class Follower:
         return log_end_offset
 
 
-Role: TypeAlias = Leader | Follower | Resigned
+Role: TypeAlias = LeaderReplica | FollowerReplica | ResignedReplica
 
 
 class Replica:
@@ -180,7 +182,7 @@ class Replica:
         self.local_id = local_id
         self.policy = policy
         self.min_in_sync = min_in_sync
-        self.role: Role = Resigned(UNDEFINED, high_watermark)
+        self.role: Role = ResignedReplica(UNDEFINED, high_watermark)
 
     @property
     def leader_epoch(self) -> int:
@@ -192,16 +194,16 @@ class Replica:
         return self.role.high_watermark
 
     @property
-    def leader(self) -> Leader | None:
+    def leader(self) -> LeaderReplica | None:
         """The term, if this replica leads."""
         role = self.role
-        return role if isinstance(role, Leader) else None
+        return role if isinstance(role, LeaderReplica) else None
 
     @property
-    def follower(self) -> Follower | None:
+    def follower(self) -> FollowerReplica | None:
         """The term, if this replica follows."""
         role = self.role
-        return role if isinstance(role, Follower) else None
+        return role if isinstance(role, FollowerReplica) else None
 
     # -- moves ----------------------------------------------------------------------------------
 
@@ -221,11 +223,11 @@ class Replica:
         Return whether the watermark moved.
         """
         role = self.role
-        if isinstance(role, Leader) and role.leader_epoch == leader_epoch:
+        if isinstance(role, LeaderReplica) and role.leader_epoch == leader_epoch:
             return role.set_changed(in_sync, partition_epoch, replicas)
-        if not self._may_move(RoleName.LEADER, leader_epoch):
+        if not self._may_move(ReplicaRole.LEADER, leader_epoch):
             return False
-        self.role = Leader(
+        self.role = LeaderReplica(
             self.local_id,
             leader_epoch,
             replicas,
@@ -243,31 +245,34 @@ class Replica:
     def follow(self, leader_epoch: int, leader_id: int) -> bool:
         """The metadata name another broker as leader; return whether this begins a term."""
         role = self.role
-        if isinstance(role, Follower) and (role.leader_epoch, role.leader_id) == (leader_epoch, leader_id):
+        if isinstance(role, FollowerReplica) and (role.leader_epoch, role.leader_id) == (
+            leader_epoch,
+            leader_id,
+        ):
             return False
-        if not self._may_move(RoleName.FOLLOWER, leader_epoch):
+        if not self._may_move(ReplicaRole.FOLLOWER, leader_epoch):
             return False
-        self.role = Follower(leader_epoch, leader_id, role.high_watermark, self.policy)
+        self.role = FollowerReplica(leader_epoch, leader_id, role.high_watermark, self.policy)
         return True
 
     def resign(self, leader_epoch: int) -> bool:
         """No broker leads, or this one stops; return whether the role or its epoch changed."""
         role = self.role
-        if isinstance(role, Resigned) and role.leader_epoch == leader_epoch:
+        if isinstance(role, ResignedReplica) and role.leader_epoch == leader_epoch:
             return False
-        if not self._may_move(RoleName.RESIGNED, leader_epoch):
+        if not self._may_move(ReplicaRole.RESIGNED, leader_epoch):
             return False
-        has_led = isinstance(role, Leader) and role.leader_epoch == leader_epoch
-        self.role = Resigned(leader_epoch, role.high_watermark, has_led=has_led)
+        has_led = isinstance(role, LeaderReplica) and role.leader_epoch == leader_epoch
+        self.role = ResignedReplica(leader_epoch, role.high_watermark, has_led=has_led)
         return True
 
-    def _may_move(self, target: RoleName, leader_epoch: int) -> bool:
+    def _may_move(self, target: ReplicaRole, leader_epoch: int) -> bool:
         """False for an older epoch. Raises :class:`IllegalMoveError`."""
         source, known = self.role.name, self.role.leader_epoch
         if leader_epoch < known:
             return False
-        is_free = RoleName.RESIGNED in (source, target)
-        if target is RoleName.LEADER and isinstance(self.role, Resigned) and self.role.has_led:
+        is_free = ReplicaRole.RESIGNED in (source, target)
+        if target is ReplicaRole.LEADER and isinstance(self.role, ResignedReplica) and self.role.has_led:
             is_free = False
         if (source, target) not in LEGAL_MOVES or (leader_epoch == known and not is_free):
             raise IllegalMoveError(f"{source.value} to {target.value} in epoch {leader_epoch}")
@@ -277,7 +282,7 @@ class Replica:
         """``min.insync.replicas`` has changed; return whether the watermark moved."""
         self.min_in_sync = min_in_sync
         role = self.role
-        return isinstance(role, Leader) and role.change_min_in_sync(min_in_sync)
+        return isinstance(role, LeaderReplica) and role.change_min_in_sync(min_in_sync)
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -287,7 +292,7 @@ class Replica:
         ``may_follow``: whether a follower answers it, too (KIP-392).
         """
         role = self.role
-        if not isinstance(role, Leader) and not (may_follow and isinstance(role, Follower)):
+        if not isinstance(role, LeaderReplica) and not (may_follow and isinstance(role, FollowerReplica)):
             return ErrorCode.not_leader_or_follower
         if current_leader_epoch == UNDEFINED or current_leader_epoch == role.leader_epoch:
             return ErrorCode.none
@@ -298,6 +303,6 @@ class Replica:
     def readable_end(self, *, is_replica: bool) -> int:
         """The offset up to which a reader may read: followers read the leader's whole log."""
         role = self.role
-        if is_replica and isinstance(role, Leader):
+        if is_replica and isinstance(role, LeaderReplica):
             return role.log_end_offset
         return role.high_watermark

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 
-class RoleName(Enum):
+class ReplicaRole(Enum):
     """Roles of a replica of a partition in an epoch."""
 
     RESIGNED = "resigned"
@@ -12,10 +12,10 @@ class RoleName(Enum):
     LEADER = "leader"
 
 
-_R, _F, _L = RoleName
+_R, _F, _L = ReplicaRole
 _NEWER = "newer epoch"
 
-LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
+LEGAL_MOVES: Mapping[tuple[ReplicaRole, ReplicaRole], str] = {
     (_R, _R): "an epoch without a leader",
     (_R, _F): "the metadata name a leader",
     (_R, _L): "the metadata name this broker",

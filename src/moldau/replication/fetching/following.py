@@ -5,12 +5,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from moldau.replication.appending.group_commit import GroupCommit
-from moldau.replication.core.replica import FetchPosition, Follower, IllegalMoveError, Replica
+from moldau.replication.core.replica import FetchPosition, FollowerReplica, IllegalMoveError, Replica
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AppendInfo
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Following:
         follower = self._follower(leader_epoch)
         await self._cut(follower, self._log.begin_behind_remote(state))
 
-    async def begin_at_snapshot(self, leader_epoch: int, snapshot_id: OffsetAndEpoch) -> None:
+    async def begin_at_snapshot(self, leader_epoch: int, snapshot_id: LogPosition) -> None:
         """Drop the whole log for a snapshot that was fetched, and begin at its end.
 
         Raises :class:`IllegalMoveError` for a snapshot that lacks records which this replica considers
@@ -139,7 +139,7 @@ class Following:
         self._has_ended = True
         self._next_move = None
 
-    async def _cut(self, follower: Follower, cut: Coroutine[Any, Any, None]) -> None:
+    async def _cut(self, follower: FollowerReplica, cut: Coroutine[Any, Any, None]) -> None:
         self._cuts = True
         try:
             await cut
@@ -152,7 +152,7 @@ class Following:
             if move is not None:
                 move()
 
-    def _was_cut(self, follower: Follower) -> None:
+    def _was_cut(self, follower: FollowerReplica) -> None:
         log = self._log
         log.forget_empty_epochs()
         if self._commit is not None:
@@ -168,7 +168,7 @@ class Following:
             )
         log.offsets.high_watermark = follower.high_watermark
 
-    def _follower(self, leader_epoch: int | None = None) -> Follower:
+    def _follower(self, leader_epoch: int | None = None) -> FollowerReplica:
         follower = self._replica.follower
         if follower is None:
             raise KafkaError(ErrorCode.not_leader_or_follower)

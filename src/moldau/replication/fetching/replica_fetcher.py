@@ -29,7 +29,7 @@ from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
 from moldau.runtime.unexpected import UnexpectedErrors
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 logger = logging.getLogger(__name__)
@@ -298,7 +298,7 @@ class ReplicaFetcher:
             )
             return 0
         if row.snapshot_id.epoch != UNDEFINED and partition.snapshots is not None:
-            snapshot_id = OffsetAndEpoch(row.snapshot_id.end_offset, row.snapshot_id.epoch)
+            snapshot_id = LogPosition(row.snapshot_id.end_offset, row.snapshot_id.epoch)
             self._hold(
                 key, partial(self._begin_at_snapshot, partition, partition.snapshots, sent, snapshot_id)
             )
@@ -351,7 +351,7 @@ class ReplicaFetcher:
         partition: ClassicPartition,
         log: SnapshotLog,
         sent: FetchPosition,
-        snapshot_id: OffsetAndEpoch,
+        snapshot_id: LogPosition,
     ) -> None:
         """The leader's log begins after this log's end: fetch the snapshot that covers the missing
         records.

@@ -12,7 +12,7 @@ from moldau.protocol.messages.fetch_snapshot import (
 )
 from moldau.replication.partition import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, RawSnapshotWriter
+from moldau.storage.snapshots.replicated_log import LogPosition, RawSnapshotWriter
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 FETCH_SNAPSHOT_VERSION: Final = 1
@@ -32,7 +32,7 @@ class SnapshotDownload:
         topic: str,
         key: PartitionKey,
         leader_epoch: int,
-        snapshot_id: OffsetAndEpoch,
+        snapshot_id: LogPosition,
         ask: Ask,
     ) -> None:
         self._local_id = local_id

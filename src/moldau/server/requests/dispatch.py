@@ -56,7 +56,7 @@ class RequestObserver(Protocol):
         ...
 
 
-class Turn(Protocol):
+class RequestTurn(Protocol):
     """Work that the direct requests of one turn of a connection share (see ``replication.append_turn``)."""
 
     def settle(self) -> None: ...
@@ -80,7 +80,7 @@ class DirectHandlers:
     """The direct handlers of a listener, and their turn, which :meth:`Dispatcher.end_turn` ends."""
 
     table: DirectTable = field(default_factory=dict)
-    turn: Turn | None = None
+    turn: RequestTurn | None = None
 
 
 class _Route(NamedTuple):

@@ -27,7 +27,7 @@ class FetchTarget(NamedTuple):
 
 
 @dataclass(slots=True)
-class FetchPosition:
+class SessionPosition:
     """Where a fetcher stands in one partition, and what it was last told."""
 
     fetch_offset: int
@@ -43,7 +43,7 @@ class FetchPosition:
 class FetchSession:
     """One fetcher's partitions, in the order in which they are served (rotating, for fairness)."""
 
-    def __init__(self, session_id: int, positions: dict[FetchTarget, FetchPosition], now_s: float) -> None:
+    def __init__(self, session_id: int, positions: dict[FetchTarget, SessionPosition], now_s: float) -> None:
         self.session_id = session_id
         self.epoch = 1
         self.positions = positions
@@ -51,7 +51,7 @@ class FetchSession:
         self.created_s = now_s
 
     def update(
-        self, changed: Iterable[tuple[FetchTarget, FetchPosition]], forgotten: Iterable[FetchTarget]
+        self, changed: Iterable[tuple[FetchTarget, SessionPosition]], forgotten: Iterable[FetchTarget]
     ) -> None:
         """Take over what an incremental request changes."""
         for target, position in changed:
@@ -80,7 +80,7 @@ class FetchScope:
 
     session: FetchSession | None
     """None: the request stands alone and the response names no session."""
-    positions: dict[FetchTarget, FetchPosition]
+    positions: dict[FetchTarget, SessionPosition]
     incremental: bool
     """Leave out of the response what has nothing new to say."""
 
@@ -88,7 +88,7 @@ class FetchScope:
     def session_id(self) -> int:
         return self.session.session_id if self.session is not None else INVALID_SESSION_ID
 
-    def items(self) -> Iterator[tuple[FetchTarget, FetchPosition]]:
+    def items(self) -> Iterator[tuple[FetchTarget, SessionPosition]]:
         yield from self.positions.items()
 
 
@@ -108,7 +108,7 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        requested: list[tuple[FetchTarget, FetchPosition]],
+        requested: list[tuple[FetchTarget, SessionPosition]],
         forgotten: Iterable[FetchTarget],
         now_s: float,
     ) -> FetchScope:
@@ -132,7 +132,7 @@ class FetchSessions:
         session.update(requested, forgotten)
         return FetchScope(session, session.positions, incremental=True)
 
-    def _create(self, positions: dict[FetchTarget, FetchPosition], now_s: float) -> FetchSession | None:
+    def _create(self, positions: dict[FetchTarget, SessionPosition], now_s: float) -> FetchSession | None:
         if len(self._sessions) >= self._slot_count and not self._evict(len(positions), now_s):
             return None
         session_id = self._new_id()

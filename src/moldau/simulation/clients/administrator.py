@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from moldau.simulation.clients.client import Producer, RetryError, Sending, SimulatedClient
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 from moldau.simulation.seeds import stream
 
 
@@ -20,7 +20,7 @@ async def open_passing_topic(
     chance = client.chance
     retention = {"retention.ms": "8000"} if chance.random() < 0.5 else {}
     await client.create_topic(topic, 2, {**configs, **retention})
-    partition = Partition(topic, chance.randrange(2))
+    partition = PartitionName(topic, chance.randrange(2))
     producer = Producer(
         producer_name,
         client.bootstrap,
@@ -33,7 +33,7 @@ async def open_passing_topic(
     producer.disconnect()
 
 
-async def delete_some_records(client: SimulatedClient, partition: Partition) -> None:
+async def delete_some_records(client: SimulatedClient, partition: PartitionName) -> None:
     """Move the start of a partition to anywhere in it, where its end can be learnt."""
     try:
         end = await client.list_offset(partition, -1)

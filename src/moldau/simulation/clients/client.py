@@ -35,7 +35,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record, read_records
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import History, Observation, Outcome, Partition, Production
+from moldau.simulation.history import History, Observation, Outcome, PartitionName, Production
 from moldau.simulation.world.process import PROCESS
 
 PRODUCE_VERSION = 11
@@ -103,7 +103,7 @@ class SimulatedClient:
             self._connection.close()
             self._connection = None
 
-    async def leader(self, partition: Partition) -> RpcConnection:
+    async def leader(self, partition: PartitionName) -> RpcConnection:
         """A connection to the leader of a partition; raises RetryError or OSError."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
@@ -186,7 +186,7 @@ class SimulatedClient:
                 pass
             await self.pause()
 
-    async def delete_records(self, partition: Partition, before_offset: int) -> int:
+    async def delete_records(self, partition: PartitionName, before_offset: int) -> int:
         """Delete what is below an offset; the partition's first offset after that."""
         wanted = DeleteRecordsPartition(partition_index=partition.index, offset=before_offset)
         request = DeleteRecordsRequest(
@@ -211,7 +211,7 @@ class SimulatedClient:
             await self.pause()
 
     async def list_offset(
-        self, partition: Partition, timestamp: int, version: int = LIST_OFFSETS_VERSION
+        self, partition: PartitionName, timestamp: int, version: int = LIST_OFFSETS_VERSION
     ) -> int:
         """-2 for the first offset, -1 for the end; raises RetryError or OSError."""
         connection = await self.leader(partition)
@@ -266,7 +266,7 @@ class Producer(SimulatedClient):
         bootstrap: Bootstrap,
         history: History,
         chance: random.Random,
-        partition: Partition,
+        partition: PartitionName,
         sending: Sending | None = None,
     ) -> None:
         super().__init__(name, bootstrap, history, chance)
@@ -382,7 +382,7 @@ class Consumer(SimulatedClient):
         bootstrap: Bootstrap,
         history: History,
         chance: random.Random,
-        partition: Partition,
+        partition: PartitionName,
         *,
         observed: bool = True,
         shortened: bool = False,

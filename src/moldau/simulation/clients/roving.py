@@ -9,7 +9,7 @@ from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTo
 from moldau.protocol.schema import Message
 from moldau.simulation.clients.client import METADATA_VERSION, Producer
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 
 CHANGE_CHANCE = 0.2
 
@@ -51,7 +51,7 @@ class BrokerConnections:
 class RovingProducer(Producer):
     """A producer to whom every broker is as good as the leader."""
 
-    async def leader(self, partition: Partition) -> RpcConnection:
+    async def leader(self, partition: PartitionName) -> RpcConnection:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         bootstrap = await self._begin()

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.quorum_stories import QuorumCheckers, Witness
 from moldau.simulation.coordinators.agreement import watch_coordinators
-from moldau.simulation.history import History, Partition
+from moldau.simulation.history import History, PartitionName
 from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.offsets.committer import OffsetCommitter
@@ -37,7 +37,7 @@ BROKERS: Final = (11, 12)
 SEPARATE: Final = {1: "controller", 2: "controller", 3: "controller", 11: "broker", 12: "broker"}
 COMBINED: Final = {1: "controller", 11: "broker,controller", 12: "broker,controller"}
 TOPIC: Final = "events"
-PARTITIONS: Final = tuple(Partition(TOPIC, index) for index in range(4))
+PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(4))
 CONVERGENCE_LIMIT_S: Final = 120.0
 
 _COMMON: Final = {
@@ -94,7 +94,7 @@ class ClusterStory:
         self._voters = ",".join(f"{node_id}@node-{node_id}:{CONTROLLER_PORT}" for node_id in voters)
         self.history = History(world.loop.elapsed_s)
         self._checkers = QuorumCheckers(self.history)
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, ServerNode] = {}
         """The newest life of each node that has started."""
 
     async def run(self) -> list[str]:
@@ -190,7 +190,7 @@ class ClusterStory:
     async def _node(self, node_id: int, machine: Machine) -> None:
         config = self._config(node_id)
         format_folders(machine, config, CLUSTER_ID)
-        node = Node(config, machine)
+        node = ServerNode(config, machine)
         assert isinstance(machine.disk, MountedDisk)
         machine.disk.process.exhibit = node
         await node.start()
@@ -227,7 +227,7 @@ class ClusterStory:
         self, readers: "list[asyncio.Task[Any]]", committers: list[OffsetCommitter]
     ) -> list[str]:
         await asyncio.gather(*(self._on(f"{each.name} judge", each.verify()) for each in committers))
-        final: dict[Partition, list[tuple[int, bytes]]] = {}
+        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         for number, partition in enumerate(PARTITIONS):
             judge = self._consumer(f"judge-{number}", number, observed=False)
             final[partition] = await self._on(judge.name, judge.read_to_end())

@@ -20,7 +20,7 @@ from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopi
 from moldau.records.batch import iter_headers
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import Machine
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.simulation.clients.client import (
@@ -33,7 +33,7 @@ from moldau.simulation.clients.client import (
 from moldau.simulation.clients.roving import RovingProducer
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.coordinators.agreement import watch_coordinators
-from moldau.simulation.history import History, Partition
+from moldau.simulation.history import History, PartitionName
 from moldau.simulation.judges.checker import check
 from moldau.simulation.judges.diskless_judge import QUIET_S, ObjectsJudge
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
@@ -53,7 +53,7 @@ CONTROLLER_PORT: Final = 9093
 TOPIC: Final = "events"
 METADATA_TOPIC: Final = "__diskless_metadata"
 COORDINATORS: Final = 2
-PARTITIONS: Final = tuple(Partition(TOPIC, index) for index in range(3))
+PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
 REPLICAS: Final = 2
 """Of the topic: one broker of three has none of a partition, and takes records for it."""
 CONVERGENCE_LIMIT_S: Final = 60.0
@@ -144,7 +144,7 @@ class DisklessClusterStory:
         self._leaves_behind = leaves_behind
         self._loses_all_power = loses_all_power
         self.history = History(world.loop.elapsed_s)
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, ServerNode] = {}
         """The newest life of each node that has started."""
 
     async def run(self) -> list[str]:
@@ -176,7 +176,7 @@ class DisklessClusterStory:
         await storm
         self.history.note("producers are done")
         await self._converge()
-        final: dict[Partition, list[tuple[int, bytes]]] = {}
+        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         for number, each in enumerate(PARTITIONS):
             judge = self._consumer(f"judge-{number}", number, observed=False)
             final[each] = await self._on(judge.name, judge.read_to_end())
@@ -213,7 +213,7 @@ class DisklessClusterStory:
 
     async def _isolate_coordinator(self, chance: random.Random) -> None:
         """Cut the leader of a coordinator off the other nodes; clients and the store reach it as before."""
-        wanted = Partition(METADATA_TOPIC, chance.randrange(COORDINATORS))
+        wanted = PartitionName(METADATA_TOPIC, chance.randrange(COORDINATORS))
         leader_id = next((id for id, each in self._replicas(wanted) if each.is_leader), None)
         if leader_id is None:
             return
@@ -286,7 +286,7 @@ class DisklessClusterStory:
             }
         )
         format_folders(machine, config, CLUSTER_ID)
-        node = Node(config, machine)
+        node = ServerNode(config, machine)
         assert isinstance(machine.disk, MountedDisk)
         machine.disk.process.exhibit = node
         await node.start()
@@ -310,7 +310,7 @@ class DisklessClusterStory:
             if process is None or not process.alive or process.exhibit is not self.nodes.get(node_id):
                 return f"node {node_id} is down"
         for index in range(COORDINATORS):
-            problem = self._problem_of_coordinator(Partition(METADATA_TOPIC, index))
+            problem = self._problem_of_coordinator(PartitionName(METADATA_TOPIC, index))
             if problem is not None:
                 return problem
         for each in PARTITIONS:
@@ -320,7 +320,7 @@ class DisklessClusterStory:
                 return f"caches of {each}: {states}"
         return None
 
-    def _problem_of_coordinator(self, wanted: Partition) -> str | None:
+    def _problem_of_coordinator(self, wanted: PartitionName) -> str | None:
         replicas = [replica for _, replica in self._replicas(wanted)]
         states = {(one.high_watermark, one.log.log_end_offset) for one in replicas}
         if len(replicas) < len(NODE_IDS) or len(states) > 1:
@@ -334,14 +334,14 @@ class DisklessClusterStory:
         ]
         return None if led.count(True) == 1 else f"{wanted} is led at {led}"
 
-    def _replicas(self, wanted: Partition) -> Iterator[tuple[int, ClassicPartition]]:
+    def _replicas(self, wanted: PartitionName) -> Iterator[tuple[int, ClassicPartition]]:
         for node_id, node in self.nodes.items():
             hosted = node.find(PartitionsSubsystem)
             replica = None if hosted is None else hosted.partition(wanted.topic, wanted.index)
             if isinstance(replica, ClassicPartition):
                 yield node_id, replica
 
-    def _caches(self, wanted: Partition) -> Iterator[DisklessPartition]:
+    def _caches(self, wanted: PartitionName) -> Iterator[DisklessPartition]:
         for node in self.nodes.values():
             hosted = node.find(PartitionsSubsystem)
             replica = None if hosted is None else hosted.partition(wanted.topic, wanted.index)

@@ -15,7 +15,7 @@ from moldau.protocol.messages.list_partition_reassignments import ListPartitionR
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import SimulatedClient
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 
 ALTER_VERSION: Final = 1
 LIST_VERSION: Final = 0
@@ -28,7 +28,7 @@ class Mover:
     def __init__(
         self,
         client: SimulatedClient,
-        partitions: Sequence[Partition],
+        partitions: Sequence[PartitionName],
         brokers: Sequence[int],
         replicas_min: int,
     ) -> None:
@@ -76,7 +76,7 @@ class Mover:
         ):
             await self._client.pause()
 
-    async def move(self, partition: Partition, target: Sequence[int] | None) -> bool:
+    async def move(self, partition: PartitionName, target: Sequence[int] | None) -> bool:
         """Ask for a move, or (None) for the end of one; whether it was taken."""
         self._client.history.note(f"move {partition} to {target}")
         wanted = ReassignablePartition(partition_index=partition.index, replicas=target)

@@ -27,7 +27,7 @@ from moldau.server import settings
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.identity import identify
 from moldau.server.metadata.node import MetadataNode
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.simulation.cluster.checkers import (
     LeaderAgreement,
@@ -243,7 +243,7 @@ class QuorumStory:
             {"process.roles": "controller", "listeners": f"CONTROLLER://node-{node_id}:{CONTROLLER_PORT}"},
         )
         format_folders(machine, config, CLUSTER_ID)
-        node = Node(config, machine)
+        node = ServerNode(config, machine)
         await node.start()
         serving()
         assert node.metadata is not None

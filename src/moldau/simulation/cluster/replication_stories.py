@@ -17,7 +17,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import Machine
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
@@ -29,7 +29,7 @@ from moldau.simulation.clients.client import (
 )
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.mover import Mover
-from moldau.simulation.history import History, Partition
+from moldau.simulation.history import History, PartitionName
 from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
@@ -44,7 +44,7 @@ NODE_IDS: Final = (1, 2, 3)
 BROKER_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 TOPIC: Final = "events"
-PARTITIONS: Final = tuple(Partition(TOPIC, index) for index in range(3))
+PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
 CONVERGENCE_LIMIT_S: Final = 120.0
 
 _COMMON: Final = {
@@ -143,7 +143,7 @@ class ReplicationStory:
         self._blackouts = blackouts
         self._rolls = rolls
         self.history = History(world.loop.elapsed_s)
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, ServerNode] = {}
         """The newest life of each node that has started."""
         self._lives: dict[int, int] = {}
         """The numbers of these lives: another one may have begun since."""
@@ -180,7 +180,7 @@ class ReplicationStory:
             await self._on("settler", mover.settle())
         self.history.note("producers are done")
         await self._converge()
-        final: dict[Partition, list[tuple[int, bytes]]] = {}
+        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         for number, each in enumerate(PARTITIONS):
             judge = self._consumer(f"judge-{number}", number, observed=False)
             final[each] = await self._on(judge.name, judge.read_to_end())
@@ -345,7 +345,7 @@ class ReplicationStory:
             }
         )
         format_folders(machine, config, CLUSTER_ID)
-        node = Node(config, machine)
+        node = ServerNode(config, machine)
         assert isinstance(machine.disk, MountedDisk)
         machine.disk.process.exhibit = node
         await node.start()
@@ -385,10 +385,10 @@ class ReplicationStory:
         host = self._world.host(f"node-{node_id}")
         return host.running and self._lives.get(node_id) == host.life
 
-    def _replicas(self, wanted: Partition) -> list[ClassicPartition]:
+    def _replicas(self, wanted: PartitionName) -> list[ClassicPartition]:
         return [replica for _, replica in self._replicas_by_node(wanted)]
 
-    def _replicas_by_node(self, wanted: Partition) -> Iterator[tuple[int, ClassicPartition]]:
+    def _replicas_by_node(self, wanted: PartitionName) -> Iterator[tuple[int, ClassicPartition]]:
         for node_id, node in self.nodes.items():
             if not self._is_up(node_id):
                 continue

@@ -18,7 +18,7 @@ from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopi
 from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import KafkaError
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.clients.client import (
@@ -36,7 +36,7 @@ from moldau.simulation.cluster.replication_stories import (
     TOPIC,
     ReplicationStory,
 )
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
@@ -175,7 +175,7 @@ class TieredClusterStory(ReplicationStory):
         chance = client.chance
         for number in range(3):
             await self._create_tiered(client, PASSING, 2)
-            name, partition = f"passer-{number}", Partition(PASSING, chance.randrange(2))
+            name, partition = f"passer-{number}", PartitionName(PASSING, chance.randrange(2))
             producer: Producer = self._begin_at_any(Producer, name, partition, Sending(idempotent=True))
             await producer.run(30, pause_s=0.3)
             producer.disconnect()
@@ -209,15 +209,15 @@ class TieredClusterStory(ReplicationStory):
 
     # The end
 
-    async def _read_all(self, name: str) -> dict[Partition, list[tuple[int, bytes]]]:
-        final: dict[Partition, list[tuple[int, bytes]]] = {}
+    async def _read_all(self, name: str) -> dict[PartitionName, list[tuple[int, bytes]]]:
+        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         for number, each in enumerate(PARTITIONS):
             judge: Consumer = self._consumer(f"{name}-{number}", number, observed=False)
             final[each] = await self._on(judge.name, judge.read_to_end())
         return final
 
     async def _read_with_others_leading(
-        self, nemesis: Nemesis, final: Mapping[Partition, list[tuple[int, bytes]]]
+        self, nemesis: Nemesis, final: Mapping[PartitionName, list[tuple[int, bytes]]]
     ) -> None:
         """With each node down in turn, the leaders of the others read the same, and know the remote tier."""
         for node_id in NODE_IDS:
@@ -231,7 +231,7 @@ class TieredClusterStory(ReplicationStory):
             await down
             await self._converge()
 
-    async def _check_offsets(self, wanted: Partition) -> None:
+    async def _check_offsets(self, wanted: PartitionName) -> None:
         """The leader's local log begins behind the first offset, and not behind what was copied."""
         client = self._begin_at_any(SimulatedClient, f"offsets of {wanted}")
         while True:
@@ -273,7 +273,7 @@ class TieredClusterStory(ReplicationStory):
         yield from (f"an object of {name} is missing" for name, _ in sorted(expected - found.keys()))
 
     @staticmethod
-    def _led(node: Node) -> Iterator[tuple[TopicIdPartition, TieredSubsystem]]:
+    def _led(node: ServerNode) -> Iterator[tuple[TopicIdPartition, TieredSubsystem]]:
         tiered, partitions = node.get(TieredSubsystem), node.get(PartitionsSubsystem)
         for partition in tiered.manager.partitions:
             hosted = partitions.partition(partition.topic, partition.partition)

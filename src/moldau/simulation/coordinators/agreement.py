@@ -19,7 +19,7 @@ from moldau.simulation.cluster.checkers import StateAgreement
 from moldau.simulation.coordinators.states import canonical_state, differences, generations, unsettled
 from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 
 _LOOK_EVERY_S: Final = 0.02
 """Virtual time."""
@@ -110,7 +110,7 @@ class CoordinatorAgreement:
             return
         self._watched, delete = log, log.delete_before_snapshot
 
-        async def delete_when_replayed(snapshot_id: OffsetAndEpoch) -> bool:
+        async def delete_when_replayed(snapshot_id: LogPosition) -> bool:
             for _ in range(_LOOKS_MAX):
                 if self._is_over or self._end_offset >= snapshot_id.offset:
                     break

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moldau.simulation.damage.files import FileDamage
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 from moldau.simulation.world.disks.disk_losses import DATA
 
 
@@ -19,8 +19,8 @@ class Contents:
 
     topics: Mapping[str, int]
     """Partitions by topic, without internal topics."""
-    records: Mapping[Partition, Sequence[tuple[int, bytes]]]
-    unreadable: Mapping[Partition, str] = field(default_factory=dict)
+    records: Mapping[PartitionName, Sequence[tuple[int, bytes]]]
+    unreadable: Mapping[PartitionName, str] = field(default_factory=dict)
     """Where reading ends before the end of a partition, with the error that a client is given."""
     live_objects: Collection[str] = ()
     """Keys of objects that hold records of existing topics."""
@@ -74,7 +74,7 @@ def judge_start(
 
 
 def _judge_partition(
-    partition: Partition,
+    partition: PartitionName,
     before: Sequence[tuple[int, bytes]],
     after: Contents,
     reports: Reports,
@@ -107,7 +107,7 @@ def _judge_partition(
     return found
 
 
-def _name(partition: Partition) -> str:
+def _name(partition: PartitionName) -> str:
     return f"{partition.topic}-{partition.index}"
 
 

@@ -18,7 +18,7 @@ from moldau.simulation.clients.client import (
     joined,
 )
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 
 PATIENCE_S: Final = 60.0
 """After so long with the same error, a record counts as unreadable."""
@@ -41,7 +41,7 @@ class Reader(SimulatedClient):
             except OSError:
                 await self.pause()
 
-    async def read(self, partition: Partition) -> tuple[list[tuple[int, bytes]], str | None]:
+    async def read(self, partition: PartitionName) -> tuple[list[tuple[int, bytes]], str | None]:
         """All records, and the error at which reading ends early."""
         found: list[tuple[int, bytes]] = []
         position = -1
@@ -68,7 +68,7 @@ class Reader(SimulatedClient):
             self.disconnect()
             await self.pause()
 
-    async def _fetch(self, partition: Partition, position: int) -> tuple[int, list[tuple[int, bytes]]]:
+    async def _fetch(self, partition: PartitionName, position: int) -> tuple[int, list[tuple[int, bytes]]]:
         connection = await self.leader(partition)
         wanted = FetchPartition(
             partition=partition.index, fetch_offset=position, partition_max_bytes=1_000_000

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from moldau.runtime import Machine
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.settings import development_config
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
@@ -17,7 +17,7 @@ from moldau.simulation.damage.files import Copy, FileDamage, copy_of, damage, re
 from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
 from moldau.simulation.damage.objects import live_objects
 from moldau.simulation.damage.reading import PATIENCE_S, Reader, health
-from moldau.simulation.history import History, Outcome, Partition
+from moldau.simulation.history import History, Outcome, PartitionName
 from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.seeds import stream
 from moldau.simulation.stories.tiny_node import PORT
@@ -116,7 +116,9 @@ class DamageStory:
             )
             for name in ("group-0", "group-1")
         ]
-        self._partitions = [Partition(topic, index) for topic in _TOPICS for index in range(PARTITION_COUNT)]
+        self._partitions = [
+            PartitionName(topic, index) for topic in _TOPICS for index in range(PARTITION_COUNT)
+        ]
 
     async def run(self) -> list[str]:
         with _lines_of(logging.getLogger("moldau"), self._heard):
@@ -140,7 +142,7 @@ class DamageStory:
         machine.disk.make_dirs(DATA)  # a mount point: there long before the node
         machine.disk.sync_dir("/")
         config = development_config(DATA, PORT, self._properties, host="node-1", diskless=True)
-        node = Node(config, machine, format_new=self._node.life == 1)
+        node = ServerNode(config, machine, format_new=self._node.life == 1)
         machine.disk.process.exhibit = node
         await node.start()
         self._started.set()
@@ -217,7 +219,7 @@ class DamageStory:
             self._bootstrap,
             self.history,
             client.chance,
-            Partition(topic, 0),
+            PartitionName(topic, 0),
             Sending(keyed=kind == COMPACTED),
         )
         await producer.run(10, pause_s=0.1)
@@ -299,8 +301,8 @@ class DamageStory:
     async def _contents(self, name: str) -> Contents:
         reader = Reader(name, self._bootstrap, self.history, stream(self._world.seed, name))
         topics = await self._on(f"topics {name}", reader.topics())
-        records: dict[Partition, list[tuple[int, bytes]]] = {}
-        unreadable: dict[Partition, str] = {}
+        records: dict[PartitionName, list[tuple[int, bytes]]] = {}
+        unreadable: dict[PartitionName, str] = {}
         for partition in self._partitions:
             each = Reader(name, self._bootstrap, self.history, stream(self._world.seed, name, *partition))
             where = f"{name} {partition.topic}-{partition.index}"

@@ -12,7 +12,7 @@ was acknowledged as deleted does not come back.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from moldau.simulation.history import History, Outcome, Partition
+from moldau.simulation.history import History, Outcome, PartitionName
 
 FinalLog = Sequence[tuple[int, bytes]]
 """(offset, value) of every record, as read from the first offset on when all had become quiet."""
@@ -20,8 +20,8 @@ FinalLog = Sequence[tuple[int, bytes]]
 
 def check(
     history: History,
-    final: Mapping[Partition, FinalLog],
-    first_offsets: Mapping[Partition, int] | None = None,
+    final: Mapping[PartitionName, FinalLog],
+    first_offsets: Mapping[PartitionName, int] | None = None,
 ) -> list[str]:
     """Every rule that was broken, one sentence each; empty when all is well.
 
@@ -44,11 +44,11 @@ def check(
     return found
 
 
-def _name(partition: Partition) -> str:
+def _name(partition: PartitionName) -> str:
     return f"{partition.topic}-{partition.index}"
 
 
-def _check_log(partition: Partition, log: FinalLog, first_offset: int) -> Iterator[str]:
+def _check_log(partition: PartitionName, log: FinalLog, first_offset: int) -> Iterator[str]:
     places: dict[bytes, int] = {}
     for expected, (offset, value) in enumerate(log, first_offset):
         if offset != expected:
@@ -60,7 +60,7 @@ def _check_log(partition: Partition, log: FinalLog, first_offset: int) -> Iterat
 
 
 def _check_productions(
-    history: History, partition: Partition, log: FinalLog, first_offset: int
+    history: History, partition: PartitionName, log: FinalLog, first_offset: int
 ) -> Iterator[str]:
     by_offset = dict(log)
     present = {value for _, value in log}
@@ -88,7 +88,7 @@ def _check_productions(
             yield f"{_name(partition)}: nobody sent {value!r} at {offset}"
 
 
-def _check_order(history: History, partition: Partition, log: FinalLog) -> Iterator[str]:
+def _check_order(history: History, partition: PartitionName, log: FinalLog) -> Iterator[str]:
     numbers: dict[bytes, tuple[str, int]] = {}
     for production in history.productions:
         if production.partition == partition:
@@ -107,7 +107,7 @@ def _check_order(history: History, partition: Partition, log: FinalLog) -> Itera
 
 
 def _check_consumers(
-    history: History, partition: Partition, by_offset: dict[int, bytes], first_offset: int
+    history: History, partition: PartitionName, by_offset: dict[int, bytes], first_offset: int
 ) -> Iterator[str]:
     positions: dict[str, int] = {}
     places: dict[bytes, int] = {}

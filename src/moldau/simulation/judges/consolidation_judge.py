@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 
 from moldau.coordinators.diskless.calls import DescribedPartition
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.history import History
@@ -30,7 +30,7 @@ class ConsolidationAfterlife(DisklessAfterlife):
     async def judge(self, world: World, node: Host, history: History) -> None:
         await super().judge(world, node, history)
         assert node.process is not None
-        judging = _Judging(cast(Node, node.process.exhibit), world, history).run()
+        judging = _Judging(cast(ServerNode, node.process.exhibit), world, history).run()
         context = node.process.context()
         task = context.run(world.loop.create_task, judging, name="judge of segments", context=context)
         async with asyncio.timeout(SETTLE_LIMIT_S):
@@ -38,7 +38,7 @@ class ConsolidationAfterlife(DisklessAfterlife):
 
 
 class _Judging:
-    def __init__(self, exhibit: Node, world: World, history: History) -> None:
+    def __init__(self, exhibit: ServerNode, world: World, history: History) -> None:
         self._coordinators = exhibit.get(DisklessSubsystem).coordinators
         self._tiered = exhibit.get(TieredSubsystem)
         self._objects = world.object_store.objects

@@ -15,7 +15,7 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.object_keys import parse_object_key
 from moldau.records.batch import parse_header
 from moldau.runtime import ErrorCode
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.simulation.history import History
 from moldau.simulation.judges.answers_judge import judge_budgets, judge_defects
@@ -70,7 +70,7 @@ class ObjectsJudge:
     async def judge(self, node: Host) -> None:
         """Judge the coordinators that a node leads, in its own process."""
         assert node.process is not None
-        coordinators = cast(Node, node.process.exhibit).get(DisklessSubsystem).coordinators
+        coordinators = cast(ServerNode, node.process.exhibit).get(DisklessSubsystem).coordinators
         judging = self._judge_all(coordinators)
         context = node.process.context()
         task = context.run(self._world.loop.create_task, judging, name="judge of objects", context=context)

@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from moldau.server.node import Node
+from moldau.server.node import ServerNode
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.history import History
 from moldau.simulation.world.disks.disk_losses import lose_databases
@@ -27,7 +27,7 @@ class TieredAfterlife:
 
     async def judge(self, world: World, node: Host, history: History) -> None:
         assert node.process is not None
-        judging = _judge(cast(Node, node.process.exhibit).get(TieredSubsystem), world, history)
+        judging = _judge(cast(ServerNode, node.process.exhibit).get(TieredSubsystem), world, history)
         context = node.process.context()
         task = context.run(world.loop.create_task, judging, name="judge of segments", context=context)
         async with asyncio.timeout(SETTLE_LIMIT_S):

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from moldau.runtime import Machine
 from moldau.simulation.clients.administrator import delete_some_records, open_passing_topic
 from moldau.simulation.clients.client import SimulatedClient
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 from moldau.simulation.judges.diskless_judge import DisklessAfterlife
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Afterlife, Scenario
@@ -109,7 +109,7 @@ def story(
 ) -> Scenario:
     """Diskless topics under ``faults``; ``properties`` come on top of those of all these stories."""
     # Imported here: the tiny node runs without the server.
-    from moldau.server.node import Node
+    from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 
     async def program(machine: Machine) -> None:
@@ -118,7 +118,7 @@ def story(
         machine.disk.sync_dir("/")
         values = {**_PROPERTIES, **(properties or {})}
         config = development_config(DATA, NODE_PORT, values, host="node-1", diskless=True)
-        node = Node(config, machine, format_new=True)
+        node = ServerNode(config, machine, format_new=True)
         machine.disk.process.exhibit = node
         await node.start()
         serving()
@@ -130,7 +130,7 @@ def story(
         await client.create_topic(SHORTENED, PARTITION_COUNT, limits)
 
     topics = (KEPT, SHORTENED)
-    partitions = tuple(Partition(topic, index) for index in range(PARTITION_COUNT) for topic in topics)
+    partitions = tuple(PartitionName(topic, index) for index in range(PARTITION_COUNT) for topic in topics)
     return Scenario(
         program,
         partitions,
@@ -156,7 +156,7 @@ async def _meddle(client: SimulatedClient) -> None:
         await open_passing_topic(
             client, topic, f"passer-{number}", {"diskless.enable": "true"}, records=30, pause_s=0.05
         )
-        await delete_some_records(client, Partition(SHORTENED, chance.randrange(PARTITION_COUNT)))
+        await delete_some_records(client, PartitionName(SHORTENED, chance.randrange(PARTITION_COUNT)))
         if chance.random() < 0.7:
             await client.delete_topic(topic)
         await client.pause()

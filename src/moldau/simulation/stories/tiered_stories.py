@@ -7,7 +7,7 @@ from types import MappingProxyType
 from moldau.runtime import Machine
 from moldau.simulation.clients.administrator import delete_some_records, open_passing_topic
 from moldau.simulation.clients.client import SimulatedClient
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 from moldau.simulation.judges.tiered_judge import TieredAfterlife
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Scenario
@@ -75,7 +75,7 @@ def _story(
 ) -> Scenario:
     """Tiered topics under ``faults``; ``configs`` are those of the topics that keep all their records."""
     # Imported here: the tiny node runs without the server.
-    from moldau.server.node import Node
+    from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 
     async def program(machine: Machine) -> None:
@@ -84,7 +84,7 @@ def _story(
         machine.disk.sync_dir("/")
         values = {**_PROPERTIES, **(properties or {})}
         config = development_config(DATA, NODE_PORT, values, host="node-1")
-        node = Node(config, machine, format_new=True)
+        node = ServerNode(config, machine, format_new=True)
         machine.disk.process.exhibit = node
         await node.start()
         serving()
@@ -96,10 +96,10 @@ def _story(
         await client.create_topic(SWITCHING, 1, {**_TIERED, **configs})
 
     partitions = (
-        Partition(KEPT, 0),
-        Partition(SHORTENED, 0),
-        Partition(KEPT, 1),
-        Partition(SWITCHING, 0),
+        PartitionName(KEPT, 0),
+        PartitionName(SHORTENED, 0),
+        PartitionName(KEPT, 1),
+        PartitionName(SWITCHING, 0),
     )
     return Scenario(
         program,
@@ -123,7 +123,7 @@ async def _meddle(client: SimulatedClient) -> None:
     chance = client.chance
     for number, topic in enumerate(PASSING):
         await open_passing_topic(client, topic, f"passer-{number}", _TIERED, records=20, pause_s=0.2)
-        await delete_some_records(client, Partition(SHORTENED, 0))
+        await delete_some_records(client, PartitionName(SHORTENED, 0))
         await _switch(client)
         if chance.random() < 0.7:
             await client.delete_topic(topic)

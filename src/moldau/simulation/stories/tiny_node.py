@@ -26,12 +26,12 @@ from moldau.protocol.messages.produce import (
 from moldau.protocol.schema import Message
 from moldau.records.batch import validate_produce
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
-PARTITION = Partition("tiny", 0)
+PARTITION = PartitionName("tiny", 0)
 PORT = 9092
 _FOLDER = "/data/tiny-0"
 _PRODUCER_IDS = "/data/producer-ids"

@@ -18,7 +18,7 @@ from moldau.storage.log.admission import Admitted, admit, takes_long
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 from moldau.storage.log.producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.producers.producer_state import BatchMetadata
@@ -41,7 +41,7 @@ class Appender:
         gate: FailureGate,
         segments: SegmentedLog,
         offsets: LogOffsets,
-        epochs: EpochHistory,
+        epochs: LogEpochs,
         producers: LogProducers,
     ) -> None:
         self._topic_partition = topic_partition

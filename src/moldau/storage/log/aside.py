@@ -11,7 +11,7 @@ from moldau.records.batch import BatchHeader, iter_headers
 from moldau.runtime.files.disk import File
 from moldau.storage.log.appending import Appender
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.segments.segment import Segment
@@ -55,7 +55,7 @@ class AsideAppends:
         gate: FailureGate,
         segments: SegmentedLog,
         offsets: LogOffsets,
-        epochs: EpochHistory,
+        epochs: LogEpochs,
         appender: Appender,
     ) -> None:
         self._now_ms = now_ms

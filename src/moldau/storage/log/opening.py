@@ -15,7 +15,7 @@ from moldau.storage.guards.guarding import DurableOffset, GuardedLog, LogGuard
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.log.producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.segments.segment_loading import load_segments
 from moldau.storage.snapshots.snapshot import snapshot_of
@@ -37,7 +37,7 @@ class LoadedState(NamedTuple):
     """The state of an opened log beside its segments."""
 
     offsets: LogOffsets
-    epochs: EpochHistory
+    epochs: LogEpochs
     producers: LogProducers
     durable: DurableOffset | None
     """The witness of a guarded log."""
@@ -58,7 +58,7 @@ def load_log(
     disk, folder = machine.disk, segments.folder
     recovery_point, clean_shutdown, _ = checkpoints
     _make_folder(disk, folder)
-    epochs = EpochHistory(disk, segments, report)
+    epochs = LogEpochs(disk, segments, report)
     log_start_offset = _checked_start(folder, checkpoints.log_start_offset, epochs, report)
     durable = guarded = None
     if guard is not None:
@@ -132,7 +132,7 @@ def _make_folder(disk: Disk, folder: str) -> None:
         disk.sync_dir(folder.rpartition("/")[0])
 
 
-def _checked_start(folder: str, log_start_offset: int, epochs: EpochHistory, report: RecoveryReport) -> int:
+def _checked_start(folder: str, log_start_offset: int, epochs: LogEpochs, report: RecoveryReport) -> int:
     """The checkpointed start, unless the epochs, which are cut first and durably, begin before it."""
     earliest = epochs.entries.earliest
     if earliest is None or earliest.start_offset >= log_start_offset:
@@ -147,7 +147,7 @@ def _guarded(
     folder: str,
     guard: LogGuard,
     durable: DurableOffset,
-    epochs: EpochHistory,
+    epochs: LogEpochs,
     log_start_offset: int,
     report: RecoveryReport,
 ) -> GuardedLog:

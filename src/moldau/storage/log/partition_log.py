@@ -21,7 +21,7 @@ from moldau.storage.log.append_info import EpochEndOffset
 from moldau.storage.log.appending import Appender
 from moldau.storage.log.aside import AsideAppends
 from moldau.storage.log.config import LogConfig
-from moldau.storage.log.files.durability import Durability
+from moldau.storage.log.files.flusher import LogFlusher
 from moldau.storage.log.files.removal import SegmentRemoval
 from moldau.storage.log.files.steps import FileOperations
 from moldau.storage.log.files.truncation import Truncation
@@ -44,7 +44,7 @@ class PartitionLog:
     - :class:`Appender`: appends by a leader and a follower, the admission of batches, epochs, rolls;
     - :class:`StagedAppends` and :class:`AsideAppends`: appends in groups, and by a worker;
     - :class:`LogReader`: reads, aborted transactions, searches by timestamp;
-    - :class:`Durability`: flushes;
+    - :class:`LogFlusher`: flushes;
     - :class:`SegmentRemoval`: retention, eviction, the replacement of cleaned segments;
     - :class:`Truncation`: cuts at the end, and new starts at another offset.
     """
@@ -115,7 +115,7 @@ class PartitionLog:
     def _bind_file_operations(self, durable: DurableOffset | None) -> None:
         machine, gate, segments, offsets = self._machine, self.gate, self.segments, self.offsets
         epochs, producers, now_ms = self.epochs, self.producers, machine.clock.now_ms
-        durability = Durability(gate, segments, offsets, epochs, producers, durable, now_ms)
+        durability = LogFlusher(gate, segments, offsets, epochs, producers, durable, now_ms)
         self._durability = durability
         self.flush = durability.flush
         self.is_flush_due = durability.is_due

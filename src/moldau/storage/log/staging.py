@@ -12,7 +12,7 @@ from moldau.storage.log.appending import Appender, pack_prefix
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 
 STAGED_BYTES_MAX: Final = 256 * 1024
@@ -34,7 +34,7 @@ class StagedAppends:
         now_ms: Callable[[], int],
         gate: FailureGate,
         segments: SegmentedLog,
-        epochs: EpochHistory,
+        epochs: LogEpochs,
         producers: LogProducers,
         appender: Appender,
     ) -> None:

@@ -17,7 +17,7 @@ from moldau.runtime.files.disk import Buffer
 from moldau.storage.log.append_info import AppendInfo, ReadResult
 
 
-class OffsetAndEpoch(NamedTuple):
+class LogPosition(NamedTuple):
     """A position in the log: as an end (exclusive) it also names a snapshot."""
 
     offset: int
@@ -40,14 +40,14 @@ class OffsetValidation(NamedTuple):
     """
 
     divergence: Divergence
-    position: OffsetAndEpoch
+    position: LogPosition
 
 
 class SnapshotReader(Protocol):
     """A frozen snapshot; stays readable after the log has deleted it, until closed."""
 
     @property
-    def snapshot_id(self) -> OffsetAndEpoch: ...
+    def snapshot_id(self) -> LogPosition: ...
 
     @property
     def size_bytes(self) -> int: ...
@@ -70,7 +70,7 @@ class RawSnapshotWriter(Protocol):
     """A snapshot that is being fetched from the leader, byte range by byte range."""
 
     @property
-    def snapshot_id(self) -> OffsetAndEpoch: ...
+    def snapshot_id(self) -> LogPosition: ...
 
     @property
     def size_bytes(self) -> int:
@@ -97,7 +97,7 @@ class SnapshotWriter(Protocol):
     """A snapshot of this node's own state."""
 
     @property
-    def snapshot_id(self) -> OffsetAndEpoch: ...
+    def snapshot_id(self) -> LogPosition: ...
 
     def append(self, values: Sequence[bytes]) -> None:
         """Append records with these values (and no keys) as one batch."""
@@ -172,7 +172,7 @@ class ReplicatedLog(Protocol):
         """A leader's epoch begins at ``end_offset``."""
         ...
 
-    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+    def end_offset_for_epoch(self, epoch: int) -> LogPosition:
         """The largest known epoch not above ``epoch`` and its end offset (snapshots count too)."""
         ...
 
@@ -199,9 +199,7 @@ class ReplicatedLog(Protocol):
         """Make every append so far durable; return the new ``flushed_offset``."""
         ...
 
-    def create_snapshot(
-        self, snapshot_id: OffsetAndEpoch, last_log_timestamp_ms: int
-    ) -> SnapshotWriter | None:
+    def create_snapshot(self, snapshot_id: LogPosition, last_log_timestamp_ms: int) -> SnapshotWriter | None:
         """Begin a snapshot of the state up to ``snapshot_id.offset`` (exclusive).
 
         None when one with this or a later end exists. Raises ``ValueError`` when the position is not
@@ -209,17 +207,17 @@ class ReplicatedLog(Protocol):
         """
         ...
 
-    def store_snapshot(self, snapshot_id: OffsetAndEpoch) -> RawSnapshotWriter | None:
+    def store_snapshot(self, snapshot_id: LogPosition) -> RawSnapshotWriter | None:
         """Begin to store a fetched snapshot; None when it exists already."""
         ...
 
-    def latest_snapshot_id(self) -> OffsetAndEpoch | None: ...
+    def latest_snapshot_id(self) -> LogPosition | None: ...
 
-    def earliest_snapshot_id(self) -> OffsetAndEpoch | None: ...
+    def earliest_snapshot_id(self) -> LogPosition | None: ...
 
-    def open_snapshot(self, snapshot_id: OffsetAndEpoch) -> SnapshotReader | None: ...
+    def open_snapshot(self, snapshot_id: LogPosition) -> SnapshotReader | None: ...
 
-    async def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
+    async def delete_before_snapshot(self, snapshot_id: LogPosition) -> bool:
         """Move ``start_offset`` up to the end of this snapshot; drop older segments and snapshots.
 
         False when there is no such snapshot or nothing to delete.

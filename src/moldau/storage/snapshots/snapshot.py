@@ -23,7 +23,7 @@ from moldau.records.record import Record, iter_records
 from moldau.runtime import KafkaError, Machine
 from moldau.runtime.files.disk import File
 from moldau.storage.folders.file_names import PART_SUFFIX, SNAPSHOT_SUFFIX
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 
 SETTLE_BYTES: Final = 1024 * 1024
 """Bytes of a snapshot that are written before a sync. A single sync of everything would delay the log's own
@@ -34,12 +34,12 @@ _OFFSET_DIGITS = 20
 _EPOCH_DIGITS = 10
 
 
-def snapshot_file(snapshot_id: OffsetAndEpoch) -> str:
+def snapshot_file(snapshot_id: LogPosition) -> str:
     """``00000000000000000042-0000000003.checkpoint``"""
     return f"{snapshot_id.offset:020d}-{snapshot_id.epoch:010d}{SNAPSHOT_SUFFIX}"
 
 
-def snapshot_of(name: str) -> OffsetAndEpoch | None:
+def snapshot_of(name: str) -> LogPosition | None:
     """The snapshot id of a file; None when the file is no complete snapshot."""
     stem = name.removesuffix(SNAPSHOT_SUFFIX)
     offset, dash, epoch = stem.partition("-")
@@ -47,19 +47,19 @@ def snapshot_of(name: str) -> OffsetAndEpoch | None:
         return None
     if not (offset.isascii() and offset.isdigit() and epoch.isascii() and epoch.isdigit()):
         return None
-    return OffsetAndEpoch(int(offset), int(epoch))
+    return LogPosition(int(offset), int(epoch))
 
 
 class FileSnapshotReader:
     """A frozen snapshot on disk."""
 
-    def __init__(self, file: File, snapshot_id: OffsetAndEpoch) -> None:
+    def __init__(self, file: File, snapshot_id: LogPosition) -> None:
         self._file = file
         self._snapshot_id = snapshot_id
         self._size_bytes = file.size()
 
     @property
-    def snapshot_id(self) -> OffsetAndEpoch:
+    def snapshot_id(self) -> LogPosition:
         return self._snapshot_id
 
     @property
@@ -115,7 +115,7 @@ def _control_type(batch: memoryview, index: int) -> ControlType | None:
 class _PartFile:
     """A snapshot in progress under its ``.part`` name."""
 
-    def __init__(self, machine: Machine, folder: str, snapshot_id: OffsetAndEpoch) -> None:
+    def __init__(self, machine: Machine, folder: str, snapshot_id: LogPosition) -> None:
         self._machine = machine
         self._folder = folder
         self.snapshot_id = snapshot_id
@@ -168,11 +168,11 @@ class _PartFile:
 class FileRawSnapshotWriter:
     """A snapshot fetched from the leader, written as its bytes arrive."""
 
-    def __init__(self, machine: Machine, folder: str, snapshot_id: OffsetAndEpoch) -> None:
+    def __init__(self, machine: Machine, folder: str, snapshot_id: LogPosition) -> None:
         self._part = _PartFile(machine, folder, snapshot_id)
 
     @property
-    def snapshot_id(self) -> OffsetAndEpoch:
+    def snapshot_id(self) -> LogPosition:
         return self._part.snapshot_id
 
     @property
@@ -196,7 +196,7 @@ class FileSnapshotWriter:
         self,
         machine: Machine,
         folder: str,
-        snapshot_id: OffsetAndEpoch,
+        snapshot_id: LogPosition,
         last_log_timestamp_ms: int,
         compression: Compression = Compression.NONE,
     ) -> None:
@@ -213,7 +213,7 @@ class FileSnapshotWriter:
         )
 
     @property
-    def snapshot_id(self) -> OffsetAndEpoch:
+    def snapshot_id(self) -> LogPosition:
         return self._part.snapshot_id
 
     def append(self, values: Sequence[bytes]) -> None:

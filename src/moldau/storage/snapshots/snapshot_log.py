@@ -14,7 +14,7 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.snapshots.replicated_log import (
     Divergence,
-    OffsetAndEpoch,
+    LogPosition,
     OffsetValidation,
     RawSnapshotWriter,
     SnapshotReader,
@@ -36,7 +36,7 @@ class SnapshotLog:
     def __init__(self, machine: Machine, log: PartitionLog) -> None:
         self._machine = machine
         self.log = log
-        self._snapshots: list[OffsetAndEpoch] = []
+        self._snapshots: list[LogPosition] = []
         self._find_snapshots()
 
     @classmethod
@@ -133,21 +133,21 @@ class SnapshotLog:
     def initialize_epoch(self, epoch: int) -> None:
         self.log.begin_epoch(epoch)
 
-    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+    def end_offset_for_epoch(self, epoch: int) -> LogPosition:
         found = self.log.end_offset_for_epoch(epoch)
         if found.epoch == epoch or (found.epoch >= 0 and found.end_offset > self.start_offset):
-            return OffsetAndEpoch(found.end_offset, found.epoch)
+            return LogPosition(found.end_offset, found.epoch)
         earliest = self.earliest_snapshot_id()
         if earliest is not None and earliest.offset == self.start_offset and epoch >= earliest.epoch:
             if found.epoch < 0:
-                return OffsetAndEpoch(self.end_offset, self.last_epoch)
+                return LogPosition(self.end_offset, self.last_epoch)
             return earliest
         if found.epoch < 0:
-            return OffsetAndEpoch(self.end_offset, self.last_epoch)
-        return OffsetAndEpoch(self.start_offset, epoch)
+            return LogPosition(self.end_offset, self.last_epoch)
+        return LogPosition(self.start_offset, epoch)
 
     def validate_offset_and_epoch(self, offset: int, epoch: int) -> OffsetValidation:
-        asked = OffsetAndEpoch(offset, epoch)
+        asked = LogPosition(offset, epoch)
         if self.start_offset == 0 and offset == 0 and epoch == 0:
             return OffsetValidation(Divergence.VALID, asked)
         earliest = self.earliest_snapshot_id()
@@ -180,10 +180,10 @@ class SnapshotLog:
 
     # -- snapshots ----------------------------------------------------------------------------
 
-    def latest_snapshot_id(self) -> OffsetAndEpoch | None:
+    def latest_snapshot_id(self) -> LogPosition | None:
         return self._snapshots[-1] if self._snapshots else None
 
-    def earliest_snapshot_id(self) -> OffsetAndEpoch | None:
+    def earliest_snapshot_id(self) -> LogPosition | None:
         return self._snapshots[0] if self._snapshots else None
 
     async def truncate_to_latest_snapshot(self) -> bool:
@@ -194,7 +194,7 @@ class SnapshotLog:
         await self._remove_snapshots(self._begin_at(latest))
         return True
 
-    async def begin_at_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+    async def begin_at_snapshot(self, snapshot_id: LogPosition) -> None:
         """Drop every record, and begin the empty log at the end of an existing snapshot."""
         if snapshot_id not in self._snapshots:
             raise ValueError(f"there is no snapshot {snapshot_id}")
@@ -211,7 +211,7 @@ class SnapshotLog:
             self._remove(self._begin_at(latest))
         return True
 
-    def _snapshot_ahead(self) -> OffsetAndEpoch | None:
+    def _snapshot_ahead(self) -> LogPosition | None:
         """The latest snapshot, if it ends above the log's end."""
         latest = self.latest_snapshot_id()
         if latest is None:
@@ -221,7 +221,7 @@ class SnapshotLog:
         )
         return latest if behind else None
 
-    def _begin_at(self, snapshot_id: OffsetAndEpoch) -> list[str]:
+    def _begin_at(self, snapshot_id: LogPosition) -> list[str]:
         """Begin the empty log at the end of a snapshot; returns the files of older snapshots, to be
         removed.
         """
@@ -233,9 +233,7 @@ class SnapshotLog:
         epoch = self.log.leader_epochs.latest_epoch
         return -1 if epoch is None else epoch
 
-    def create_snapshot(
-        self, snapshot_id: OffsetAndEpoch, last_log_timestamp_ms: int
-    ) -> SnapshotWriter | None:
+    def create_snapshot(self, snapshot_id: LogPosition, last_log_timestamp_ms: int) -> SnapshotWriter | None:
         if snapshot_id.offset > self.high_watermark:
             raise ValueError(f"snapshot {snapshot_id} is above the high watermark {self.high_watermark}")
         latest = self.latest_snapshot_id()
@@ -250,26 +248,26 @@ class SnapshotLog:
             writer = FileSnapshotWriter(self._machine, self.log.directory, snapshot_id, last_log_timestamp_ms)
         return cast(SnapshotWriter, _Announcing(self, writer))
 
-    def store_snapshot(self, snapshot_id: OffsetAndEpoch) -> RawSnapshotWriter | None:
+    def store_snapshot(self, snapshot_id: LogPosition) -> RawSnapshotWriter | None:
         if snapshot_id in self._snapshots:
             return None
         with self.log.guarded("writing a snapshot to"):
             writer = FileRawSnapshotWriter(self._machine, self.log.directory, snapshot_id)
         return cast(RawSnapshotWriter, _Announcing(self, writer))
 
-    def _announce(self, snapshot_id: OffsetAndEpoch) -> None:
+    def _announce(self, snapshot_id: LogPosition) -> None:
         if snapshot_id not in self._snapshots:
             self._snapshots.append(snapshot_id)
             self._snapshots.sort()
 
-    def open_snapshot(self, snapshot_id: OffsetAndEpoch) -> SnapshotReader | None:
+    def open_snapshot(self, snapshot_id: LogPosition) -> SnapshotReader | None:
         if snapshot_id not in self._snapshots:
             return None
         with self.log.guarded("reading a snapshot of"):
             path = f"{self.log.directory}/{snapshot_file(snapshot_id)}"
             return FileSnapshotReader(self._machine.disk.open(path, read_only=True), snapshot_id)
 
-    async def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
+    async def delete_before_snapshot(self, snapshot_id: LogPosition) -> bool:
         if snapshot_id not in self._snapshots or snapshot_id.offset > self.end_offset:
             return False
         log = self.log
@@ -282,7 +280,7 @@ class SnapshotLog:
             await self._machine.workers.run(self._remove, paths)
         return moved or bool(old) or bool(paths)
 
-    def _take_snapshots_before(self, snapshot_id: OffsetAndEpoch) -> list[str]:
+    def _take_snapshots_before(self, snapshot_id: LogPosition) -> list[str]:
         old = [found for found in self._snapshots if found < snapshot_id]
         for found in old:
             self._snapshots.remove(found)
@@ -305,7 +303,7 @@ class _Announcing:
         self._writer = writer
 
     @property
-    def snapshot_id(self) -> OffsetAndEpoch:
+    def snapshot_id(self) -> LogPosition:
         return self._writer.snapshot_id
 
     @property

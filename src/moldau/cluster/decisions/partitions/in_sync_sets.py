@@ -3,7 +3,7 @@
 from moldau.cluster.decisions.brokers import registered
 from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition, rules_of
 from moldau.cluster.decisions.view import ControllerResult, View
-from moldau.cluster.image.partition import LeaderRecoveryState, Partition
+from moldau.cluster.image.partition import LeaderRecoveryState, PartitionRegistration
 from moldau.cluster.image.topics_delta import changed_partition
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.messages import alter_partition as messages
@@ -72,7 +72,10 @@ def _proposed_isr(data: messages.AlterPartitionRequestPartitionData) -> tuple[in
 
 
 def _check_proposal(
-    view: View, broker_id: int, partition: Partition, data: messages.AlterPartitionRequestPartitionData
+    view: View,
+    broker_id: int,
+    partition: PartitionRegistration,
+    data: messages.AlterPartitionRequestPartitionData,
 ) -> None:
     """The order matters: the client's reaction depends on the first error."""
     isr = _proposed_isr(data)
@@ -95,7 +98,7 @@ def _check_proposal(
             raise KafkaError(ErrorCode.ineligible_replica, f"Replica {replica} cannot join the in-sync set.")
 
 
-def _check_recovery(partition: Partition, proposed: int, isr: tuple[int, ...]) -> None:
+def _check_recovery(partition: PartitionRegistration, proposed: int, isr: tuple[int, ...]) -> None:
     if proposed not in (0, 1):
         raise KafkaError(ErrorCode.invalid_request, f"Unknown leader recovery state {proposed}.")
     if proposed == LeaderRecoveryState.RECOVERING:

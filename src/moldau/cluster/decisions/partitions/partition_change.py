@@ -13,7 +13,7 @@ from uuid import UUID
 from moldau.cluster.decisions.partitions.placement import default_directory
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import ELIGIBLE_LEADER_REPLICAS_FEATURE, ResourceType
-from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, Partition
+from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, PartitionRegistration
 from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
@@ -91,7 +91,7 @@ class Wanted:
 
 
 def change_partition(
-    topic_id: UUID, index: int, partition: Partition, rules: TopicRules, wanted: Wanted
+    topic_id: UUID, index: int, partition: PartitionRegistration, rules: TopicRules, wanted: Wanted
 ) -> PartitionChangeRecord | None:
     """The record of a change; ``None`` when nothing changes.
 
@@ -119,7 +119,7 @@ def change_partition(
     return _record(topic_id, index, partition, target)
 
 
-def _with_ended_move(target: Partition) -> Partition:
+def _with_ended_move(target: PartitionRegistration) -> PartitionRegistration:
     """The partition with only the replicas it is to have, once all of them are in sync (KIP-455)."""
     if not target.is_reassigning:
         return target
@@ -131,8 +131,8 @@ def _with_ended_move(target: Partition) -> Partition:
 
 
 def _with_eligible(
-    partition: Partition, target: Partition, rules: TopicRules, incomplete: int | None
-) -> Partition:
+    partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, incomplete: int | None
+) -> PartitionRegistration:
     """Note the replicas that left the in-sync set when no record could be committed without them any more.
 
     While fewer than ``min.insync.replicas`` are in sync the watermark does not move, so they hold all
@@ -145,7 +145,9 @@ def _with_eligible(
     return replace(target, eligible_leader_replicas=eligible)
 
 
-def _with_leader(partition: Partition, target: Partition, rules: TopicRules, election: Election) -> Partition:
+def _with_leader(
+    partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, election: Election
+) -> PartitionRegistration:
     leader, is_unclean = _elected(partition, target, rules, election)
     if is_unclean:
         # Diskless data does not live on replicas: any of them leads, and none has to recover.
@@ -163,7 +165,7 @@ def _with_leader(partition: Partition, target: Partition, rules: TopicRules, ele
 
 
 def _elected(
-    partition: Partition, target: Partition, rules: TopicRules, election: Election
+    partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, election: Election
 ) -> tuple[int, bool]:
     """The leader, and whether it may lack records that are committed."""
     complete = target.isr or target.eligible_leader_replicas
@@ -184,7 +186,9 @@ def _elected(
     return NO_LEADER, False
 
 
-def _with_directories(partition: Partition, target: Partition, rules: TopicRules) -> Partition:
+def _with_directories(
+    partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules
+) -> PartitionRegistration:
     if target.replicas == partition.replicas:
         return target
     known = dict(zip(partition.replicas, partition.directories, strict=False))
@@ -196,7 +200,7 @@ def _with_directories(partition: Partition, target: Partition, rules: TopicRules
 
 
 def _record(
-    topic_id: UUID, index: int, partition: Partition, target: Partition
+    topic_id: UUID, index: int, partition: PartitionRegistration, target: PartitionRegistration
 ) -> PartitionChangeRecord | None:
     if target == partition:
         return None

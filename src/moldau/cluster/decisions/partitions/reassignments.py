@@ -9,7 +9,7 @@ from moldau.cluster.decisions.partitions.partition_change import Election, Wante
 from moldau.cluster.decisions.partitions.placement import check_assignment
 from moldau.cluster.decisions.topics import check_room
 from moldau.cluster.decisions.view import ControllerResult, View
-from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.messages import alter_partition_reassignments as alter
 from moldau.protocol.messages import list_partition_reassignments as listing
@@ -76,13 +76,15 @@ def _change(
     return _moved(view, topic, index, partition, (*target, *removing), removing, adding)
 
 
-def _cancel(view: View, topic: Topic, index: int, partition: Partition) -> PartitionChangeRecord | None:
+def _cancel(
+    view: View, topic: Topic, index: int, partition: PartitionRegistration
+) -> PartitionChangeRecord | None:
     if not partition.is_reassigning:
         raise KafkaError(ErrorCode.no_reassignment_in_progress, "No move is in progress.")
     return _moved(view, topic, index, partition, _original(partition), (), ())
 
 
-def _original(partition: Partition) -> tuple[int, ...]:
+def _original(partition: PartitionRegistration) -> tuple[int, ...]:
     """The replicas of the partition before the reassignment in progress, if there is one."""
     return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
 
@@ -91,7 +93,7 @@ def _moved(
     view: View,
     topic: Topic,
     index: int,
-    partition: Partition,
+    partition: PartitionRegistration,
     replicas: tuple[int, ...],
     removing: tuple[int, ...],
     adding: tuple[int, ...],

@@ -1,7 +1,7 @@
 """The calls of readers: batches from an offset on, and offsets by timestamp."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 from moldau.coordinators.diskless import calls
@@ -16,12 +16,9 @@ def _topic_ids(request: Any) -> Iterable[UUID]:
     return {topic.topic_id for topic in request.topics}
 
 
-B = TypeVar("B", find_wire.DisklessBatchInfo, offsets_wire.DisklessBatchInfo)
-
-
-def _infos(kind: type[B], batches: Iterable[calls.BatchCoordinate]) -> list[B]:
+def _infos(batches: Iterable[calls.BatchCoordinate]) -> list[find_wire.DisklessBatchInfo]:
     return [
-        kind(
+        find_wire.DisklessBatchInfo(
             object_key=batch.object_key,
             byte_offset=batch.byte_offset,
             byte_size=batch.size_bytes,
@@ -103,7 +100,7 @@ def _found_fields(results: Sequence[calls.FoundPartition], version: int) -> Fiel
             high_watermark=found.high_watermark,
             wal_start_offset=found.wal_start_offset,
             moved_to_tier=found.moved_to_tier,
-            batches=_infos(find_wire.DisklessBatchInfo, found.batches),
+            batches=_infos(found.batches),
             last_stable_offset=found.last_stable_offset,
             aborted=[find_wire.DisklessAbortedRange(**each._asdict()) for each in found.aborted],
         ),
@@ -174,7 +171,7 @@ def _listed_fields(results: Sequence[calls.ListedOffset], version: int) -> Field
             log_start_offset=found.log_start_offset,
             wal_start_offset=found.wal_start_offset,
             last_stable_offset=found.last_stable_offset,
-            batches=_infos(offsets_wire.DisklessBatchInfo, () if found.batch is None else (found.batch,)),
+            batches=_infos(() if found.batch is None else (found.batch,)),
         ),
     )
 

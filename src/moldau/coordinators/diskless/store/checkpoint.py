@@ -16,7 +16,7 @@ from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.records.batch import parse_header
 from moldau.records.record import iter_records
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, SnapshotReader, SnapshotWriter
+from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader, SnapshotWriter
 
 ROWS_PER_RECORD: Final = 250
 """Reading so many takes about a millisecond of the event loop."""
@@ -50,15 +50,15 @@ class SnapshottedLog(Protocol):
         """Leader epoch of the record at ``offset``; ``None`` when it is not known."""
         ...
 
-    def latest_snapshot_id(self) -> OffsetAndEpoch | None: ...
+    def latest_snapshot_id(self) -> LogPosition | None: ...
 
-    def open_snapshot(self, snapshot_id: OffsetAndEpoch) -> SnapshotReader | None: ...
+    def open_snapshot(self, snapshot_id: LogPosition) -> SnapshotReader | None: ...
 
     def create_snapshot(
-        self, snapshot_id: OffsetAndEpoch, last_log_timestamp_ms: int
+        self, snapshot_id: LogPosition, last_log_timestamp_ms: int
     ) -> SnapshotWriter | None: ...
 
-    async def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool: ...
+    async def delete_before_snapshot(self, snapshot_id: LogPosition) -> bool: ...
 
 
 def encode_rows(table: int, rows: Sequence[Sequence[Any]]) -> bytes:

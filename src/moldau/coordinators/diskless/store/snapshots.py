@@ -5,7 +5,7 @@ import logging
 
 from moldau.coordinators.diskless.store.checkpoint import CheckpointSource
 from moldau.coordinators.diskless.store.store import DisklessStore
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class Snapshotter:
         self._store = store
         self._running = False
 
-    async def snapshot(self) -> OffsetAndEpoch | None:
+    async def snapshot(self) -> LogPosition | None:
         """Write a snapshot of what is committed, and drop the log before the one that was the latest.
 
         Followers that fetch that one, or are a little behind, need not begin anew for every snapshot.
@@ -46,7 +46,7 @@ class Snapshotter:
         finally:
             self._running = False
 
-    async def _write(self) -> OffsetAndEpoch | None:
+    async def _write(self) -> LogPosition | None:
         store = self._store
         database, machine = store.database, store.machine
         shared = not database.concurrent_readers
@@ -54,7 +54,7 @@ class Snapshotter:
         source = CheckpointSource(connection)
         records = store.records_since_snapshot
         try:
-            snapshot_id, before = OffsetAndEpoch(*source.applied), store.log.latest_snapshot_id()
+            snapshot_id, before = LogPosition(*source.applied), store.log.latest_snapshot_id()
             if snapshot_id.offset == 0:
                 return None
             writer = store.log.create_snapshot(snapshot_id, machine.clock.now_ms())

@@ -3,22 +3,9 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from moldau.protocol.own.diskless.find_batches import DisklessBatchInfo
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode
-
-
-@message
-class DisklessBatchInfo(Message):
-    batch_id: int = wire("int64", default=-1)
-    object_key: str = wire("string")
-    magic: int = wire("int8", default=2)
-    byte_offset: int = wire("int64")
-    byte_size: int = wire("int64")
-    base_offset: int = wire("int64")
-    last_offset: int = wire("int64")
-    log_append_timestamp: int = wire("int64")
-    batch_max_timestamp: int = wire("int64")
-    timestamp_type: int = wire("int8")
 
 
 @message

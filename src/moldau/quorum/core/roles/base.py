@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from moldau.quorum.core.effects import Reply
+from moldau.quorum.core.effects import SendReply
 from moldau.quorum.core.messages import (
     FetchRequest,
     FetchResponse,
@@ -66,7 +66,9 @@ class Role:
         """A fetch with the right epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
-        core.emit(Reply(request_id, FetchResponse(error=error, leader_id=core.leader_id, epoch=core.epoch)))
+        core.emit(
+            SendReply(request_id, FetchResponse(error=error, leader_id=core.leader_id, epoch=core.epoch))
+        )
 
     def on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
         """A snapshot fetch with the right epoch. Only a leader answers it."""
@@ -75,14 +77,16 @@ class Role:
         response = FetchSnapshotResponse(
             error=error, leader_id=core.leader_id, epoch=core.epoch, snapshot_id=request.snapshot_id
         )
-        core.emit(Reply(request_id, response))
+        core.emit(SendReply(request_id, response))
 
     def on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
         """A change of the voters with the right epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         core.emit(
-            Reply(request_id, VoterChangeResponse(error=error, leader_id=core.leader_id, epoch=core.epoch))
+            SendReply(
+                request_id, VoterChangeResponse(error=error, leader_id=core.leader_id, epoch=core.epoch)
+            )
         )
 
     def on_leader_resigned(self, preferred_successors: tuple[int, ...]) -> None:

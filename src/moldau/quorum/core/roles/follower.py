@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class SnapshotDownload:
+class DownloadProgress:
     """The received part of a snapshot. ``installing``: it is complete, and the driver makes it durable."""
 
     snapshot_id: OffsetAndEpoch
@@ -48,7 +48,7 @@ class Follower(Role):
         self.leader_id = leader_id
         self.fetch_deadline_ms = fetch_deadline_ms
         self.has_fetched = False
-        self.download: SnapshotDownload | None = None
+        self.download: DownloadProgress | None = None
         self._asked = leader_id
         self._leader_high_watermark = -1
         self._log_is_changing = False
@@ -210,11 +210,11 @@ class Follower(Role):
     def _begin_download(self, snapshot_id: OffsetAndEpoch) -> None:
         # A snapshot that ends below the commit offset would move the log back.
         if snapshot_id.offset > self.core.commit_offset or self.core.log.log_end.offset == 0:
-            self.download = SnapshotDownload(snapshot_id)
+            self.download = DownloadProgress(snapshot_id)
         else:
             self.core.peers.back_off(self.leader_id, self.core.now_ms)
 
-    def _send_fetch_snapshot(self, download: SnapshotDownload) -> None:
+    def _send_fetch_snapshot(self, download: DownloadProgress) -> None:
         core = self.core
         request = FetchSnapshotRequest(
             replica=core.local,
@@ -247,9 +247,9 @@ class Follower(Role):
                 core.emit(InstallSnapshot(download.snapshot_id))
 
     @staticmethod
-    def _advances(download: SnapshotDownload, response: FetchSnapshotResponse) -> bool:
+    def _advances(download: DownloadProgress, response: FetchSnapshotResponse) -> bool:
         return len(response.data) > 0 or download.position == response.size_bytes
 
-    def _abandon(self, download: SnapshotDownload) -> None:
+    def _abandon(self, download: DownloadProgress) -> None:
         self.core.emit(AbandonSnapshot(download.snapshot_id))
         self.download = None

@@ -7,9 +7,9 @@ from moldau.quorum.core.effects import (
     AppendLeaderChange,
     AppendVoters,
     BecameLeader,
-    Reply,
     ReplyWithRecords,
     ReplyWithSnapshot,
+    SendReply,
 )
 from moldau.quorum.core.messages import (
     UNKNOWN_HIGH_WATERMARK,
@@ -98,7 +98,7 @@ class Leader(Role):
         self._reconfiguration.leave()
         parked, self._parked = self._parked, {}
         for request_id in parked:
-            self.core.emit(Reply(request_id, self._fetch_error(ErrorCode.not_leader_or_follower)))
+            self.core.emit(SendReply(request_id, self._fetch_error(ErrorCode.not_leader_or_follower)))
 
     def grants_vote(self, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool) -> bool:
         return False
@@ -151,7 +151,7 @@ class Leader(Role):
         self._heard_from(request.replica)
         answer = self._compare_logs(request.log_end)
         if answer is not None:
-            core.emit(Reply(request_id, answer))
+            core.emit(SendReply(request_id, answer))
             return
         self._note_progress(request)
         if request.max_wait_ms <= 0 or self._has_news(request):
@@ -179,7 +179,7 @@ class Leader(Role):
         if error is ErrorCode.none:
             core.emit(ReplyWithSnapshot(request_id, response, request.max_bytes))
         else:
-            core.emit(Reply(request_id, response))
+            core.emit(SendReply(request_id, response))
 
     def successors(self) -> tuple[int, ...]:
         """The other voters, those with the longest log first (KIP-595, EndQuorumEpoch)."""
@@ -280,11 +280,11 @@ class Leader(Role):
         if offset < self.core.log.log_start_offset:
             # The log was cleaned while the fetch was parked: the fetch is evaluated again, and answered with
             # the snapshot.
-            self.core.emit(Reply(request_id, answer))
+            self.core.emit(SendReply(request_id, answer))
         elif offset < self.core.log.log_end.offset:
             self.core.emit(ReplyWithRecords(request_id, answer, offset, request.max_bytes))
         else:
-            self.core.emit(Reply(request_id, answer))
+            self.core.emit(SendReply(request_id, answer))
 
     def _fetch_answer(
         self, *, diverging: OffsetAndEpoch | None = None, snapshot_id: OffsetAndEpoch | None = None

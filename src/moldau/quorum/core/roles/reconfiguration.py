@@ -8,7 +8,7 @@ first: otherwise two leaders could append sets alternately that have majorities 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from moldau.quorum.core.effects import AppendVoters, Reply
+from moldau.quorum.core.effects import AppendVoters, SendReply
 from moldau.quorum.core.messages import (
     AddVoterRequest,
     RemoveVoterRequest,
@@ -229,4 +229,4 @@ class Reconfiguration:
         response = VoterChangeResponse(
             error=error, leader_id=core.leader_id, epoch=core.epoch, message=message
         )
-        core.emit(Reply(request_id, response))
+        core.emit(SendReply(request_id, response))

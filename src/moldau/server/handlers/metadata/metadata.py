@@ -8,7 +8,7 @@ from uuid import UUID
 
 from moldau.cluster.controller.channel import Caller
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import MARKED_INTERNAL_TOPICS
 from moldau.network.context import RequestContext
@@ -273,7 +273,7 @@ class MetadataHandlers:
 
 
 def _row(
-    index: int, partition: Partition, leader: int, alive: set[int], gateways: Sequence[int] = ()
+    index: int, partition: PartitionRegistration, leader: int, alive: set[int], gateways: Sequence[int] = ()
 ) -> MetadataResponsePartition:
     return MetadataResponsePartition(
         error_code=_partition_error(leader, alive),

@@ -29,9 +29,9 @@ from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.server.requests.dispatch import Handler, Outcome
-from moldau.server.requests.fetch_sessions import FetchPosition, FetchScope, FetchSessions, FetchTarget
+from moldau.server.requests.fetch_sessions import FetchScope, FetchSessions, FetchTarget, SessionPosition
 from moldau.server.topics.registry import PartitionRegistry
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 
 READ_COMMITTED: Final = 1
 NOTHING: Final[frozenset[FetchTarget]] = frozenset()
@@ -42,7 +42,7 @@ POSITIONS_A_TURN: Final = 1_000
 POSITIONS_AT_ONCE: Final = 4 * POSITIONS_A_TURN
 """A request with more is answered in turns of the event loop."""
 
-FetchedPosition: TypeAlias = tuple[FetchTarget, FetchPosition, ReadOutcome]
+FetchedPosition: TypeAlias = tuple[FetchTarget, SessionPosition, ReadOutcome]
 TopicRows: TypeAlias = dict[tuple[str, UUID], list[PartitionData]]
 
 
@@ -185,7 +185,7 @@ class FetchHandlers:
         requested = [
             (
                 FetchTarget(topic.topic, topic.topic_id, part.partition),
-                FetchPosition(
+                SessionPosition(
                     part.fetch_offset,
                     part.partition_max_bytes,
                     part.current_leader_epoch,
@@ -285,7 +285,7 @@ class FetchHandlers:
 
     def _gathering(
         self,
-        positions: Iterable[tuple[FetchTarget, FetchPosition]],
+        positions: Iterable[tuple[FetchTarget, SessionPosition]],
         request: FetchRequest,
         fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
@@ -365,7 +365,7 @@ class FetchHandlers:
                 records=outcome.views or b"",
             )
         epoch, end = outcome.diverging_epoch or (-1, -1)
-        snapshot = outcome.snapshot_id or OffsetAndEpoch(-1, -1)
+        snapshot = outcome.snapshot_id or LogPosition(-1, -1)
         return PartitionData(
             partition_index=target.partition,
             error_code=outcome.error,
@@ -390,7 +390,7 @@ class Remote:
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering = gathering
-        self.reads: list[tuple[FetchTarget, FetchPosition, asyncio.Future[ReadOutcome]]] = []
+        self.reads: list[tuple[FetchTarget, SessionPosition, asyncio.Future[ReadOutcome]]] = []
 
     @property
     def keys(self) -> list[PartitionKey]:
@@ -429,7 +429,7 @@ def _response(scope: FetchScope, topics: TopicRows) -> FetchResponse:
     )
 
 
-def note(gathering: Gathering, target: FetchTarget, position: FetchPosition, outcome: ReadOutcome) -> None:
+def note(gathering: Gathering, target: FetchTarget, position: SessionPosition, outcome: ReadOutcome) -> None:
     """Add one partition's outcome to a pass."""
     gathering.outcomes.append((target, position, outcome))
     gathering.size_bytes += outcome.size_bytes
@@ -443,7 +443,7 @@ def note(gathering: Gathering, target: FetchTarget, position: FetchPosition, out
         gathering.must_answer = True
 
 
-def has_news(position: FetchPosition, outcome: ReadOutcome) -> bool:
+def has_news(position: SessionPosition, outcome: ReadOutcome) -> bool:
     """Whether an incremental response must mention the partition (KIP-227)."""
     return bool(
         outcome.size_bytes

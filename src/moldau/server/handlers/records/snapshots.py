@@ -23,7 +23,7 @@ from moldau.runtime.workers import Workers
 from moldau.server.authorization import Authorizer
 from moldau.server.handlers.own.own_calls import check_cluster_action
 from moldau.server.requests.dispatch import Handler
-from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import LogPosition
 
 RANGE_BYTES_MAX: Final = 8 << 20
 
@@ -73,7 +73,7 @@ class SnapshotHandlers:
         if not isinstance(partition, ClassicPartition) or partition.snapshots is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition.check_epoch(wanted.current_leader_epoch)
-        snapshot_id = OffsetAndEpoch(wanted.snapshot_id.end_offset, wanted.snapshot_id.epoch)
+        snapshot_id = LogPosition(wanted.snapshot_id.end_offset, wanted.snapshot_id.epoch)
         reader = partition.snapshots.open_snapshot(snapshot_id)
         if reader is None:
             raise KafkaError(ErrorCode.snapshot_not_found)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from moldau.cluster.image.partition import Partition as PartitionMetadata
+from moldau.cluster.image.partition import PartitionRegistration as PartitionMetadata
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.metrics.broker_topics import BrokerTopicMeters

@@ -7,7 +7,7 @@ from moldau.storage.log.files.steps import FileOperations, FileSteps, holding_fi
 from moldau.storage.log.producers import LogProducers
 from moldau.storage.log.retention import retention_due
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.log.state.start import LogStart
 from moldau.storage.segments.segment import Segment
@@ -25,7 +25,7 @@ class SegmentRemoval:
         operations: FileOperations,
         segments: SegmentedLog,
         offsets: LogOffsets,
-        epochs: EpochHistory,
+        epochs: LogEpochs,
         producers: LogProducers,
         start: LogStart,
         roll: Callable[[], None],

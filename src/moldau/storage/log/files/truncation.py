@@ -8,7 +8,7 @@ from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.files.steps import FileOperations, FileSteps, holding_files
 from moldau.storage.log.producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.producers.producer_state import ProducerEntry
 
@@ -23,7 +23,7 @@ class Truncation:
         operations: FileOperations,
         segments: SegmentedLog,
         offsets: LogOffsets,
-        epochs: EpochHistory,
+        epochs: LogEpochs,
         producers: LogProducers,
         durable: DurableOffset | None,
         now_ms: Callable[[], int],

@@ -12,7 +12,7 @@ from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.segments.batch_scan import scan
 
 
-class EpochHistory:
+class LogEpochs:
     """Owns the epochs of one log, their file, and which content the file is to have.
 
     A change is noted under a version by the event loop and written by any thread. The epochs of a cache are

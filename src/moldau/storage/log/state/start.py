@@ -8,7 +8,7 @@ from moldau.storage.guards.recovery_report import RecoveryReport, Repair, Repair
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.offsets import LogOffsets
 
@@ -27,7 +27,7 @@ class LogStart:
         gate: FailureGate,
         segments: SegmentedLog,
         offsets: LogOffsets,
-        epochs: EpochHistory,
+        epochs: LogEpochs,
         producers: LogProducers,
         report: RecoveryReport,
         *,

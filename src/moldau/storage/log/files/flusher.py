@@ -6,12 +6,12 @@ from functools import partial
 from moldau.storage.guards.guarding import DurableOffset
 from moldau.storage.log.producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
-from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.offsets import LogOffsets
 
 
-class Durability:
+class LogFlusher:
     """Makes appends durable, together with the epochs and producer snapshots that they need."""
 
     def __init__(
@@ -19,7 +19,7 @@ class Durability:
         gate: FailureGate,
         segments: SegmentedLog,
         offsets: LogOffsets,
-        epochs: EpochHistory,
+        epochs: LogEpochs,
         producers: LogProducers,
         durable: DurableOffset | None,
         now_ms: Callable[[], int],

@@ -104,7 +104,7 @@ class BrokerCall(CallDeclaration[A, R], Generic[S, A, R]):
         """The request. Raises UNSUPPORTED_VERSION."""
         return self.request_of(arguments, version, timeout_ms=timeout_ms)
 
-    async def answer(self, service: S, request: Any, version: int, waited_ms: float = 0) -> Message:
+    async def answer(self, service: S, request: Any, version: int, waited_ms: float) -> Message:
         """The response, as of :meth:`answer_by`."""
 
         def serve(arguments: A) -> Awaitable[R]:

@@ -344,7 +344,9 @@ def test_the_apis_over_the_wire(tmp_path: Path) -> None:
 
         async def call(api_key: int, request: Message, version: int = 0) -> Any:
             sent = b"".join(encode_request(api_key, version, request))
-            response = await CALLS[api_key].answer(service, decode_request(api_key, version, sent), version)
+            response = await CALLS[api_key].answer(
+                service, decode_request(api_key, version, sent), version, 0.0
+            )
             return decode_response(api_key, version, b"".join(encode_response(api_key, version, response)))
 
         created = create_partitions.DisklessCreatablePartitions(topic_id=TOPIC, name="t", num_partitions=2)
@@ -448,7 +450,7 @@ def test_finds_and_lists_tell_of_open_and_aborted_transactions(tmp_path: Path) -
             topics=[find_batches.DisklessFindBatchesTopic(topic_id=TOPIC, partitions=[row])],
         )
         for version, told in ((0, (-1, [])), (1, (6, [(7, 0, 3), (8, 2, 5)]))):
-            response = await CALLS[11645].answer(service, asked, version)
+            response = await CALLS[11645].answer(service, asked, version, 0.0)
             sent = decode_response(11645, version, b"".join(encode_response(11645, version, response)))
             (result,) = sent.topics[0].partitions
             ranges = [(one.producer_id, one.first_offset, one.last_offset) for one in result.aborted]

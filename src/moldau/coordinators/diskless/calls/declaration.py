@@ -33,7 +33,7 @@ class DisklessCall(CallDeclaration[A, R]):
         return self.request_of(arguments, version, coordinator_id=coordinator_id, timeout_ms=timeout_ms)
 
     async def answer(
-        self, coordinators: DisklessCoordinatorCalls, request: Any, version: int, waited_ms: float = 0
+        self, coordinators: DisklessCoordinatorCalls, request: Any, version: int, waited_ms: float
     ) -> Message:
         """The response, as of :meth:`answer_by`."""
 

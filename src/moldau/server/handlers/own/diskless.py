@@ -80,7 +80,7 @@ class DisklessHandlers:
             if finding.get(request.coordinator_id) is overtaken:
                 del finding[request.coordinator_id]
         at_once = replace(request, max_wait_ms=0)
-        return await FIND_BATCHES.answer(self._coordinators, at_once, version)
+        return await FIND_BATCHES.answer(self._coordinators, at_once, version, waited_ms(context))
 
     def _check(self, context: RequestContext, call: DisklessCall[Any, Any], request: Any) -> None:
         """Raises an authorization error; UNKNOWN_TOPIC_ID where a name is needed and unknown."""

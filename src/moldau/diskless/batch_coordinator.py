@@ -23,28 +23,28 @@ __all__ = ["BatchCoordinator", "BatchCoordinatorMaker", "load_batch_coordinator"
 
 
 class BatchCoordinator(Protocol):
-    """All coordinators of the cluster behind one face; the built-in one calls in process where it can.
+    """The interface of all coordinators of the cluster; the built-in one calls in process where it can.
 
-    Every call may raise :class:`moldau.runtime.KafkaError`; what concerns one partition or batch is in
-    its own ``error``. Except for ``commit_file``, calls are split over coordinators behind this face and
-    answered in the order in which they were asked.
+    Every call may raise :class:`moldau.runtime.KafkaError`; errors of one partition or batch are in its own
+    ``error``. Except for ``commit_file``, calls are split over coordinators and answered in the order of the
+    request.
     """
 
     def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:
-        """The id of the coordinator that a partition belongs to; it never changes.
+        """The id of a partition's coordinator; it never changes.
 
         Raises ``UNKNOWN_TOPIC_ID`` or ``UNKNOWN_TOPIC_OR_PARTITION``.
         """
         ...
 
     async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
-        """Commit one coordinator's share of a file.
+        """Commit the batches of a file that belong to one coordinator.
 
-        It judges the order of idempotent producers, over all brokers: a batch with ``FOLLOWS_DROPPED`` is
-        accepted only directly behind the producer's last one.
+        It checks the order of idempotent producers, over all brokers: a batch with ``FOLLOWS_DROPPED`` is
+        accepted only directly after the producer's last one.
 
-        After an error outside ``DEFINITE_REFUSALS`` the outcome is unknown; the same call, repeated,
-        answers with what happened.
+        After an error outside ``DEFINITE_REFUSALS`` the outcome is unknown; a repeat of the same call returns
+        it.
         """
         ...
 
@@ -55,7 +55,7 @@ class BatchCoordinator(Protocol):
     async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
 
     async def prune(self, call: PruneCall) -> PrunedPartition:
-        """Let a partition's WAL begin later, compare-and-set; or only fence older epochs."""
+        """Advance a partition's WAL start by compare-and-set; or only fence older epochs."""
         ...
 
 
@@ -66,7 +66,7 @@ BatchCoordinatorMaker: TypeAlias = Callable[[Mapping[str, str], Machine], BatchC
 def load_batch_coordinator(
     class_name: str, properties: Mapping[str, str], machine: Machine
 ) -> BatchCoordinator:
-    """Make the coordinator that a class or function by dotted path stands for.
+    """Create the coordinator from the dotted path of a class or function.
 
     Raises ``INVALID_CONFIG`` naming the key and the reason.
     """

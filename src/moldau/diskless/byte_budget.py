@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 
 class ByteBudget:
-    """At most ``max_bytes`` are taken at a time; a single taker may exceed it when it is alone."""
+    """At most ``max_bytes`` are taken at a time; a single holder may exceed it when there is no other."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -1,8 +1,8 @@
-"""Coordinators converge to the cluster's metadata: it says which topics there are, they follow.
+"""Makes coordinators follow the cluster's metadata, which determine the existing topics.
 
-A topic is created and deleted in the metadata first, durably; whichever broker leads a partition's
-coordinator then makes the coordinator agree, again and again until it does. A topic id is never used twice,
-so creating what exists and deleting what is gone are both harmless.
+A topic is created and deleted in the metadata first, durably; the broker that leads a partition's coordinator
+then updates the coordinator, repeatedly until it succeeds. A topic id is never reused, so repeating a
+creation or deletion is harmless.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _UNKNOWN_TOPIC_GRACE_S: Final = 30.0
 
 
 class TopicKeeper(Protocol):
-    """The coordinators led here, as far as topics go."""
+    """The topics of the coordinators led here."""
 
     @property
     def coordinator_ids(self) -> list[int]: ...
@@ -44,7 +44,7 @@ class TopicKeeper(Protocol):
 
 
 class ImageSync:
-    """:meth:`run_once` does what is to be done; call it when told so, and now and then."""
+    """:meth:`run_once` makes the pending changes; call it after notifications, and from time to time."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class ImageSync:
         until_current: Callable[[], Awaitable[None]],
         deletions_are_held: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``topics``: all of this broker's metadata. ``on_work`` is called when there is something to do.
+        """``topics``: all of this broker's metadata. ``on_work`` is called when there are pending changes.
 
-        ``until_current`` returns when these metadata hold all that was committed at its call; it raises
-        ``KafkaError`` or ``TimeoutError``. While ``deletions_are_held``, no topic is deleted because the
-        metadata lacks it.
+        ``until_current`` returns when these metadata contain everything that was committed at its call; it
+        raises ``KafkaError`` or ``TimeoutError``. While ``deletions_are_held``, no topic is deleted because
+        the metadata lack it.
         """
         self._keeper = keeper
         self._deletions_are_held = deletions_are_held
@@ -68,12 +68,12 @@ class ImageSync:
         self._changed: dict[UUID, Topic] = {}
         self._removed: dict[UUID, set[int]] = {}
         self._agreed: set[int] = set()
-        """Coordinators that have been compared with the whole metadata since they are led here."""
+        """Coordinators that were compared with the whole metadata since they are led here."""
         self._strangers: dict[tuple[int, UUID], float] = {}
         self._look_again_s: dict[int, float] = {}
 
     def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> None:
-        """The metadata has other topics now."""
+        """The topics in the metadata have changed."""
         for topic in changed:
             if topic.is_diskless:
                 self._changed[topic.topic_id] = topic
@@ -86,7 +86,7 @@ class ImageSync:
             self._on_work()
 
     def leads_no_more(self, coordinator_id: int) -> None:
-        """Another broker leads it: all there is to know will be learned anew when it comes back."""
+        """Another broker leads it: the comparison is repeated when it returns."""
         self._agreed.discard(coordinator_id)
         self._look_again_s.pop(coordinator_id, None)
 
@@ -141,7 +141,9 @@ class ImageSync:
             _raise_first(await self._keeper.delete_topics(coordinator_id, some))
 
     async def _look_for_strangers(self, coordinator_id: int) -> None:
-        """Delete topics whose removal nobody told us of, for it happened while nobody led here."""
+        """Delete topics whose removal was not seen, because it happened while no broker led the coordinator
+        here.
+        """
         now_s = asyncio.get_running_loop().time()
         if self._deletions_are_held() or now_s < self._look_again_s.get(coordinator_id, 0.0):
             return
@@ -158,8 +160,8 @@ class ImageSync:
             if found[1] in known or found[1] not in here:
                 del self._strangers[found]
         if gone:
-            # The coordinator knows these topics from committed records. Metadata that have all of those, and
-            # not the topic, have its deletion; metadata that are merely late do not count.
+            # The coordinator knows these topics from committed records. Metadata that contain all of those
+            # records, but not the topic, contain its deletion; metadata that are merely late do not count.
             await self._until_current()
             now_known = {topic.topic_id for topic in self._topics()}
             gone = [topic_id for topic_id in gone if topic_id not in now_known]

@@ -26,7 +26,7 @@ class WalKey(NamedTuple):
 
 
 def new_object_key(created_ms: int, broker_id: int, entropy: Entropy, prefix: str = WAL_PREFIX) -> str:
-    """A key that nobody else makes: 80 random bits beside time and broker."""
+    """A unique key: 80 random bits in addition to time and broker."""
     # The low bits of a version 4 UUID are all random.
     digits = f"{entropy.uuid4().int & (1 << 60) - 1:015x}{entropy.randrange(1 << 20):05x}"
     hour = datetime.fromtimestamp(created_ms / 1000, UTC).strftime("%Y%m%d%H")
@@ -34,7 +34,7 @@ def new_object_key(created_ms: int, broker_id: int, entropy: Entropy, prefix: st
 
 
 def parse_object_key(key: str) -> WalKey | None:
-    """Time and broker of a key of ours; None for any other."""
+    """Time and broker of a WAL object's key; None for any other."""
     name = key.rpartition("/")[2].split("-")
     if len(name) != 3 or len(name[0]) != 12:
         return None

@@ -51,8 +51,8 @@ Refuse: TypeAlias = Callable[[UUID, int, ErrorCode, str | None], Answer]
 class RoutingBatchCoordinator:
     """A :class:`moldau.diskless.batch_coordinator.BatchCoordinator` over single coordinators.
 
-    ``owner_of`` tells a partition's coordinator (from the cluster's metadata) and may raise; ``calls_of``
-    tells how a coordinator is reached now. What one of them refuses does not fail the others' part.
+    ``owner_of`` returns a partition's coordinator (from the cluster's metadata) and may raise; ``calls_of``
+    returns the current port to a coordinator. A refusal of one coordinator does not fail the others' part.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RoutingBatchCoordinator:
         return await self._calls_of(coordinator_id).commit_file(coordinator_id, call)
 
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
-        """As one coordinator does; over several, the wait ends when the first of them has something."""
+        """Like a single coordinator; over several, the wait ends when the first of them has something."""
         owners = {self._owner_or_none(asked) for asked in call.partitions}
         if len(owners) == 1 or not call.max_wait_ms:
             return _within(await self._find(call), call.max_bytes)
@@ -100,7 +100,7 @@ class RoutingBatchCoordinator:
         )
 
     async def _until_one_has_something(self, call: FindBatchesCall) -> None:
-        """Any byte of any coordinator ends the wait: what each has, only all of them could add up."""
+        """Any byte of any coordinator ends the wait, because the sum over all is not known."""
         call = replace(call, min_bytes=min(1, call.min_bytes), max_bytes=1)
         parts = _by_owner(call.partitions, self._owner_or_none)
         tasks = [
@@ -121,7 +121,7 @@ class RoutingBatchCoordinator:
         ask: Callable[[int, Sequence[Asked]], Coroutine[Any, Any, Sequence[Answer]]],
         refuse: "Refuse[Answer]",
     ) -> Sequence[Answer]:
-        """Ask all coordinators at once; the answers in the order of what was asked."""
+        """Call all coordinators in parallel; returns the answers in the order of the request."""
         answers: dict[tuple[UUID, int], list[Answer]] = {}
 
         async def ask_one(owner: int | None, some: Sequence[Asked]) -> None:
@@ -161,14 +161,14 @@ def _by_owner(
 
 
 def _is_enough(found: Sequence[FoundPartition], min_bytes: int) -> bool:
-    """Whether there is anything that a waiting FindBatches answers at once."""
+    """Whether there is anything that a waiting FindBatches returns immediately."""
     if any(one.error is not ErrorCode.none or one.moved_to_tier for one in found):
         return True
     return sum(batch.size_bytes for one in found for batch in one.batches) >= min_bytes
 
 
 def _within(found: Sequence[FoundPartition], max_bytes: int) -> Sequence[FoundPartition]:
-    """Spend the byte budget in the order of the partitions; each coordinator was given all of it."""
+    """Use the byte budget in the order of the partitions; each coordinator got all of it."""
     left = max_bytes
     bounded: list[FoundPartition] = []
     for one in found:

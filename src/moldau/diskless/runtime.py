@@ -62,14 +62,14 @@ class AllCoordinators(FileWitness, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeCoordinators:
-    """The coordinators, as each part of the runtime calls them."""
+    """The coordinators, in the form that each part of the runtime needs."""
 
     batches: BatchCoordinator
-    """Commits and finds batches; it may be of another maker."""
+    """Commits and finds batches; may be a plug-in."""
     local: LocalCoordinators
     everywhere: AllCoordinators
     ids: Callable[[], Sequence[int]]
-    """All of the cluster."""
+    """Ids of all coordinators of the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +82,12 @@ class RuntimeCluster:
     policies: Callable[[int], Sequence[RetentionPolicy]]
     """The retention of a coordinator's partitions."""
     until_current: Callable[[], Awaitable[None]]
-    """As for :class:`ImageSync`."""
+    """See :class:`ImageSync`."""
     deletions_are_held: Callable[[], bool]
     """While so, no object is deleted, and no topic that the metadata lack."""
     racks: RackView = field(default_factory=RackView)
     is_fenced: Callable[[], bool] = lambda: False
-    """Whether the cluster takes this broker for gone: then it scans for no orphans."""
+    """Whether this broker is fenced: then it does not scan for orphans."""
     source: str = "meta.properties"
     """The file that has the cluster id."""
 
@@ -95,7 +95,7 @@ class RuntimeCluster:
 class DisklessRuntime:
     """Owns everything between the partitions of diskless topics and the object store.
 
-    To be made on the loop that runs it; :meth:`start` before partitions are opened.
+    Create it on the event loop that runs it; call :meth:`start` before partitions are opened.
     """
 
     def __init__(
@@ -223,8 +223,8 @@ class DisklessRuntime:
     async def start(self, *, was_used_before: bool = False) -> None:
         """Raises ``StorageError`` when the store cannot be used, in a sentence for the operator.
 
-        With ``was_used_before``, a store that is only away for a while does not end the start: metadata,
-        groups and what is cached are served without it.
+        With ``was_used_before``, a store that is temporarily unavailable does not stop the start: metadata,
+        groups and cached records are served without it.
         """
         try:
             await self.storage.check()
@@ -237,7 +237,7 @@ class DisklessRuntime:
             repeating.start()
 
     async def stop(self) -> None:
-        """Finish what producers wait for, then end."""
+        """Finish the pending produce requests, then end."""
         await self.writer.close()
         for repeating in reversed(self._repeating):
             await repeating.stop()
@@ -269,12 +269,12 @@ class DisklessRuntime:
         return TopicTraffic(self._topic_meters, topic, self._rack_traffic)
 
     def close_partition(self, partition: DisklessPartition) -> None:
-        """Serve it no more; its local log is the caller's to close or delete."""
+        """Stop serving it; the caller closes or deletes its local log."""
         self.cacher.remove(partition.cache)
         self.cold_reads.forget(partition.key)
 
     def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> None:
-        """The metadata has other topics now: the coordinators led here follow."""
+        """The topics in the metadata have changed: the coordinators led here follow."""
         self.image_sync.topics_changed(changed, removed)
 
     def coordinator_changed(self, coordinator_id: int) -> None:
@@ -283,12 +283,12 @@ class DisklessRuntime:
         self._syncing.nudge()
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Another broker than before leads a coordinator, wherever that is: ask there at once."""
+        """Another broker now leads a coordinator: send requests there at once."""
         self.cacher.coordinator_moved(coordinator_id)
         self.writer.coordinator_moved(coordinator_id)
 
     def in_hand(self) -> Mapping[str, int]:
-        """Resources held for producers and consumers; all zero when the runtime is quiet."""
+        """Resources in use for producers and consumers; all zero when the runtime is idle."""
         return {**self.writer.in_hand(), **self.cacher.in_hand(), **self.cold_reads.in_hand()}
 
     # -- health -------------------------------------------------------------------------------
@@ -312,12 +312,12 @@ class DisklessRuntime:
     async def _scan_for_orphans(self) -> None:
         if self._cluster.deletions_are_held():
             return
-        # A coordinator that this broker's metadata do not have yet may know the objects.
+        # A coordinator that this broker's metadata do not contain yet may know the objects.
         await self._cluster.until_current()
         if self._cluster.is_fenced():
             return
         await self.strays.run()
-        # One broker scans the store: the one that leads the first coordinator.
+        # Only one broker scans the store: the leader of the first coordinator.
         if 0 in self._local.coordinator_ids and self._local.is_active(0):
             await self._claim.ensure()
             await self.orphans.run()

@@ -21,14 +21,14 @@ class DisklessSettings:
     retention_check_interval_ms: int = 300_000
     reclaim_interval_ms: int = 10_000
     file_delete_grace_ms: int = 3_600_000
-    """How long an object stays after its last batch went, and an orphan after it was uploaded."""
+    """How long an object is kept after its last batch was removed, and an orphan after its upload."""
     orphan_scan_interval_ms: int = 3_600_000
     tidy_interval_ms: int = 10_000
     snapshot_records: int = 20_000
-    """After so many new records a coordinator takes a snapshot and shortens its log."""
+    """Number of new records after which a coordinator takes a snapshot and shortens its log."""
 
     def check(self) -> None:
-        """Raises ``ValueError`` when what is told to readers would outlive the objects that it names."""
+        """Raises ``ValueError`` when cached coordinates could outlive their objects."""
         check_lifetimes(
             self.cold_reads.coordinate_lifetime_ms, self.cold_reads.timeout_ms, self.file_delete_grace_ms
         )

@@ -1,9 +1,9 @@
-"""Which cluster a place in an object store belongs to.
+"""Records which cluster owns a place in an object store.
 
-The orphan scan deletes what no coordinator of its cluster knows: in a place that two clusters share, each
-would delete the records of the other. So a cluster leaves an object with its id there before it uses it; none
-starts, and none scans, where there is another's. No conditional request is needed: of two that come at the
-same moment each writes before it looks again, and at least one sees the other.
+The orphan scan deletes objects that no coordinator of its cluster knows: in a shared place, two clusters
+would delete each other's records. So a cluster first stores an object with its id there; none starts, and
+none scans, where another's exists. No conditional request is needed: of two concurrent clusters each writes
+before it checks again, and at least one sees the other.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ CLAIMS_FOLDER: Final = ".moldau/clusters/"
 
 
 class StoreClaim:
-    """A cluster's claim to a store. ``name`` is what errors call the store (its URL).
+    """A cluster's claim to a store. ``name`` is the store's name in errors (its URL).
 
     ``source`` is the file that the cluster id is from.
     """
@@ -33,7 +33,7 @@ class StoreClaim:
         """Return when the store is this cluster's alone.
 
         Raises a permanent ``StorageError`` that names the other cluster, and a transient one when the store
-        cannot be asked.
+        does not answer.
         """
         own = f"{CLAIMS_FOLDER}{self._cluster_id}"
         if own in await self._claims(own):
@@ -48,9 +48,9 @@ class StoreClaim:
             raise
 
     async def check(self) -> None:
-        """Return when the store is this cluster's alone, as one of its brokers has made sure; writes nothing.
+        """Return when the store is claimed by this cluster; writes nothing.
 
-        Raises what :meth:`ensure` raises, and a permanent ``StorageError`` where there is no claim.
+        Raises like :meth:`ensure`, and a permanent ``StorageError`` where there is no claim.
         """
         own = f"{CLAIMS_FOLDER}{self._cluster_id}"
         if own not in await self._claims(own):

@@ -11,10 +11,10 @@ footer   a run for each partition (topic id, index, where it begins, how many ba
 trailer  44 bytes: when and by whom it was made, counts and sizes, version, CRC, magic
 ======== =============================================================================
 
-Offsets are not in the object, for it is written before they are given. With the footer and the log of
+Offsets are not in the object, because it is written before they are assigned. With the footer and the log of
 ``__diskless_metadata`` each batch is found; without that log, footers and the order of keys (times) still
-say which batches there were, of whom, and in what order each broker took them. All numbers are big
-endian. The CRC-32C covers footer and trailer; the bytes of a batch are covered by its own, which the
+show which batches existed, of which producers, and in what order each broker received them. All numbers are
+big endian. The CRC-32C covers footer and trailer; the bytes of a batch are covered by its own, which the
 footer repeats.
 """
 
@@ -54,7 +54,7 @@ TAIL_READ_BYTES = 64 * 1024
 
 _RUN = Struct(">16siII")
 _BATCH = Struct(">IiiqqqhihI")
-"""The types of a batch's own header, in which all 16 bits of the attributes may be set."""
+"""Field types of a batch's own header, whose attributes may use all 16 bits."""
 _TRAILER = Struct(">qiIIIIHHI8s")
 _BEFORE_CRC = Struct(">qiIIIIHH")
 _CRC = Struct(">I")
@@ -64,7 +64,7 @@ SIZE_MAX_BYTES = 2**32 - 1
 
 
 class CorruptWalObjectError(Exception):
-    """These bytes are no WAL object, or one that was damaged."""
+    """These bytes are no WAL object, or a damaged one."""
 
 
 class WalBatch(NamedTuple):
@@ -113,7 +113,7 @@ class WalObject:
 
 
 def footer_size_bytes(run_count: int, batch_count: int) -> int:
-    """Size of footer and trailer: what an object has beyond its batches."""
+    """Size of footer and trailer: the bytes of an object beyond its batches."""
     return run_count * _RUN.size + batch_count * _BATCH.size + TRAILER_SIZE_BYTES
 
 
@@ -186,7 +186,9 @@ def _trailer(tail: Buffer, object_size_bytes: int) -> _Trailer:
 
 
 def tail_size_bytes(tail: Buffer, object_size_bytes: int) -> int:
-    """How many bytes from the end :func:`parse_object` needs, told by any tail that holds the trailer."""
+    """Number of bytes from the end that :func:`parse_object` needs, read from any tail that contains the
+    trailer.
+    """
     return _trailer(tail, object_size_bytes).footer_size_bytes + TRAILER_SIZE_BYTES
 
 

@@ -1,5 +1,5 @@
-"""The diskless coordinator (KIP-1164): who assigns offsets to batches that lie in objects.
+"""The diskless coordinator (KIP-1164): assigns offsets to batches that are stored in objects.
 
-``calls`` says what can be asked of it; ``service`` answers. ``shard`` decides, ``records`` is what the
-decisions look like in ``__diskless_metadata``, ``store`` holds the whole of it in SQLite.
+``calls`` declares its requests; ``service`` answers them. ``shard`` decides, ``records`` are the decisions as
+stored in ``__diskless_metadata``, ``store`` materialises the whole state in SQLite.
 """

@@ -1,4 +1,4 @@
-"""A diskless coordinator for as long as this node leads it: its store, what reads it and what saves it."""
+"""A diskless coordinator while this node leads it: its store, its reads and its snapshots."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class LedCoordinator:
     """Implements the runtime's ``ShardStore`` by its ``store``."""
 
     def __init__(self, epoch: int, store: DisklessStore, rebuild: Callable[[], None]) -> None:
-        """``rebuild`` loads the coordinator anew; it is called once the store has found damage."""
+        """``rebuild`` reloads the coordinator; it is called when the store has found damage."""
         self.epoch = epoch
         self.store = store
         self.reader = StoreReader(store)

@@ -1,8 +1,8 @@
-"""The diskless coordinator as its callers see it: all calls, for the coordinator partitions led here.
+"""The diskless coordinators for their callers: all calls, for the coordinator partitions led here.
 
-A call names its coordinator (the partition of ``__diskless_metadata``) first; which user partition belongs
-to which coordinator is in the partition's metadata and known to the caller. Operations run before their
-first suspension, so calls made in order take effect in it, and any number may be under way.
+A call names its coordinator (the partition of ``__diskless_metadata``) first; the assignment of user
+partitions to coordinators is in the metadata, which the caller knows. Operations run before their first
+suspension, so calls take effect in their order, and any number may be in progress.
 """
 
 import asyncio
@@ -81,9 +81,9 @@ class DisklessCoordinator:
         return self.runtime.kind
 
     def load(self, coordinator_id: int, epoch: int, log: DisklessMetadataLog) -> None:
-        """This node leads the partition from ``epoch`` on; returns at once.
+        """This node leads the partition from ``epoch`` on; returns immediately.
 
-        The SQLite file lies in the log's folder. It is a cache: it may be deleted.
+        The SQLite file is in the log's folder. It is a cache and may be deleted.
         """
         self.runtime.load(coordinator_id, epoch, log)
 
@@ -101,7 +101,7 @@ class DisklessCoordinator:
         return LedCoordinator(epoch, store, lambda: self.runtime.reload(coordinator_id, epoch))
 
     def unload(self, coordinator_id: int) -> None:
-        """This node leads the partition no more."""
+        """This node no longer leads the partition."""
         self.runtime.unload(coordinator_id)
 
     @property
@@ -111,11 +111,11 @@ class DisklessCoordinator:
 
     @property
     def standby_ids(self) -> list[int]:
-        """The coordinators that are led elsewhere and whose state is kept here."""
+        """The coordinators that are led elsewhere and whose state is materialised here."""
         return self.runtime.standbys
 
     def problem(self) -> str | None:
-        """Which coordinators cannot be loaded, and why; ``None`` when there is none."""
+        """The coordinators that cannot be loaded, with the reason; ``None`` when there is none."""
         return self.runtime.problem()
 
     def is_active(self, coordinator_id: int) -> bool:
@@ -125,7 +125,7 @@ class DisklessCoordinator:
         await self.runtime.until_loaded(coordinator_id)
 
     async def close(self) -> None:
-        """Unload everything; SQLite files are left clean."""
+        """Unload everything; SQLite files are closed cleanly."""
         self._waiters.wake_all()
         await self.runtime.close()
 
@@ -163,11 +163,11 @@ class DisklessCoordinator:
     def commit_file(
         self, coordinator_id: int, call: calls.CommitFileCall
     ) -> "asyncio.Future[calls.CommitFileResult]":
-        """Commit a file's batches; idempotent by object key. The offsets are given in the order of calls.
+        """Commit a file's batches; idempotent by object key. Offsets are assigned in the order of the calls.
 
         Fails with a code of ``calls.DEFINITE_REFUSALS``, or with one after which the outcome is unknown.
         """
-        # What is given a time now must not be old as soon as a clock that went back is set right.
+        # Batches must not become old at once when a clock that was set back is corrected.
         self._machine.deletion_clock.now_ms()
         return self.runtime.write(
             coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token)
@@ -185,21 +185,21 @@ class DisklessCoordinator:
     async def create_partitions(
         self, coordinator_id: int, topics: Sequence[calls.PartitionsToCreate]
     ) -> list[calls.TopicResult]:
-        """Converge to the image: what is missing is created at offset 0."""
+        """Follow the metadata: missing partitions are created at offset 0."""
         created: list[calls.TopicResult] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.create_partitions(topics, token)
         )
         return created
 
     async def delete_topics(self, coordinator_id: int, topic_ids: Sequence[UUID]) -> list[calls.TopicResult]:
-        """Converge to the image: these topics are gone from the cluster's metadata."""
+        """Follow the metadata: these topics were deleted."""
         deleted: list[calls.TopicResult] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.delete_topics(topic_ids, token)
         )
         return deleted
 
     async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition:
-        """Move ``wal_start`` on, the compare-and-set of consolidation; or only fence older epochs."""
+        """Move ``wal_start``, the compare-and-set of consolidation; or only fence older epochs."""
         pruned: calls.PrunedPartition = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.prune(call, token)
         )
@@ -220,13 +220,13 @@ class DisklessCoordinator:
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall
     ) -> list[calls.FoundPartition]:
-        """Where batches lie, from the committed state; waits as the call says."""
+        """The positions of batches in the committed state; waits as the call requests."""
         return await self._finder.find(lambda: self._reader(coordinator_id), call)
 
     async def list_offsets(
         self, coordinator_id: int, timestamps: Sequence[calls.TimestampToList]
     ) -> list[calls.ListedOffset]:
-        """Offsets by timestamp; reflects everything decided before."""
+        """Offsets by timestamp; reflects all earlier decisions."""
         await self._barrier(coordinator_id)
         return self._lister.list(self._reader(coordinator_id), timestamps)
 
@@ -243,7 +243,7 @@ class DisklessCoordinator:
     async def describe_topics_and_objects(
         self, coordinator_id: int, call: calls.DescribeTopicsCall
     ) -> calls.DescribedTopics:
-        """For tools: the partitions of topics, and the objects that their batches lie in."""
+        """For tools: the partitions of topics, and the objects that contain their batches."""
         described = await self.describe_topics(coordinator_id, call.topic_ids)
         led = self._active(coordinator_id)
         by_topic: dict[UUID, list[StoredPartition]] = {found.topic_id: [] for found in described}
@@ -257,7 +257,7 @@ class DisklessCoordinator:
         return calls.DescribedTopics(described, objects)
 
     async def describe_coordinator(self, coordinator_id: int) -> calls.DescribedCoordinator:
-        """For tools: what the coordinator holds and how far its state has come."""
+        """For tools: the content and the progress of the coordinator's state."""
         await self._barrier(coordinator_id)
         led = self._written(coordinator_id)
         store = led.store
@@ -276,7 +276,7 @@ class DisklessCoordinator:
         )
 
     async def _barrier(self, coordinator_id: int) -> None:
-        """Return when everything decided so far is committed and seen by the store."""
+        """Return when everything decided so far is committed and applied to the store."""
         await self.runtime.read(coordinator_id, lambda shard, now_ms: None)
 
     # -- files ----------------------------------------------------------------------------------
@@ -321,15 +321,15 @@ class DisklessCoordinator:
         return reader.list_files(after_key, limit)
 
     async def oldest_file(self, coordinator_id: int) -> int | None:
-        """When the oldest file that this coordinator still has was begun, in ms; ``None`` if it has none."""
+        """Creation time of this coordinator's oldest file, in ms; ``None`` if it has none."""
         await self._barrier(coordinator_id)
         reader = self._written(coordinator_id).reader
         return reader.oldest_created_ms()
 
     async def close_files(self, coordinator_id: int, object_keys: Sequence[str]) -> list[calls.ClosedFile]:
-        """Log that nothing of these objects will ever be committed; before they are deleted as orphans.
+        """Log that these objects will never be committed; before they are deleted as orphans.
 
-        A file that is committed here, in whatever state, is refused.
+        A file that is committed here, in any state, is refused.
         """
         reader = self._written(coordinator_id).reader
         live = {key for key in object_keys if reader.describe_file(key).is_known}
@@ -340,7 +340,9 @@ class DisklessCoordinator:
         return closed
 
     async def take_over(self, coordinator_id: int, file: calls.FileToHandOver) -> None:
-        """Own a file that another coordinator hands over, its ``remaining_owner_ids`` this one first."""
+        """Own a file that another coordinator hands over; this one is the first of
+        ``remaining_owner_ids``.
+        """
         remaining = [owner for owner in file.remaining_owner_ids if owner != coordinator_id]
         await self.runtime.write(
             coordinator_id,
@@ -362,17 +364,17 @@ class DisklessCoordinator:
     def free_files(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000
     ) -> list[calls.FreeFile]:
-        """Files that nobody needs since then: delete the objects, then ``release_files``."""
+        """Files that are unused since that time: delete the objects, then ``release_files``."""
         return self._reader(coordinator_id).free_files(limit, unused_before_ms)
 
     def files_of_others(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000, *, unused_from_ms: int = 0
     ) -> list[calls.FreeFile]:
-        """Files unused here since then whose owner has not handed them over, in the order of that time.
+        """Files unused here since that time whose owner has not handed them over, ordered by that time.
 
-        It has live batches of them, as a rule. But an owner that never learnt of a file (its commit there
-        was refused) hands nothing over: when ``describe_files`` there does not know it, close it there and
-        take it over here, or it would never be freed.
+        Usually the owner has live batches of them. But an owner that does not know a file (its commit there
+        was refused) never hands it over: when ``describe_files`` there does not return it, close it there and
+        take it over here; otherwise it would never be freed.
         """
         return self._reader(coordinator_id).files_of_others(limit, unused_before_ms, unused_from_ms)
 
@@ -392,7 +394,7 @@ class DisklessCoordinator:
         return await self.delete_records(coordinator_id, offsets) if offsets else []
 
     async def forget_old(self, coordinator_id: int) -> None:
-        """Drop producers that were quiet for long, and results that nobody may ask for any more."""
+        """Forget inactive producers, and results that can no longer be requested."""
         now_ms = self._machine.deletion_clock.now_ms()
         await self.runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
 
@@ -404,7 +406,7 @@ class DisklessCoordinator:
         return self._kept(coordinator_id).store.records_since_snapshot
 
     def _kept(self, coordinator_id: int) -> LedCoordinator:
-        """A coordinator whose state is here: led, or kept for when it will be. Raises as :meth:`_active`."""
+        """A coordinator whose state is here: led, or a standby. Raises like :meth:`_active`."""
         standby = self.runtime.standby(coordinator_id)
         if standby is None or not standby.is_current:
             return self._active(coordinator_id)

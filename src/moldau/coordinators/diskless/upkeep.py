@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UpkeepSettings:
-    """When to do what. A record of 500 batches takes about 5 KB of the log."""
+    """Thresholds of upkeep. A record of 500 batches takes about 5 KB of the log."""
 
     check_interval_ms: int = 10_000
     snapshot_records: int = 20_000

@@ -1,4 +1,6 @@
-"""Keeps all local segments of diskless partitions within the broker's bound: the oldest go first."""
+"""Keeps the total size of diskless partitions' local segments within the broker's bound: the oldest are
+removed first.
+"""
 
 import asyncio
 import heapq
@@ -18,9 +20,9 @@ _CACHES_A_TURN: Final = 1_000
 
 
 class CacheBound:
-    """Counts what is appended and, now and then, drops segments until the bound holds again.
+    """Counts appended bytes and, from time to time, drops segments until the bound holds again.
 
-    The caches together may exceed it by what is appended between two checks (1/64 of the bound), and while
+    The caches together may exceed it by the bytes appended between two checks (1/64 of the bound), and while
     segments are dropped.
     """
 
@@ -34,18 +36,19 @@ class CacheBound:
 
     @staticmethod
     def segment_bytes(max_bytes: int) -> int:
-        """How large a segment may be so that dropping one is a small step."""
+        """Maximum size of a segment, chosen so that dropping one is a small step."""
         return max(1024 * 1024, min(64 * 1024 * 1024, max_bytes // 16))
 
     def appended(self, size_bytes: int) -> bool:
-        """Count an append; true when it is time for :meth:`enforce`."""
+        """Count an append; returns whether :meth:`enforce` is due."""
         self._unchecked_bytes += size_bytes
         return self._unchecked_bytes >= self._check_every_bytes
 
     async def enforce(self, caches: Sequence[PartitionCache]) -> None:
-        """Drop the oldest segments of all until what is left fits, and free their disk. One at a time.
+        """Drop the oldest segments of all caches until the rest fits, and free their disk space. One at a
+        time.
 
-        Files are renamed and removed by workers, and a thousand caches are counted in one turn of the loop.
+        Workers rename and remove the files; a thousand caches are counted in one turn of the loop.
         """
         self._unchecked_bytes = 0
         usable = [cache for cache in caches if cache.is_usable]
@@ -87,7 +90,7 @@ class CacheBound:
             await self._remove(paths)
 
     async def _remove(self, paths: list[str]) -> None:
-        """Free the disk of files that were taken out of the caches."""
+        """Free the disk space of files that were removed from the caches."""
         try:
             await self._machine.workers.run(self._remove_all, paths)
         except OSError as error:

@@ -1,10 +1,10 @@
 """Builds and keeps the local segments of the diskless partitions that this broker hosts.
 
-For each coordinator there are two lanes (see :mod:`moldau.diskless.cache.follow_lane`): a partition begins by
-catching up, moves to the tail when it has all that is committed, and back when it falls behind for long.
+For each coordinator there are two lanes (see :mod:`moldau.diskless.cache.follow_lane`): a partition begins in
+the catch-up lane, moves to the tail lane when it has everything committed, and back when it lags for long.
 
-Where a cache that is opened begins: at its own end when the coordinator's offsets fit it and no more than
-``first_max_bytes`` are missing; else, empty, at the high watermark, and older offsets are cold reads.
+The start of an opened cache: its own end when the coordinator's offsets match and at most ``first_max_bytes``
+are missing; otherwise it is empty and begins at the high watermark, and older offsets are cold reads.
 """
 
 import asyncio
@@ -43,7 +43,9 @@ from moldau.storage.log.aside import AsideWrite
 logger = logging.getLogger(__name__)
 
 _LAGGING_ROUNDS: Final = 16
-"""So many rounds in a row without reaching the high watermark, and a partition leaves the tail."""
+"""Number of consecutive rounds without reaching the high watermark after which a partition leaves the
+tail.
+"""
 
 
 class OffsetFinder(Protocol):
@@ -116,7 +118,7 @@ class Cacher:
         scope.gauge("LagRecords", lambda: sum(_lag_of(cache) for cache in self._caches.values()))
 
     def in_hand(self) -> Mapping[str, int]:
-        """As the writer's."""
+        """Resources in use; see the writer's."""
         lanes = (*self._tails.values(), *self._catch_ups.values())
         return {
             "read bytes at the tail": self._tail_reads.taken_bytes,
@@ -133,7 +135,7 @@ class Cacher:
         self._lane(self._catch_ups, cache.coordinator_id).add(cache)
 
     def remove(self, cache: PartitionCache) -> None:
-        """Follow a partition no more; its log is the caller's to close."""
+        """Stop following a partition; the caller closes its log."""
         cache.close()
         self._caches.pop(cache.key, None)
         self._lagging.pop(cache.key, None)
@@ -153,7 +155,7 @@ class Cacher:
         return lane
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """A coordinator is led elsewhere than before: a lane that waits after failures goes on at once."""
+        """A coordinator has moved: a lane that waits after failures continues immediately."""
         for lanes in (self._tails, self._catch_ups):
             lane = lanes.get(coordinator_id)
             if lane is not None:
@@ -201,7 +203,7 @@ class Cacher:
 
     @staticmethod
     def _restart_offset(cache: PartitionCache, found: FoundPartition, is_first: bool) -> int | None:
-        """Where the local log has to begin anew, if it does not fit the answer."""
+        """The offset at which the local log must start over, if it does not match the answer."""
         local_end = cache.local_end_offset
         if not cache.is_usable:
             return None
@@ -231,7 +233,7 @@ class Cacher:
             self._arrivals.notify(cache.key)
 
     async def _resolve(self, cache: PartitionCache) -> bool:
-        """The answer does not fit the cache: ask for what is surely committed, and go by that."""
+        """The answer does not match the cache: request the committed offsets, and follow them."""
         (listed,) = await self._finder.list_offsets([TimestampToList(*cache.partition_id, LATEST_TIMESTAMP)])
         if listed.error is not ErrorCode.none:
             raise KafkaError(listed.error, listed.message)
@@ -275,7 +277,7 @@ class Cacher:
         if cache is None or not cache.is_usable or cache.local_end_offset != first.base_offset:
             return None
         if cache.promised_offset <= run.batches[-1].last_offset:
-            return None  # a run before this one could not be appended, and the lane has seen to it
+            return None  # an earlier run could not be appended, and the lane handles that
         if any(batch.timestamp_type == LOG_APPEND_TIME for batch in run.batches):
             start = first.byte_offset
             views = [run.content[one.byte_offset - start :][: one.size_bytes] for one in run.batches]

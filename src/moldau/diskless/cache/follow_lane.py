@@ -1,8 +1,8 @@
-"""Follows one coordinator for a set of partitions: find batches, read them, append them, again.
+"""Follows one coordinator for a set of partitions: finds, reads and appends batches, repeatedly.
 
-A lane is one of two kinds. The *tail* waits at the coordinator until something is committed, by any broker,
-and asks for it at once. *Catching up* never waits at the coordinator, and has budgets of its own, so that a
-partition that is far behind does not slow those that are not.
+There are two kinds of lanes. The *tail* lane waits at the coordinator until any broker commits something, and
+requests it at once. The *catch-up* lane never waits at the coordinator, and has budgets of its own, so that a
+partition that is far behind does not slow the others.
 """
 
 import asyncio
@@ -34,8 +34,7 @@ _MAX_BACKOFF_S: Final = 2.0
 _NEW_AT_A_TIME: Final = 16
 _LOOK_AGAIN_S: Final = 0.02
 _ANSWER_S: Final = 0.25
-"""How long a coordinator may be away from its answers: when there was none for so long, the next question is
-not put off before that time."""
+"""After this time without an answer of the coordinator, the next request is not postponed beyond it."""
 
 
 class BatchFinder(Protocol):
@@ -45,38 +44,38 @@ class BatchFinder(Protocol):
 
 
 class LaneOwner(Protocol):
-    """The owner of a lane: interprets the answers and takes the batches."""
+    """The owner of a lane: interprets answers and appends batches."""
 
     async def judge(self, cache: PartitionCache, found: FoundPartition) -> bool:
-        """Take note of an answer; false when its batches are not to be read (look again)."""
+        """Process an answer; returns False when its batches must not be read (request again)."""
         ...
 
     def take(self, cache: PartitionCache, batches: Batches) -> bool:
-        """Append batches and wake readers; false when they cannot be taken."""
+        """Append batches and wake readers; returns False when they cannot be appended."""
         ...
 
     def got_stuck(self, cache: PartitionCache) -> None:
-        """The batch at the cache's end cannot be had: its object is gone."""
+        """The batch at the cache's end is not available: its object is gone."""
         ...
 
     def round_over(self, cache: PartitionCache) -> None:
-        """All of a partition's batches of a round were taken."""
+        """All of a partition's batches of a round were appended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSettings:
-    """How much a lane reads at a time."""
+    """Amounts that a lane reads at a time."""
 
     max_bytes: int
-    """Of one round."""
+    """Maximum of one round."""
     partition_max_bytes: int
-    """Of one partition in a round, so that a large one leaves room for the others."""
+    """Maximum of one partition in a round, so that a large one leaves room for the others."""
     first_max_bytes: int
-    """Bytes that a new member may lag behind; a larger lag is skipped, not read."""
+    """Maximum lag in bytes of a new member; a larger lag is skipped, not read."""
     max_wait_ms: int
     slow_round_ms: int = 200
-    """After this, the lane goes on without the partitions that still wait for their bytes."""
+    """After this time, the lane continues without the partitions that still wait for their bytes."""
 
 
 @dataclass(slots=True)
@@ -91,11 +90,11 @@ class LanePartition:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether nothing is on its way into the cache."""
+        """Whether no bytes are on their way into the cache."""
         return not (self.is_busy or self.is_resting or self.cache.is_promised)
 
     def back_off(self) -> float:
-        """Wait, longer each time in a row, before the next try; how long."""
+        """Wait before the next attempt, longer after each failure; returns the wait."""
         self.backoff_s = min(_MAX_BACKOFF_S, max(_FIRST_BACKOFF_S, 2 * self.backoff_s))
         self.is_resting = True
         return self.backoff_s
@@ -133,7 +132,7 @@ class FollowLane:
 
     @property
     def busy_count(self) -> int:
-        """Members for which bytes are on their way."""
+        """Number of members with bytes on their way."""
         return sum(member.is_busy for member in self._members.values())
 
     def __len__(self) -> int:
@@ -151,7 +150,7 @@ class FollowLane:
         return True
 
     def is_reading(self, cache: PartitionCache) -> bool:
-        """Whether batches of the partition are on their way into its cache."""
+        """Whether batches of the partition are being read for its cache."""
         member = self._members.get(cache.partition_id)
         return member is not None and member.is_busy
 
@@ -161,19 +160,19 @@ class FollowLane:
         self._resumed.set()
 
     def put_off(self) -> None:
-        """A cache was promised what this broker has committed: ask nothing for a moment.
+        """A cache was promised this broker's own commits: postpone requests for it.
 
-        The question that is under way would be answered with just that, which is found for nothing.
+        The request in progress would be answered with exactly these batches, which need no request.
         """
         self.look_again()
         if self._finding is not None and not self._is_awaited():
             self._finding.cancel()
 
     def look_again(self) -> None:
-        """Soon, ask for those, too, whose caches are promised nothing any more.
+        """Soon, also request batches for caches without a promise.
 
-        Not at once: where this broker's own commits follow one another, each question would find what has
-        been promised again.
+        Not immediately: where this broker's own commits follow one another, each request would return
+        promised batches again.
         """
         if self._nudge is None:
             self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._look)
@@ -184,8 +183,9 @@ class FollowLane:
             self._changed.set()
 
     def _is_awaited(self) -> bool:
-        """Whether the question that is under way should have its answer; else, of questions that are put
-        off again and again, a coordinator far away would never come to answer one."""
+        """Whether to await the answer of the request in progress; otherwise a distant coordinator would never
+        get to answer, because requests are postponed again and again.
+        """
         now = asyncio.get_running_loop().time()
         return now - self._answered_at > _ANSWER_S > now - self._asked_at
 
@@ -217,17 +217,17 @@ class FollowLane:
             await asyncio.gather(*slow, return_exceptions=True)
 
     def _ready(self) -> list[LanePartition]:
-        """Members to ask for now, starting with another one each time."""
+        """Members to request batches for now, starting with another one each time."""
         ready = [member for member in self._members.values() if member.may_be_asked_for]
         self._turn += 1
         start = self._turn % len(ready) if ready else 0
         turned = ready[start:] + ready[:start]
-        # New ones are asked for by themselves: how far each is behind is to be seen whole.
+        # New ones are requested separately, because the size of their lag must be complete.
         new = [member for member in turned if not member.cache.is_known]
         return new[:_NEW_AT_A_TIME] or turned
 
     async def _find(self, members: Sequence[LanePartition]) -> Sequence[FoundPartition] | None:
-        """Ask the coordinator; ``None`` when meanwhile something has changed about what to ask."""
+        """Send a request to the coordinator; ``None`` when the set of members has changed meanwhile."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         are_new = not members[0].cache.is_known
@@ -280,7 +280,7 @@ class FollowLane:
             with self._unexpected.contained("judging what a coordinator found", passing=_EXPECTED):
                 is_fit = await self._follower.judge(member.cache, partition)
             if not is_fit:
-                # At once the first time, but an answer that never fits must not make a busy loop.
+                # At once the first time; but an answer that never matches must not make a busy loop.
                 self._retry_later(member)
                 continue
             batches = partition.batches if member.cache.is_usable else ()
@@ -306,13 +306,13 @@ class FollowLane:
         return False
 
     async def _read(self, wanted: list[tuple[LanePartition, Sequence[BatchCoordinate]]]) -> None:
-        # Since they were judged, others of this broker's own may have been promised.
+        # Since the check, others of this broker's own batches may have been promised.
         wanted = [(member, some) for member, some in wanted if not member.cache.is_promised]
         members = [member for member, _ in wanted]
 
         def deliver(number: int, batches: Batches) -> None:
             member, is_taken = members[number], False
-            # One partition's batches must not hold up those that are read with them.
+            # One partition's batches must not delay those that are read with them.
             with self._unexpected.contained("caching batches"):
                 is_taken = not member.cache.is_closed and self._follower.take(member.cache, batches)
             if not is_taken:
@@ -328,7 +328,7 @@ class FollowLane:
         for member in members:
             member.is_busy = True
         task = asyncio.get_running_loop().create_task(self._finish(read_round, members))
-        # From the start: a lane that ends meanwhile ends what it reads, too.
+        # From the start: a lane that ends meanwhile must also end its reads.
         self._slow.add(task)
         task.add_done_callback(self._slow.discard)
         await asyncio.wait([task], timeout=self._settings.slow_round_ms / 1000)
@@ -349,7 +349,7 @@ class FollowLane:
                 self._over(member)
 
     def _over(self, member: LanePartition) -> None:
-        """A round is over for a partition: it may be asked for again."""
+        """A round is over for a partition: it may be requested again."""
         if not member.is_busy:
             return
         member.is_busy = False
@@ -362,7 +362,7 @@ class FollowLane:
     def _read_failed(self, member: LanePartition, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
             # Its batches have moved to the tier or were deleted since, and the coordinator will say so; or
-            # the store has lost it, and readers are told.
+            # the store has lost the object, and readers get an error.
             self._meters.lost_objects.value += 1
             self._follower.got_stuck(member.cache)
         logger.warning(
@@ -372,7 +372,7 @@ class FollowLane:
 
     def _retry_later(self, member: LanePartition) -> None:
         if not member.is_resting:
-            # By a flag and not by the time: a timer may fire a little before its time has come.
+            # By a flag and not by the time: a timer may fire slightly early.
             asyncio.get_running_loop().call_later(member.back_off(), self._rested, member)
 
     def _rested(self, member: LanePartition) -> None:
@@ -391,7 +391,7 @@ class FollowLane:
 
 
 def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
-    """An answer without what was cached since it was asked for; ``None`` when it says nothing new."""
+    """An answer without the batches that were cached since its request; ``None`` when nothing new is left."""
     if found.error is not ErrorCode.none or found.moved_to_tier:
         return None
     batches = [batch for batch in found.batches if batch.base_offset >= local_end]
@@ -401,7 +401,7 @@ def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
 def _within(
     batches: Sequence[BatchCoordinate], max_bytes: int, others_have_some: bool
 ) -> Sequence[BatchCoordinate]:
-    """The first batches that fit; one at least if nobody else has any, so that all get on."""
+    """The first batches that fit; at least one if no other partition has any, so that all progress."""
     size_bytes = 0
     for count, batch in enumerate(batches):
         size_bytes += batch.size_bytes

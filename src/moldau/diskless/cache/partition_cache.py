@@ -1,8 +1,8 @@
 """The local cache of a diskless partition: segments, and copies of the coordinator's offsets.
 
-The coordinator owns log start, WAL start and high watermark; here they are copies that are true up to
-the last answer and only move up. The local log holds a dense run of offsets ``[local start, local end)``
-that may begin anywhere and is dropped whenever it does not fit what the coordinator says.
+The coordinator owns log start, WAL start and high watermark; the values here are copies as of the last answer
+and only move up. The local log contains a contiguous range of offsets ``[local start, local end)`` that may
+begin anywhere and is dropped whenever it does not match the coordinator.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Scratch:
-    """One buffer for batches on their way into logs: fresh pages would cost more than the copy."""
+    """One buffer for batches that are being appended to logs: fresh pages would cost more than the copy."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -61,17 +61,18 @@ class PartitionCache:
             # Readers rely on a dense run; the records are in the object store. Blocking: after damage only.
             log.truncate_fully_now(log.log_end_offset)
         self.is_at_tail = False
-        """Batches are cached as they are committed; else this cache is catching up."""
+        """Batches are cached as they are committed; otherwise this cache is catching up."""
         self.is_stuck = False
-        """The batch at the local end cannot be cached: its object is gone, or its bytes are not what was
-        committed. Who reads there is not to wait for it but to be told."""
+        """The batch at the local end cannot be cached: its object is gone, or its bytes differ from the
+        committed ones. Readers at this offset get an error instead of waiting.
+        """
         self.promised_offset = UNKNOWN
         """Up to here this broker's own batches are on their way from the local end on, so that nobody else
         appends; unknown when none are. See :mod:`moldau.diskless.writing.own_commits`."""
         self._inherited_end = UNKNOWN if log is None or log.is_offline else log.log_end_offset
         """Where the bytes of a former life end; whatever befell the disk meanwhile, the objects are whole."""
         self._verified = (UNKNOWN, UNKNOWN)
-        """The range of them that was found to be whole."""
+        """The part of them that was found to be intact."""
         self._on_known: list[Callable[[], None]] = []
         self._on_kept: list[asyncio.Future[None]] = []
 
@@ -81,7 +82,7 @@ class PartitionCache:
 
     @property
     def is_known(self) -> bool:
-        """Whether the coordinator has told the partition's offsets."""
+        """Whether the coordinator has sent the partition's offsets."""
         return self.high_watermark >= 0
 
     @property
@@ -95,7 +96,7 @@ class PartitionCache:
 
     @property
     def local_end_offset(self) -> int:
-        """From where on batches are wanted next."""
+        """The next offset to be cached."""
         return self.log.log_end_offset if self.is_usable else max(0, self.high_watermark)
 
     @property
@@ -104,7 +105,7 @@ class PartitionCache:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where readers of committed records stop: at the high watermark unless a transaction is open."""
+        """The end of a read_committed read: the high watermark unless a transaction is open."""
         return self.high_watermark if self._open_since < 0 else min(self._open_since, self.high_watermark)
 
     def learn(
@@ -115,7 +116,7 @@ class PartitionCache:
         high_watermark: int,
         last_stable_offset: int = UNKNOWN,
     ) -> None:
-        """Take note of offsets; answers that were overtaken by newer ones change nothing.
+        """Update the offsets; answers older than the current values change nothing.
 
         Without ``last_stable_offset`` no transaction began or ended up to the high watermark.
         """
@@ -132,7 +133,7 @@ class PartitionCache:
                 callback()
 
     def learn_aborted(self, ranges: Sequence[AbortedRange]) -> None:
-        """Take note of aborted transactions; those below the log start are forgotten."""
+        """Add aborted transactions; those below the log start are removed."""
         if ranges:
             self._aborted.update({(each.producer_id, each.first_offset): each for each in ranges})
             start = self.log_start_offset
@@ -140,7 +141,7 @@ class PartitionCache:
             self._aborted = kept
 
     def aborted_within(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions with an offset in the range, as far as they were told."""
+        """Known aborted transactions with an offset in the range."""
         return [
             AbortedTransaction(each.producer_id, each.first_offset)
             for each in self._aborted.values()
@@ -152,7 +153,7 @@ class PartitionCache:
         self._on_known.append(callback)
 
     async def until_known(self, timeout_s: float) -> bool:
-        """Wait until the offsets are known; false when the time was up or the partition is gone."""
+        """Wait until the offsets are known; False at the time-out or when the partition is closed."""
         if not self.is_known and not self.is_closed:
             known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.when_known(lambda: None if known.done() else known.set_result(None))
@@ -161,15 +162,15 @@ class PartitionCache:
         return self.is_known and not self.is_closed
 
     def correct(self, high_watermark: int) -> None:
-        """The coordinator has, surely, less than it once said (its log was restored from a backup)."""
+        """The coordinator certainly has less than before (its log was restored from a backup)."""
         self.high_watermark = high_watermark
         self.log_start_offset = min(self.log_start_offset, high_watermark)
 
     def append(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:
         """Append batches that follow the local end.
 
-        Raises :class:`CorruptRecordError` for the first one that is not what was committed, after those
-        before it were appended; ``KafkaError`` when the disk fails.
+        Raises :class:`CorruptRecordError` for the first batch that differs from the committed one, after the
+        batches before it were appended; ``KafkaError`` when the disk fails.
         """
         position = 0
         while position < len(batches):
@@ -179,11 +180,11 @@ class PartitionCache:
 
     @property
     def is_promised(self) -> bool:
-        """Whether batches are on their way that only this broker's own commits may append."""
+        """Whether batches are expected that only this broker's own commits may append."""
         return self.promised_offset >= 0
 
     async def until_kept(self, offset: int, timeout_s: float) -> bool:
-        """Wait for a batch that was promised; false when it did not come, or not in time."""
+        """Wait for a promised batch; False when it did not arrive in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while self.local_end_offset <= offset < self.promised_offset and loop.time() < deadline:
@@ -193,17 +194,17 @@ class PartitionCache:
         return self.local_end_offset > offset
 
     def note_kept(self) -> None:
-        """End a promise: the batches are in the cache, or will not come this way."""
+        """End a promise: the batches are in the cache, or will not arrive this way."""
         waiting, self._on_kept = self._on_kept, []
         for kept in waiting:
             if not kept.done():
                 kept.set_result(None)
 
     def begin_own(self, run: Sequence[BatchCoordinate], content: memoryview) -> AsideWrite | None:
-        """Begin to append batches that this broker checked when it took them, and holds in ``content`` one
-        behind the other; they are finished there. Raises as :meth:`append`.
+        """Begin to append batches that this broker has checked at their produce request, and that are
+        adjacent in ``content``; they are finished there. Raises like :meth:`append`.
 
-        ``None``: they are appended already. Else :meth:`end_own` follows when the write is done.
+        ``None``: they are appended already. Otherwise :meth:`end_own` follows when the write is done.
         """
         position = 0
         for coordinate in run:
@@ -215,7 +216,7 @@ class PartitionCache:
         return write
 
     def end_own(self, write: AsideWrite) -> None:
-        """Take what was written into the log, unless it was dropped meanwhile. Raises as :meth:`append`."""
+        """Add the written batches to the log, unless it was dropped meanwhile. Raises like :meth:`append`."""
         if self.log.end_aside(write):
             self.log.offsets.high_watermark = self.log.segments.end_offset
             self.is_stuck = False
@@ -252,7 +253,7 @@ class PartitionCache:
             raise error
 
     def verify(self, offset: int, result: ReadResult) -> None:
-        """Check what was read from ``offset`` on, once, if a former life has written it.
+        """Check the bytes read from ``offset`` on, once, if an earlier process wrote them.
 
         Raises :class:`CorruptRecordError` for bytes that changed since, and for a hole.
         """
@@ -276,13 +277,13 @@ class PartitionCache:
         self._verified = (start if start <= offset <= end else offset, next_offset)
 
     async def drop_inherited(self) -> None:
-        """Give up what is cached, for it is damaged; it is read from objects again."""
+        """Drop the cached batches, because they are damaged; they are read from objects again."""
         await self.restart_at(self.local_end_offset)
 
     async def restart_at(self, offset: int) -> None:
-        """Drop what is cached; the next batch to cache begins at ``offset``.
+        """Drop the cached batches; the next one to cache begins at ``offset``.
 
-        Meanwhile there is no cache: readers go to the objects, and nothing is appended.
+        Meanwhile there is no cache: reads use the objects, and nothing is appended.
         """
         self.is_stuck = False
         self._inherited_end = UNKNOWN
@@ -301,7 +302,7 @@ class PartitionCache:
         return self.log.size_bytes if len(segments) == 1 else segments[0].size_bytes
 
     async def evict_first_segment(self) -> list[str]:
-        """Give up the oldest cached batches; returns the paths of the files to be removed."""
+        """Drop the oldest cached batches; returns the paths of the files to be removed."""
         log = self.log
         segments = log.segments.segments
         if len(segments) == 1:
@@ -312,7 +313,7 @@ class PartitionCache:
         return await log.evict_segments_before_start()
 
     def close(self) -> None:
-        """The partition has left this broker: nobody waits for it any more."""
+        """The partition has left this broker: all its waiters end."""
         self.is_closed = True
         self.promised_offset = UNKNOWN
         self.note_kept()

@@ -1,1 +1,1 @@
-"""A diskless partition as requests see it."""
+"""A diskless partition for request handlers."""

@@ -1,4 +1,4 @@
-"""Appends to one diskless partition: batches are checked and given to the writer in the order of calls."""
+"""Appends to one diskless partition: batches are checked and passed to the writer in the order of calls."""
 
 import asyncio
 from collections import deque
@@ -20,7 +20,7 @@ from moldau.storage.log.admission import checked, must_open, takes_long
 from moldau.storage.log.config import LogConfig
 
 _UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes that may wait until the coordinator knows a new partition."""
+"""Maximum bytes of batches that wait for a new partition's creation at its coordinator."""
 
 _DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
 
@@ -44,7 +44,7 @@ class Place(Protocol):
 
     @property
     def is_known(self) -> bool:
-        """Whether the coordinator is known to have it."""
+        """Whether the coordinator is known to have the partition."""
         ...
 
     def when_known(self, callback: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ class Place(Protocol):
 
 
 class PartitionAppends:
-    """The way of producers' batches into the writer."""
+    """Passes producers' batches to the writer."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PartitionAppends:
         traffic: TopicTraffic,
     ) -> None:
         self.config = config
-        """The topic's own."""
+        """The topic's own config."""
         self._key = key
         self._place = place
         self._writer = services.writer
@@ -77,7 +77,7 @@ class PartitionAppends:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of batches that wait until the partition is known."""
+        """Bytes of batches that wait until the partition is known."""
         return self._unborn_bytes
 
     def append(
@@ -132,7 +132,7 @@ class PartitionAppends:
         *,
         is_lasting: bool,
     ) -> "asyncio.Future[AppendOutcome]":
-        """A worker looks into the batch; what this client appends meanwhile waits behind it."""
+        """A worker opens the batch; later appends of the same client wait for it."""
         batch = memoryview(bytes(records))
         return self._opening.put(
             client,
@@ -168,10 +168,10 @@ class PartitionAppends:
     def _append_when_known(
         self, records: memoryview, header: BatchHeader, timeout_ms: int
     ) -> "asyncio.Future[AppendOutcome]":
-        """Keep the order of what is produced to a partition that its coordinator is still to create."""
+        """Keep the order of batches for a partition that its coordinator has not created yet."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[AppendOutcome] = loop.create_future()
-        # One batch may always wait, or a large one could never be the first.
+        # One batch may always wait; otherwise a large one could never be the first.
         if self._unborn and self._unborn_bytes + len(records) > _UNBORN_BYTES_MAX:
             answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
             return answer
@@ -206,7 +206,7 @@ class PartitionAppends:
 def _as_stored(
     config: LogConfig, records: memoryview, header: BatchHeader, now_ms: int, limit: int | None = None
 ) -> Steps[tuple[memoryview, BatchHeader]]:
-    """``log_admission.checked``; the writer stamps the batch."""
+    """See ``log_admission.checked``; the writer sets the append time."""
     batch, header = yield from checked(config, records, header, now_ms, limit)
     return memoryview(batch), header
 

@@ -16,5 +16,5 @@ _COORDINATOR_AWAY: Final = frozenset(
 
 
 def client_error(code: ErrorCode, message: str | None, instead: ErrorCode) -> KafkaError:
-    """A coordinator's error for a client; ``instead`` is one that makes it try again."""
+    """A coordinator's error for a client; ``instead`` is a retriable one."""
     return KafkaError(instead if code in _COORDINATOR_AWAY else code, message)

@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 _KNOWN_TIMEOUT_S: Final = 5.0
 
 _KEPT_TIMEOUT_S: Final = 1.0
-"""Writing what this broker has committed into its cache takes milliseconds."""
+"""Writing this broker's own commits into its cache takes milliseconds."""
 
 
 class DisklessPartition:
-    """One partition behind the interface of all partitions.
+    """One diskless partition behind the common interface of partitions.
 
-    Every broker may serve it: a leader epoch in a request is not checked, for the order of a diskless
-    partition does not depend on who leads it. Batches carry leader epoch 0 for ever.
+    Every broker may serve it: leader epochs in requests are not checked, because the order of a diskless
+    partition does not depend on its leader. Batches always have leader epoch 0.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class DisklessPartition:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of batches that wait until the partition is known."""
+        """Bytes of batches that wait until the partition is known."""
         return self._appends.waiting_bytes
 
     @property
     def config(self) -> LogConfig:
-        """The topic's own; that of the cached log has other bounds."""
+        """The topic's own config; the cached log has other limits."""
         return self._appends.config
 
     @config.setter
@@ -93,7 +93,7 @@ class DisklessPartition:
 
     @property
     def leader_epoch(self) -> int:
-        """The partition's epoch in the metadata, which clients compare with what they know."""
+        """The partition's epoch in the metadata, which clients compare with their own."""
         return self.leader_epoch_in_metadata
 
     @property
@@ -145,8 +145,9 @@ class DisklessPartition:
         aborted: Sequence[AbortedTransaction] = (),
         readable_end: int | None = None,
     ) -> ReadOutcome:
-        """``readable_end``: where the cache ends, for reads that it answers. At the tail, what is committed
-        beyond comes in a moment, and a consumer is not shown a high watermark that it cannot read up to."""
+        """``readable_end``: the end of the cache, for reads that it answers. At the tail, committed records
+        beyond it arrive in a moment, and a consumer does not get a high watermark that it cannot read up to.
+        """
         cache = self.cache
         high_watermark = cache.high_watermark
         if readable_end is not None and cache.is_at_tail:
@@ -211,7 +212,7 @@ class DisklessPartition:
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     async def _read_when_kept(self, request: ReadRequest) -> ReadOutcome:
-        """Its producer may have been answered: what is on its way into the cache can be read."""
+        """Its producer may have its answer already: records that are being cached must be readable."""
         if not await self.cache.until_kept(request.offset, _KEPT_TIMEOUT_S) and self.cache.is_promised:
             return self._known(readable_end=self.cache.local_end_offset)
         answer = self.read(request)
@@ -237,7 +238,7 @@ class DisklessPartition:
         if outcome.error is ErrorCode.none:
             self._traffic.read(outcome.size_bytes, request.reader_rack)
             return outcome
-        # Perhaps the records were deleted meanwhile: the coordinator knows.
+        # The records may have been deleted meanwhile: ask the coordinator.
         resolved = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
         deleted = resolved.failure is not None and resolved.failure.code is ErrorCode.offset_out_of_range
         self._meters.errors.value += not deleted

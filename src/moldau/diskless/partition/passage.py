@@ -29,7 +29,7 @@ IDLE_S: Final = 120.0
 
 
 class _NoReplica:
-    """The place of a partition that is not here: nothing is waited for, nothing is closed."""
+    """Stands for a partition without a local replica: nothing waits, nothing is closed."""
 
     is_closed = False
     is_known = True
@@ -41,7 +41,7 @@ class _NoReplica:
 class DisklessPassage:
     """Implements :class:`moldau.replication.partition.Partition`.
 
-    A partition that its coordinator does not have yet is refused by that; producers try again.
+    A partition that its coordinator does not have yet is refused by the coordinator; producers retry.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ class RemoteRecords(Protocol):
     def read(self, request: ReadRequest, known: ReadOutcome) -> Awaitable[ReadOutcome]:
         """Complete ``known`` with batches from the wanted offset on.
 
-        Never raises: UNKNOWN_SERVER_ERROR when remote storage fails or has nothing there, no records when it
+        Never raises: UNKNOWN_SERVER_ERROR when remote storage fails or lacks the offset, no records when it
         takes too long.
         """
         ...

@@ -28,7 +28,7 @@ class BatchWriter(Protocol):
         timestamp_type: int = 0,
         request_id: int = 0,
     ) -> AppendAnswer:
-        """Take a validated batch (copied before this returns); its outcome when that is known.
+        """Append a validated batch (copied before this returns); returns its outcome when that is known.
 
         Batches of a partition are committed in the order of these calls.
         """
@@ -43,12 +43,12 @@ class RecordDeleter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionServices:
-    """The way of a partition's records into the WAL and back."""
+    """The services that carry a partition's records into the WAL and back."""
 
     writer: BatchWriter
     deleter: RecordDeleter
     cold_reads: ColdReads
-    """Reads of what is not in a local cache."""
+    """Reads of records that are not in a local cache."""
     lookup: WalOffsetLookup
     """Offsets by timestamp."""
     opening: FairLane

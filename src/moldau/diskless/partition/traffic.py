@@ -1,4 +1,4 @@
-"""Kafka's own meters of a topic's traffic, as diskless partitions feed them."""
+"""Kafka's own meters of a topic's traffic, for diskless partitions."""
 
 from collections.abc import Callable
 

@@ -1,1 +1,1 @@
-"""Reading what no local segment holds: from objects, within budgets."""
+"""Reads of records that no local segment contains: from objects, within budgets."""

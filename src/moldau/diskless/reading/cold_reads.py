@@ -1,8 +1,8 @@
-"""Reads of offsets that no local segment holds: from objects, with budgets of their own.
+"""Reads of offsets that no local segment contains: from objects, with budgets of their own.
 
-The reads of one Fetch request come in one turn of the loop; they share one question to the coordinator and
-one ranged request for each object. What the coordinator told is kept for the reads that follow, for less
-time than a deleted object stays, so that a coordinate always dies before its object.
+The reads of one Fetch request come in one turn of the event loop; they share one request to the coordinator
+and one ranged request per object. The coordinator's answer is cached for later reads, for less time than a
+deleted object is kept, so that a coordinate always expires before its object.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class ColdReadSettings:
 
     budget_bytes: int = 64 * 1024**2
     look_ahead_bytes: int = 8 * 1024**2
-    """For how many bytes the coordinator is asked at a time."""
+    """Number of bytes for which coordinates are requested at a time."""
     coordinate_lifetime_ms: int = 10_000
     """How long its answer is used; must be less than the grace period of deleted objects."""
     timeout_ms: int = 20_000
@@ -46,20 +46,20 @@ class ColdReadSettings:
 
 @dataclass(frozen=True, slots=True)
 class ColdOutcome:
-    """Batches from the one that holds the asked offset on; none when it is at the high watermark."""
+    """Batches from the one that contains the requested offset on; none when it is at the high watermark."""
 
     batches: Sequence[tuple[BatchCoordinate, memoryview]] = ()
     """Not yet finished."""
     failure: KafkaError | None = None
     moved_to_tier: bool = False
-    """The offset has left the WAL: a failure here, and to be read from remote storage."""
+    """The offset has left the WAL: an error here; it must be read from remote storage."""
 
     def before(self, offset: int) -> "ColdOutcome":
         """A copy without the batches from ``offset`` on."""
         return replace(self, batches=[each for each in self.batches if each[0].base_offset < offset])
 
     def finished(self) -> memoryview:
-        """As consumers see them. Raises :class:`CorruptRecordError`."""
+        """In the form for consumers. Raises :class:`CorruptRecordError`."""
         return finish_batches(self.batches)
 
 
@@ -75,7 +75,7 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """Coordinates behind those that were read."""
+    """Cached coordinates after those that were read."""
 
     next_offset: int
     coordinates: Sequence[BatchCoordinate]
@@ -103,7 +103,7 @@ class ColdReads:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def in_hand(self) -> Mapping[str, int]:
-        """As the writer's."""
+        """Resources in use; see the writer's."""
         return {
             "cold reads asked": len(self._asked),
             "cold reads": len(self._tasks),
@@ -113,8 +113,8 @@ class ColdReads:
     def read(self, cache: PartitionCache, offset: int, max_bytes: int) -> "asyncio.Future[ColdOutcome]":
         """Batches from ``offset`` on: at least one if there is any, else at most ``max_bytes``.
 
-        A failure is a ``KafkaError`` in the outcome: OFFSET_OUT_OF_RANGE outside of what is committed,
-        KAFKA_STORAGE_ERROR when the object store or the coordinator do not answer.
+        A failure is a ``KafkaError`` in the outcome: OFFSET_OUT_OF_RANGE outside the committed range,
+        KAFKA_STORAGE_ERROR when the object store or the coordinator does not answer.
         """
         loop = asyncio.get_running_loop()
         ask = _Ask(cache, offset, max_bytes, loop.create_future())
@@ -168,7 +168,7 @@ class ColdReads:
             _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
 
     async def _try_again(self, asked: list[_Ask]) -> int:
-        """Until all are answered, or a few times; how many requests that took."""
+        """Repeat until all are answered, or a few times; returns the number of requests."""
         gets = 0
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -180,7 +180,7 @@ class ColdReads:
         return gets
 
     async def _resolve(self, asked: list[_Ask]) -> list[tuple[_Ask, Sequence[BatchCoordinate]]]:
-        """Where the batches of each read lie; asks that need no bytes are answered."""
+        """Find the batches of each read; reads that need no bytes are answered."""
         lots: list[tuple[_Ask, Sequence[BatchCoordinate]]] = []
         unknown: list[_Ask] = []
         for ask in asked:
@@ -204,7 +204,7 @@ class ColdReads:
         return lots
 
     def _has_batches(self, ask: _Ask, found: FoundPartition) -> bool:
-        """Take note of the offsets; an ask that gets no batches is answered."""
+        """Process the offsets; a read without batches is answered."""
         if found.high_watermark >= 0:
             ask.cache.learn(
                 log_start_offset=found.log_start_offset,
@@ -234,11 +234,11 @@ class ColdReads:
         remembered = self._remembered.pop(ask.cache.key, None)
         if remembered is None or remembered.next_offset != ask.offset or ask.failure is not None:
             return ()
-        # In-flight time counts too: the object must outlive the request that is about to be made.
+        # The time in flight counts too: the object must exist until the next request.
         return remembered.coordinates if asyncio.get_running_loop().time() < remembered.dies_at_s else ()
 
     def _take(self, ask: _Ask, coordinates: Sequence[BatchCoordinate]) -> Sequence[BatchCoordinate]:
-        """As many coordinates as the read wants; the rest is for the next one."""
+        """As many coordinates as the read needs; the rest is for the next one."""
         size_bytes, count = 0, 0
         for coordinate in coordinates:
             size_bytes += coordinate.size_bytes
@@ -266,7 +266,7 @@ class ColdReads:
             if isinstance(error, ObjectNotFoundError):
                 self._meters.lost_objects.value += 1
             else:
-                # The storage has retried by itself already; the consumer will come again.
+                # The storage has retried already; the consumer will repeat its fetch.
                 _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, str(error))))
 
         if not lots:

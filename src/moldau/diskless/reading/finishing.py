@@ -1,7 +1,7 @@
-"""From a batch as it was uploaded to the batch that consumers see.
+"""Converts an uploaded batch to the batch for consumers.
 
-The coordinator's decisions (base offset, append time) are written into a copy. Offset and epoch lie outside
-the checksum; the append time does not, so that the checksum is verified first and then made anew.
+The coordinator's decisions (base offset, append time) are written into a copy. Offset and epoch are not
+covered by the checksum; the append time is, so the checksum is verified first and then computed again.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from moldau.records.batch import check_batch, set_base_offset_and_epoch, set_log
 from moldau.records.errors import CorruptRecordError
 
 LEADER_EPOCH: Final = 0
-"""Of every diskless batch: their order has one source for ever, the coordinator."""
+"""Leader epoch of every diskless batch: the coordinator alone determines the order."""
 
 
 def finish_batch(buffer: bytearray | memoryview, position: int, coordinate: BatchCoordinate) -> None:
@@ -34,7 +34,7 @@ def finish_batch(buffer: bytearray | memoryview, position: int, coordinate: Batc
 
 
 def finish_batches(batches: Sequence[tuple[BatchCoordinate, memoryview]]) -> memoryview:
-    """A finished copy of batches, one behind the other; raises as :func:`finish_batch`."""
+    """A finished copy of adjacent batches; raises like :func:`finish_batch`."""
     copy = bytearray(sum(len(view) for _, view in batches))
     position = 0
     for coordinate, view in batches:

@@ -1,4 +1,4 @@
-"""Which bytes of which objects a set of batches needs, and their fetching within a budget."""
+"""Computes the byte ranges of objects that a set of batches needs, and fetches them within a budget."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.runtime import UnexpectedErrors
 
 DEFAULT_GAP_BYTES = 8 * 1024 * 1024
-"""As large as an object usually is: a request costs more than the bytes that are read for nothing."""
+"""The usual size of an object: a request costs more than the unneeded bytes."""
 
 
 class WrittenObjects(Protocol):
     """Objects that this broker wrote a moment ago and still has in memory."""
 
     def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """Bytes of such an object, not to be changed; ``None`` when it is not in memory."""
+        """Bytes of such an object, read-only; ``None`` when it is not in memory."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """One ranged request and the batches that lie in its range (positions in the planned list)."""
+    """One ranged request and its batches (positions in the planned list)."""
 
     object_key: str
     start: int
@@ -36,9 +36,9 @@ class PlannedRead:
 def plan_reads(
     coordinates: Sequence[BatchCoordinate], max_gap_bytes: int = DEFAULT_GAP_BYTES
 ) -> list[PlannedRead]:
-    """Requests that cover all of ``coordinates``, in the order in which their objects are first named.
+    """Requests that cover all of ``coordinates``, in the order in which their objects first appear.
 
-    Ranges of one object become one request unless more than ``max_gap_bytes`` lie between them.
+    Ranges of one object become one request unless more than ``max_gap_bytes`` are between them.
     """
     by_object: dict[str, list[int]] = {}
     for position, coordinate in enumerate(coordinates):
@@ -60,7 +60,7 @@ def plan_reads(
 
 
 class ObjectReads:
-    """Fetches ranges of objects, never more than the budget at once; what is in memory is not fetched."""
+    """Fetches ranges of objects within the budget; bytes in memory are not fetched."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ObjectReads:
 
     @property
     def taken_bytes(self) -> int:
-        """Of the budget."""
+        """Used bytes of the budget."""
         return self._budget.taken_bytes
 
     def in_memory(self, read: PlannedRead) -> memoryview | None:
@@ -101,7 +101,7 @@ class ObjectReads:
                 self._meters.get_errors.value += 1
                 raise
             except Exception as error:
-                # Whoever waits for the bytes knows what to do when a store fails.
+                # The caller handles a failure of the store.
                 self._meters.get_errors.value += 1
                 self._unexpected.report("reading an object", error)
                 raise StorageError(f"{read.object_key}: {error!r}") from error

@@ -49,7 +49,7 @@ class OffsetLister(Protocol):
 
 
 class WalOffsetLookup:
-    """Answers lookups; the latest and earliest offsets are the coordinator's, strictly."""
+    """Answers lookups; the latest and earliest offsets always come from the coordinator."""
 
     def __init__(self, lister: OffsetLister, reads: ObjectReads, machine: Machine) -> None:
         self._lister = lister
@@ -67,7 +67,7 @@ class WalOffsetLookup:
     ) -> FoundOffset:
         """The first record at or after a time, or a special offset. Raises ``KafkaError``.
 
-        ``remote``: what lies below the WAL is looked at too. With ``read_committed``, the partition ends at
+        ``remote``: the part below the WAL is searched, too. With ``read_committed``, the partition ends at
         its last stable offset.
         """
         if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
@@ -91,7 +91,7 @@ class WalOffsetLookup:
                 if read_committed:
                     found = _bounded(found, timestamp_ms, listed.last_stable_offset)
             except ObjectNotFoundError:
-                continue  # its batches were deleted or moved since: ask again
+                continue  # its batches were deleted or moved since: request again
             except StorageError as error:
                 raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
             except CorruptRecordError as error:
@@ -127,7 +127,7 @@ class WalOffsetLookup:
 
     @staticmethod
     async def _earliest_local(cache: PartitionCache) -> FoundOffset:
-        """This replica's own: where its cache begins."""
+        """This replica's own: the start of its cache."""
         if not await cache.until_known(_KNOWN_TIMEOUT_S):
             raise KafkaError(ErrorCode.leader_not_available)
         start = cache.local_start_offset if cache.is_usable else cache.high_watermark
@@ -141,7 +141,7 @@ class WalOffsetLookup:
     async def _behind(
         self, cache: PartitionCache, offset: int, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
-        """The record lies below the log start inside its batch: search from ``offset`` on."""
+        """The record is below the log start inside its batch: search from ``offset`` on."""
         while timestamp_ms >= 0:
             found = await self._batches(cache, offset)
             for coordinate in found.batches:
@@ -157,7 +157,7 @@ class WalOffsetLookup:
     async def _latest_behind(
         self, cache: PartitionCache, batch: BatchCoordinate, found: FoundOffset, lookup: RecordLookup
     ) -> FoundOffset:
-        """``found`` is the latest record that is left of a batch; one behind the batch may be later."""
+        """``found`` is the latest remaining record of a batch; a later batch may have a later one."""
         log_start, offset = 0, batch.last_offset + 1
         latest: BatchCoordinate | None = None
         while found.timestamp_ms < batch.max_timestamp_ms:

@@ -54,7 +54,7 @@ class ColdReadMeters(ReadMeters):
 
 
 class FetchMeters:
-    """Where the reads of Fetch requests were answered from."""
+    """Counts the sources from which reads of Fetch requests were answered."""
 
     def __init__(self, meters: Meters) -> None:
         scope = meters.scoped("moldau.diskless", "Fetch")

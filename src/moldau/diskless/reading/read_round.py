@@ -1,7 +1,7 @@
 """One round of reading batches of several partitions from objects.
 
-Ranges are fetched side by side; a partition is given its batches in order, as far as they have come, so
-that a slow object holds up only those who need it. An object that fails ends the round for them alone.
+Ranges are fetched in parallel; a partition gets its batches in order as they arrive, so a slow object delays
+only the partitions that need it. A failed object ends the round for them only.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class ReadRound:
         return self._lots[number].is_over
 
     async def run(self) -> None:
-        """Returns when every lot is over; raises nothing but what the callbacks raise."""
+        """Returns when every lot is over; raises only errors of the callbacks."""
         away: list[PlannedRead] = []
         for read in self.plan:
             view = self._reads.in_memory(read)
@@ -104,7 +104,7 @@ class ReadRound:
             self._let_go(touched)
 
     def _let_go(self, numbers: dict[int, None]) -> None:
-        """Copy the batches that wait, so that they do not keep larger buffers in memory."""
+        """Copy the waiting batches, so that they do not keep larger buffers in memory."""
         for number in numbers:
             arrived = self._lots[number].arrived
             for position, view in arrived.items():
@@ -128,6 +128,6 @@ class ReadRound:
             self._fail(number, error)
 
     def give_up(self, number: int) -> None:
-        """The caller wants no more of a lot."""
+        """Cancel a lot."""
         self._lots[number].is_over = True
         self._lots[number].arrived.clear()

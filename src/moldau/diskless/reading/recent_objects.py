@@ -1,4 +1,4 @@
-"""Objects that this broker wrote a moment ago: its cacher reads them here and never asks the store."""
+"""Objects that this broker wrote recently: its cacher reads them here and does not use the store."""
 
 from collections.abc import Callable
 
@@ -8,15 +8,16 @@ __all__ = ["RecentObjects"]
 
 
 class RecentObjects:
-    """Bytes of objects by key, at most ``max_bytes``; the oldest go first, whether they were read or not.
+    """Bytes of objects by key, at most ``max_bytes``; the oldest are removed first, whether they were read or
+    not.
 
-    The cacher reads them in this order, so that what it still needs is what stays the longest. Those that
-    are not committed yet stay, even beyond the bound: nobody could have read them, and the writer bounds
-    them. Views that were handed out stay valid for as long as they are held.
+    The cacher reads them in this order, so the objects that it still needs are kept longest. Uncommitted ones
+    are kept even beyond the bound: they are not readable yet, and the writer bounds them. Returned views stay
+    valid while they are held.
     """
 
     def __init__(self, max_bytes: int, on_evicted: Callable[[Arena], None] = lambda arena: None) -> None:
-        """``on_evicted`` is given the memory of an object that was dropped."""
+        """``on_evicted`` gets the memory of a dropped object."""
         self._max_bytes = max_bytes
         self._on_evicted = on_evicted
         self._objects: dict[str, tuple[Arena, int]] = {}
@@ -26,7 +27,7 @@ class RecentObjects:
         self.misses = 0
 
     def put(self, key: str, arena: Arena, size_bytes: int, *, is_committed: bool = True) -> None:
-        """Keep the first ``size_bytes`` bytes of ``arena``; what it holds in memory is the whole arena."""
+        """Keep the first ``size_bytes`` bytes of ``arena``; the whole arena stays in memory."""
         self.discard(key)
         self._objects[key] = (arena, size_bytes)
         self.size_bytes += len(arena)
@@ -35,7 +36,7 @@ class RecentObjects:
         self._make_room()
 
     def committed(self, key: str) -> None:
-        """The object's outcome is known: from now on it may go."""
+        """The object's outcome is known: it may be dropped from now on."""
         self._uncommitted.discard(key)
         self._make_room()
 
@@ -56,12 +57,14 @@ class RecentObjects:
         return memoryview(found[0])[offset : offset + size_bytes].toreadonly()
 
     def writable(self, key: str) -> memoryview | None:
-        """All of an object, to be finished in place: offsets and epochs, which no reader here goes by."""
+        """A writable view of an object, to be finished in place: offsets and epochs, which readers here do
+        not use.
+        """
         found = self._objects.get(key)
         return None if found is None else memoryview(found[0])[: found[1]]
 
     def discard(self, key: str) -> None:
-        """Forget an object; fine when it is not there."""
+        """Drop an object; harmless when it is not there."""
         if key in self._objects:
             self._drop(key)
 

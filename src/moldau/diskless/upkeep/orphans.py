@@ -1,4 +1,4 @@
-"""Finds objects that no coordinator knows, and removes them when nothing can bring them back (KIP-1164).
+"""Finds objects that no coordinator knows, and removes them when they can never be committed (KIP-1164).
 
 An object is an orphan when all of this holds:
 
@@ -8,7 +8,7 @@ An object is an orphan when all of this holds:
 3. after that, every coordinator has *logged* it closed, and still does not know it: a commit that was on its
    way meanwhile has either arrived, and then it is known, or is refused for ever.
 
-A coordinator that cannot be asked saves everything that would have to be asked.
+When a coordinator does not answer, the objects that depend on its answer are kept.
 """
 
 import logging
@@ -29,7 +29,7 @@ _REPORTED_MAX: Final = 1_000
 
 
 class FileWitness(Protocol):
-    """Every coordinator of the cluster, as a witness of what it knows of files."""
+    """Asks every coordinator of the cluster about files."""
 
     async def describe_files(
         self, coordinator_id: int, object_keys: Sequence[str]
@@ -40,13 +40,13 @@ class FileWitness(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OrphanSettings:
-    """When an object is old enough, and how much a scan looks at."""
+    """The minimum age of orphans, and the size of a scan."""
 
     max_commit_age_ms: int
     clock_skew_ms: int
     grace_ms: int
     max_objects: int = 100_000
-    """Listed in one scan; the next one goes on behind them."""
+    """Objects listed in one scan; the next one continues after them."""
     prefix: str = WAL_PREFIX
 
     @property
@@ -59,22 +59,22 @@ class OrphanReport:
     """The findings of a scan."""
 
     listed: int = 0
-    """Objects looked at."""
+    """Objects in the listing."""
     old: int = 0
-    """Of these, old enough."""
+    """Number of these that are old enough."""
     foreign: int = 0
-    """With names that no broker gives: never touched."""
+    """Objects with names that no broker creates: never touched."""
     known: int = 0
-    """Old, and known to a coordinator."""
+    """Old objects that a coordinator knows."""
     orphans: int = 0
     orphan_bytes: int = 0
     deleted: int = 0
     unanswered: int = 0
-    """Old objects about which some coordinator could not be asked."""
+    """Old objects about which a coordinator did not answer."""
     examples: list[str] = field(default_factory=list)
     """Keys of orphans, a bounded number of them."""
     is_complete: bool = True
-    """Whether all objects were looked at."""
+    """Whether all objects were scanned."""
 
 
 class OrphanScan:
@@ -89,7 +89,7 @@ class OrphanScan:
         settings: OrphanSettings,
         meters: Meters,
     ) -> None:
-        """``coordinator_ids``: every coordinator of the cluster, whoever leads it."""
+        """``coordinator_ids``: every coordinator of the cluster, wherever it is led."""
         self._storage = storage
         self._witness = witness
         self._coordinator_ids = coordinator_ids
@@ -107,7 +107,7 @@ class OrphanScan:
         report = OrphanReport()
         coordinator_ids = list(self._coordinator_ids())
         if not coordinator_ids:
-            # No metadata partitions, no witness: then nothing may be judged.
+            # Without metadata partitions there is no coordinator to ask: nothing may be deleted.
             return report
         for folder in wal_folders(self.settings.prefix):
             if not await self._scan_folder(folder, self._before_ms(), coordinator_ids, report, dry_run):
@@ -122,7 +122,7 @@ class OrphanScan:
         return report
 
     async def run_folder(self, folder: str, *, dry_run: bool) -> OrphanReport:
-        """Scan one of :func:`wal_folders`; several may be scanned at once."""
+        """Scan one of :func:`wal_folders`; several may be scanned in parallel."""
         report = OrphanReport()
         coordinator_ids = list(self._coordinator_ids())
         if coordinator_ids:
@@ -160,7 +160,7 @@ class OrphanScan:
             last = page[-1].key if page else ""
             parsed = parse_object_key(last)
             if parsed is not None and parsed.created_ms >= before_ms:
-                break  # in order of time: what follows is younger still
+                break  # in order of time: the following ones are younger
             if report.listed >= self.settings.max_objects:
                 self._resume_after[folder] = last
                 break

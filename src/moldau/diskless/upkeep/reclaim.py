@@ -1,8 +1,8 @@
-"""Deletes the objects that nobody needs any more, and hands files on to their next owners (KIP-1164).
+"""Deletes unused objects, and hands files over to their next owners (KIP-1164).
 
-Whether a file is needed is decided and logged by its coordinators; here it is only carried out. There is
-nothing to remember: what is to be done is asked anew in each pass, so a new leader goes on where the old
-one was, and whatever fails is tried again for ever.
+Coordinators decide and log whether a file is in use; this module carries the decisions out. It keeps no
+state: each pass requests the pending work again, so a new leader continues where the old one stopped, and
+failures are retried for ever.
 """
 
 import logging
@@ -23,7 +23,7 @@ _ROUNDS_A_PASS: Final = 10
 
 
 class FileKeeper(Protocol):
-    """The coordinators led here, as far as the life of files goes."""
+    """The files of the coordinators led here."""
 
     @property
     def coordinator_ids(self) -> list[int]: ...
@@ -67,7 +67,9 @@ class FileReclaimer:
         grace_ms: int,
         meters: Meters,
     ) -> None:
-        """``grace_ms``: how long an object stays after its last batch went; reads may be under way."""
+        """``grace_ms``: how long an object is kept after its last batch was removed; reads may be in
+        progress.
+        """
         self._keeper = keeper
         self._taker = taker
         self._storage = storage
@@ -106,7 +108,7 @@ class FileReclaimer:
             keys = self._not_released(coordinator_id, [file.object_key for file in listed])
             if not keys:
                 break
-            # First the objects: a file that is released is known to nobody but the orphan scan.
+            # First the objects: after its release only the orphan scan would find a file.
             await self._storage.delete(keys)
             await self._release(coordinator_id, keys)
             wanted = set(keys)
@@ -136,7 +138,7 @@ class FileReclaimer:
                 continue
             handed_over.append(key)
         if handed_over:
-            # Only now: had the next owner not logged it, nobody would own the file.
+            # Only after the next owner has logged it; otherwise the file would have no owner.
             await self._release(coordinator_id, handed_over)
             self._handed_over.value += len(handed_over)
         return len(handed_over)
@@ -146,7 +148,7 @@ class FileReclaimer:
         self._released.setdefault(coordinator_id, set()).update(keys)
 
     def _not_released(self, coordinator_id: int, listed: list[str]) -> list[str]:
-        """Leave out released files. The list is from the store, which is a moment behind the log."""
+        """Leave out released files. The list is from the store, which is slightly behind the log."""
         released = self._released.get(coordinator_id)
         if not released:
             return listed

@@ -1,4 +1,4 @@
-"""Work that comes again and again in the background, and never ends because it once failed."""
+"""Work that is repeated in the background, and does not end when it fails."""
 
 import asyncio
 import logging
@@ -32,13 +32,13 @@ class Repeating:
         self._nudged = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.failures = 0
-        """In a row."""
+        """Number of consecutive failures."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     def nudge(self) -> None:
-        """There is something to do."""
+        """There is new work."""
         self._nudged.set()
 
     async def stop(self) -> None:
@@ -73,10 +73,10 @@ class Repeating:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether the error belongs to every start: it is told only when it lasts."""
+    """Whether the error is usual at a start: it is logged only when it lasts."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.coordinator_load_in_progress
 
 
 def _is_bug(error: Exception) -> bool:
-    """Whether the stack is worth its lines: not for what stores and coordinators say about themselves."""
+    """Whether to log the stack: not for errors of stores and coordinators."""
     return isinstance(error, AssertionError | TypeError | AttributeError | LookupError)

@@ -1,6 +1,6 @@
-"""Keeps the coordinators led here small: retention of topics, snapshots, and what may be forgotten.
+"""Upkeep of the coordinators led here: retention of topics, snapshots, and removal of old entries.
 
-Each pass is bounded by the coordinator; here the passes are driven and spread in time, and repeated while
+The coordinator bounds each pass; this module runs the passes, spreads them in time, and repeats them while
 they delete something.
 """
 
@@ -27,7 +27,7 @@ class UpkeptCoordinators(Protocol):
 
     @property
     def standby_ids(self) -> list[int]:
-        """Coordinators that others lead and whose state is kept here."""
+        """Coordinators that other brokers lead and whose state is materialised here."""
         ...
 
     def is_active(self, coordinator_id: int) -> bool: ...
@@ -54,7 +54,7 @@ class CoordinatorUpkeep:
         *,
         snapshot_records: int,
     ) -> None:
-        """``policies``: those of a coordinator's partitions, as the topics' configurations say now."""
+        """``policies``: the retention of a coordinator's partitions, by the current topic configs."""
         self._coordinators = coordinators
         self._policies = policies
         self._snapshot_records = snapshot_records
@@ -80,7 +80,7 @@ class CoordinatorUpkeep:
             try:
                 deleted = await self._coordinators.apply_retention(coordinator_id, policies)
             except KafkaError as error:
-                # It has moved away, or is being loaded: its next leader, or the next round, does it.
+                # It has moved away, or is loading: its next leader, or the next round, does it.
                 logger.info("retention at coordinator %d ends early: %s", coordinator_id, error)
                 return
             moved = {
@@ -93,13 +93,13 @@ class CoordinatorUpkeep:
             await asyncio.sleep(0)
 
     async def tidy(self) -> None:
-        """Snapshots where the log has grown enough, and forgetting what is too old to matter."""
+        """Take snapshots where the log has grown enough, and remove outdated entries."""
         for coordinator_id in self._active():
             try:
                 await self._coordinators.forget_old(coordinator_id)
             except KafkaError as error:
                 logger.info("coordinator %d is not tidied now: %s", coordinator_id, error)
-        # Each replica takes snapshots of its own (KIP-630) and shortens its own log.
+        # Each replica takes its own snapshots (KIP-630) and shortens its own log.
         for coordinator_id in (*self._active(), *self._coordinators.standby_ids):
             try:
                 if self._coordinators.records_since_snapshot(coordinator_id) >= self._snapshot_records:

@@ -1,15 +1,15 @@
-"""Finds files whose owner never learnt of them, and gives them to a coordinator that did.
+"""Finds files whose owner does not know them, and assigns them to a coordinator that does.
 
 A file with batches of several coordinators is committed at each of them in turn, and the first in its list
-owns it. When its broker dies in between, or the owner refuses its share, some coordinators know the file
-and nobody owns it: without an owner it would never be freed. Such a file is adopted, by the lowest of the
-coordinators that know it, once that one needs it no more, and when all of this holds:
+owns it. When its broker crashes in between, or the owner refuses its part, some coordinators know the file
+but none owns it, and it would never be freed. Such a file is adopted, by the lowest of the coordinators that
+know it, once that one no longer needs it, and when all of this holds:
 
 1. it was begun longer ago than the max commit age and the clocks' skew;
 2. every coordinator of the cluster was asked, and none owns it;
 3. those that do not know it have logged it closed, so that none of them ever will.
 
-From then on it goes the way of every file: handed on to the others that know it, and freed by the last.
+From then on it is treated like every file: handed over to the others that know it, and freed by the last.
 """
 
 import logging
@@ -28,7 +28,7 @@ _FILES_A_SCAN: Final = 10_000
 
 
 class StrayKeeper(Protocol):
-    """The coordinators led here, as far as files that they do not own go."""
+    """The files of others that the coordinators led here know."""
 
     @property
     def coordinator_ids(self) -> list[int]: ...
@@ -43,7 +43,7 @@ class StrayKeeper(Protocol):
 
 
 class StrayScan:
-    """Looks at a bounded number of files at a time, and goes on behind them the next time."""
+    """Scans a bounded number of files at a time, and continues after them the next time."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class StrayScan:
         self._resume_from_ms: dict[int, int] = {}
 
     async def run(self) -> int:
-        """One bounded scan over the coordinators led here; the number of files adopted."""
+        """One bounded scan over the coordinators led here; returns the number of adopted files."""
         adopted = 0
         for coordinator_id in self._keeper.coordinator_ids:
             try:
@@ -79,7 +79,8 @@ class StrayScan:
             coordinator_id, before_ms, _FILES_A_SCAN, unused_from_ms=from_ms
         )
         if len(listed) == _FILES_A_SCAN:
-            # One more millisecond: were all of them unused since the same one, it would stay there for ever.
+            # One more millisecond: if all of them were unused since the same time, the scan would not
+            # advance.
             last_ms = listed[-1].free_since_ms
             self._resume_from_ms[coordinator_id] = last_ms + (last_ms == from_ms)
         files: dict[str, tuple[int, int]] = {}
@@ -97,9 +98,9 @@ class StrayScan:
         return adopted
 
     async def _without_owner(self, adopter_id: int, keys: Sequence[str]) -> dict[str, list[int]]:
-        """Keys that nobody owns and that are this coordinator's to adopt, with the others that know them."""
+        """Keys without an owner that this coordinator must adopt, with the others that know them."""
         knowing: dict[str, list[int]] = {key: [] for key in keys}
-        # Itself last: what another hands over meanwhile is owned by one of them, and seen.
+        # Itself last: a file that another hands over meanwhile is then owned by one of them, and seen.
         others = [found for found in self._coordinator_ids() if found != adopter_id]
         for coordinator_id in (*others, adopter_id):
             if not knowing:

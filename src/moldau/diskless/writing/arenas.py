@@ -1,4 +1,4 @@
-"""Memory for WAL objects, used again: pages touched for the first time cost more than the copy into them."""
+"""Reusable memory for WAL objects: pages touched for the first time cost more than the copy into them."""
 
 import mmap
 from collections import deque
@@ -11,23 +11,23 @@ Arena: TypeAlias = mmap.mmap | bytearray
 _FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)  # that is Linux's
 
 _SPARE: Final = 2
-"""So many free arenas keep the event loop from making any while others are being made for it."""
+"""Number of free arenas that are kept, so that the event loop never allocates while a worker does."""
 
 
 def new_arena(size_bytes: int) -> mmap.mmap:
-    """Memory whose pages are there already. On Linux the interpreter's lock is not held meanwhile.
+    """Memory with its pages allocated. On Linux the interpreter's lock is released meanwhile.
 
-    It begins on a page, so that files can be written from it past the page cache (``File.fill``).
+    It is aligned to a page, so that files can be written from it past the page cache (``File.fill``).
     """
     return mmap.mmap(-1, size_bytes, flags=_FLAGS)
 
 
 class ArenaPool:
-    """Arenas of one size. An arena goes back to work only when nobody reads it any more.
+    """Arenas of one size. An arena is reused only when no view of it is left.
 
-    Uploads, the cache of recent objects and readers hold views of an arena. One that was given back while
-    a view is alive (a cancelled upload that a library's thread has not let go of, a slow reader) waits
-    aside: were it filled again, that upload would store the new bytes under the old key.
+    Uploads, the cache of recent objects and readers hold views of an arena. One that was released while a
+    view is alive (a cancelled upload that a library's thread still holds, a slow reader) is set aside: if it
+    were filled again, that upload would store the new bytes under the old key.
     """
 
     def __init__(self, arena_size_bytes: int, *, free_max: int = 8) -> None:
@@ -38,14 +38,16 @@ class ArenaPool:
 
     @property
     def is_low(self) -> bool:
-        """Whether those who need arenas will soon make them; one made elsewhere may be released to here."""
+        """Whether callers will soon have to allocate arenas; ones allocated elsewhere may be released to this
+        pool.
+        """
         spare = min(_SPARE, self._free_max)
         if len(self._free) < spare:
             self._look_aside()
         return len(self._free) < spare
 
     def acquire(self, size_bytes: int) -> mmap.mmap:
-        """At least ``size_bytes`` bytes of any content."""
+        """At least ``size_bytes`` bytes of undefined content."""
         if size_bytes > self.arena_size_bytes:
             return new_arena(size_bytes)
         if not self._free:
@@ -53,7 +55,7 @@ class ArenaPool:
         return self._free.pop() if self._free else new_arena(self.arena_size_bytes)
 
     def release(self, arena: Arena) -> None:
-        """Give an arena back, whatever its size; the caller holds no view of it any more."""
+        """Release an arena of any size; the caller holds no view of it any more."""
         if isinstance(arena, bytearray) or len(arena) != self.arena_size_bytes:
             return
         if _is_exported(arena):
@@ -73,9 +75,9 @@ class ArenaPool:
 
 
 def _is_exported(arena: mmap.mmap) -> bool:
-    """Whether a view of the memory is alive: Python refuses to change the size of such a map."""
+    """Whether a view of the memory is alive: Python then refuses to resize the map."""
     try:
         arena.resize(len(arena))
-    except (BufferError, SystemError):  # the latter where no map can be resized: those are not used again
+    except (BufferError, SystemError):  # the latter where no map can be resized: those are not reused
         return True
     return False

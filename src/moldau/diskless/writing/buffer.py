@@ -17,10 +17,12 @@ __all__ = ["BufferedBatch", "BuiltObject", "CloseDecision", "ClosePolicy", "Clos
 T = TypeVar("T")
 
 SMALL_SHARE = 4
-"""An object below this share of an arena gets memory of its own size, so that little data holds little."""
+"""An object below this share of an arena gets memory of its own size, so that little data uses little
+memory.
+"""
 
 STEADY_SHARE = 5
-"""Batches that arrive all the time wait this share of the interval at least, or objects would be small."""
+"""Batches that arrive continuously wait at least this share of the interval, to avoid small objects."""
 
 
 LARGE_SHARE = 4
@@ -40,7 +42,7 @@ class CloseReason(Enum):
 
 
 class CloseDecision(NamedTuple):
-    """Close now for a reason, or look again at a time (None: when something changes)."""
+    """Close now for a reason, or check again at a time (None: when something changes)."""
 
     reason: CloseReason | None
     look_again_ms: float | None = None
@@ -50,19 +52,19 @@ class CloseDecision(NamedTuple):
 class ClosePolicy:
     """When to close a buffer that is not full; times in milliseconds of one monotonic clock.
 
-    A buffer is due ``interval_ms`` after its first batch. It closes before that once nothing has arrived
-    for a while (producers with a bounded number of requests in flight then wait for us) or, when
-    batches arrive all the time, as soon as the budget would allow to go on like this for ever; if an
-    upload slot is free, and the budget of ``puts_per_second`` has a token; 0 turns early closing off.
-    Every object takes a token, so early ones come on top of the interval's only while the bill allows
-    it; but large ones (``LARGE_SHARE``) are free, for a GiB of them is billed little more than one of full
-    objects. While no slot is free nothing is gained by closing: what is due waits and grows.
+    A buffer is due ``interval_ms`` after its first batch. It closes earlier once nothing has arrived for a
+    while (producers with a bounded number of requests in flight are then waiting) or, when batches arrive
+    continuously, as soon as the budget would allow closing at this rate for ever; provided that an upload
+    slot is free, and the budget of ``puts_per_second`` has a token; 0 disables early closing. Every object
+    takes a token, so early objects are added to the interval's only while the bill allows it; but large ones
+    (``LARGE_SHARE``) are free, because a GiB of them costs little more than one of full objects. While no
+    slot is free closing has no advantage: the buffer waits and grows.
 
-    A large one that holds all that is ever under way need not wait for quiet: producers with five requests
-    in flight have sent their five.
+    A large one that contains everything in flight need not wait: producers with five requests in flight have
+    sent their five.
 
-    How long quiet has to last goes by what an object takes to upload: a batch that comes a moment too late
-    waits for an object of its own, and its producer that much longer.
+    The length of the pause depends on the upload time of an object: a batch that arrives slightly too late
+    waits for an object of its own.
     """
 
     interval_ms: float
@@ -82,7 +84,7 @@ class ClosePolicy:
         large: bool = False,
         complete: bool = False,
     ) -> CloseDecision:
-        """``complete``: here is all that is ever under way at a time."""
+        """``complete``: the buffer contains everything that is usually in flight at a time."""
         if not slot_free:
             return CloseDecision(None)
         due_ms = opened_ms + self.interval_ms
@@ -101,13 +103,13 @@ class ClosePolicy:
         return CloseDecision(None, min(due_ms, early_ms))
 
     def closed(self, now_ms: float, *, large: bool = False) -> None:
-        """A buffer was closed, for whatever reason: its object is a PUT."""
+        """A buffer was closed, for any reason: its object is a PUT."""
         self._refill(now_ms)
         if not large:
             self._tokens = max(0.0, self._tokens - 1.0)
 
     def uploaded(self, took_ms: float) -> None:
-        """An object was stored, so long after its buffer was closed."""
+        """An object was stored, this long after its buffer was closed."""
         self._upload_ms += (took_ms - self._upload_ms) / UPLOADS_AVERAGED
 
     @property
@@ -118,7 +120,7 @@ class ClosePolicy:
         self._refill(now_ms)
         if self._tokens >= 1.0:
             return now_ms
-        # A hair later, so that rounding never makes us look again at the very time that we have.
+        # Slightly later, so that rounding never schedules a check at the current time.
         return now_ms + (1.0 - self._tokens) * 1000.0 / self.puts_per_second + 0.01
 
     def _refill(self, now_ms: float) -> None:
@@ -132,7 +134,7 @@ class ClosePolicy:
 
 
 class BufferedBatch(Generic[T]):
-    """A batch on its way: where it lies, what its header says, and whatever the owner ties to it."""
+    """A batch in a buffer: its position, its header, and the owner's data."""
 
     __slots__ = ("byte_offset", "header", "key", "owner", "position", "timestamp_type")
 
@@ -141,9 +143,9 @@ class BufferedBatch(Generic[T]):
     ) -> None:
         self.key = key
         self.position = position
-        """In the buffer, in order of arrival."""
+        """Position in the buffer, in order of arrival."""
         self.byte_offset = -1
-        """In the object, once that is built."""
+        """Position in the object, once that is built."""
         self.header = header
         self.timestamp_type = timestamp_type
         self.owner = owner
@@ -161,11 +163,11 @@ class BuiltObject(Generic[T]):
 
 
 class WalBuffer(Generic[T]):
-    """Takes a copy of each batch at once; sorts them into an object at the end.
+    """Copies each batch at once; arranges them into an object at the end.
 
-    A batch is copied when it arrives (its memory is the network's) and once more when the object is
-    built, into memory that is warm. When the batches came in the object's order, as those of a single
-    partition do, the buffer itself becomes the object.
+    A batch is copied when it arrives (its memory is the network's) and once more when the object is built,
+    into recycled memory. When the batches arrived in the object's order, as those of a single partition do,
+    the buffer itself becomes the object.
     """
 
     __slots__ = ("_arena", "_batches", "_pool", "size_bytes")
@@ -187,7 +189,7 @@ class WalBuffer(Generic[T]):
     def add(
         self, key: PartitionKey, records: memoryview, header: BatchHeader, timestamp_type: int, owner: T
     ) -> BufferedBatch[T]:
-        """Copy one batch in; it must fit, and be all that its header says."""
+        """Copy one batch; it must fit, and match its header."""
         position = self.size_bytes
         end = position + len(records)
         assert end <= len(self._arena)
@@ -199,11 +201,11 @@ class WalBuffer(Generic[T]):
         return batch
 
     def abandon(self) -> None:
-        """Give the memory back; also when :meth:`build` has failed."""
+        """Release the memory; also when :meth:`build` has failed."""
         self._pool.release(self._arena)
 
     def build(self, *, created_ms: int, broker_id: int) -> BuiltObject[T]:
-        """Make the object; the buffer is used up."""
+        """Build the object; the buffer cannot be used any more."""
         by_partition: dict[PartitionKey, list[BufferedBatch[T]]] = {}
         for batch in self._batches:
             run = by_partition.get(batch.key)
@@ -211,7 +213,7 @@ class WalBuffer(Generic[T]):
                 by_partition[batch.key] = [batch]
             else:
                 run.append(batch)
-        # By the number: comparing UUIDs themselves runs Python code each time.
+        # By the number: comparing UUIDs runs Python code each time.
         keys = sorted(by_partition, key=lambda key: (key[0].int, key[1]))
         ordered = [batch for key in keys for batch in by_partition[key]]
         size = self.size_bytes + footer_size_bytes(len(keys), len(ordered))
@@ -225,7 +227,7 @@ class WalBuffer(Generic[T]):
         return BuiltObject(arena, size, [by_partition[key] for key in keys], ordered)
 
     def _arranged(self, ordered: Sequence[BufferedBatch[T]], size: int) -> Arena:
-        """The batches in this order at the begin of an arena with room for ``size`` bytes."""
+        """The batches in this order at the beginning of an arena with room for ``size`` bytes."""
         is_small = size * SMALL_SHARE < self._pool.arena_size_bytes
         in_order = all(left.position < right.position for left, right in pairwise(ordered))
         if in_order and size <= len(self._arena) and not is_small:

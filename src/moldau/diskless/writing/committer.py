@@ -1,11 +1,11 @@
-"""Commits files to one coordinator, strictly in the order in which they were closed.
+"""Commits files to one coordinator, strictly in the order in which their buffers were closed.
 
-Uploads finish in any order; the queue waits for the first file's. One commit is under way at a time: were a
-second sent while the outcome of the first is unknown, batches of one producer could swap places.
+Uploads finish in any order; the queue waits for the first file's. There is one commit at a time: if a second
+were sent while the outcome of the first is unknown, batches of one producer could be reordered.
 
-The driver's contract: a share's batches are answered only after its commit was answered; a commit whose
-outcome is unknown is repeated, by the key of its object, until it is known, whatever the producers'
-time-outs; a file none of whose batches was accepted is reported through ``on_done`` like any other.
+The driver's contract: batches are answered only after their commit was answered; a commit whose outcome is
+unknown is repeated, by the key of its object, until it is known, regardless of the producers' time-outs; a
+file without any accepted batch is reported through ``on_done`` like any other.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committing:
-    """How a broker commits its files, to whichever coordinator."""
+    """Commits of a broker's files to any coordinator."""
 
     broker_id: int
     coordinator: BatchCoordinator
     retries: RetryPolicy
     gaps: SequenceGaps
-    """The producers whose batches were dropped; one for all coordinators."""
+    """The producers whose batches were dropped; shared by all coordinators."""
     entropy: Entropy
     meters: WriterMeters
     unexpected: UnexpectedErrors
     hold: Callable[[WalFile, Batch], bool] = lambda file, batch: False
-    """Take a batch again, for the next object; False when it was held for long enough."""
+    """Add a batch to the next object again; False when it was held for long enough."""
 
 
 class FileCommitQueue:
-    """The shares of one coordinator. ``on_done`` is called once for each share, in order."""
+    """The parts of files for one coordinator. ``on_done`` is called once for each part, in order."""
 
     def __init__(
         self, coordinator_id: int, committing: Committing, on_done: Callable[[FileShare], None]
@@ -66,11 +66,11 @@ class FileCommitQueue:
         self._resumed = asyncio.Event()
 
     def __len__(self) -> int:
-        """Shares that are not done."""
+        """Number of parts that are not done."""
         return len(self._shares)
 
     def push(self, share: FileShare) -> None:
-        """Queue a share of a file whose upload may still go on."""
+        """Queue a part of a file whose upload may be in progress."""
         self._shares.append(share)
         if self._task is None:
             loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ class FileCommitQueue:
         self._resumed.set()
 
     async def stop(self) -> None:
-        """Give up what is queued, outcome unknown."""
+        """Drop the queue; the outcomes are unknown."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -100,7 +100,7 @@ class FileCommitQueue:
 
     async def _commit(self, share: FileShare) -> None:
         if len(share.file.owner_ids) == 1:
-            share.drop_expired()  # nobody else was told of this owner, so it may still be left out
+            share.drop_expired()  # no other coordinator knows this owner, so it may still be left out
         self._note_dropped(share.dropped)
         gaps = self._gaps
         share.follow_dropped = {
@@ -140,7 +140,7 @@ class FileCommitQueue:
             self._gaps.dropped(batch.key, batch.header)
 
     async def _until_known(self, share: FileShare) -> CommitFileResult | KafkaError:
-        """The answer, or the refusal after which nothing of the share is ever committed."""
+        """The answer, or the refusal after which nothing of the part is ever committed."""
         call = share.call(self._broker_id)
         retry = 0
         while True:
@@ -154,7 +154,7 @@ class FileCommitQueue:
             except (OSError, TimeoutError) as error:
                 reason = error
             except asyncio.CancelledError:
-                share.file.is_uncertain = True  # given up: it may be carried out yet
+                share.file.is_uncertain = True  # abandoned: it may still be carried out
                 raise
             share.file.is_uncertain = True
             self._meters.commit_failed()
@@ -165,7 +165,7 @@ class FileCommitQueue:
             retry += 1
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait between two attempts; whether :meth:`go_on` ended it."""
+        """Wait between two attempts; returns whether :meth:`go_on` ended the wait."""
         self._resumed.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -176,16 +176,16 @@ class FileCommitQueue:
 
 
 def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:
-    """Error code for producers. librdkafka takes KAFKA_STORAGE_ERROR for "not persisted" as certain."""
+    """Error code for producers. librdkafka treats KAFKA_STORAGE_ERROR as certain non-persistence."""
     if refusal.code is ErrorCode.invalid_request:
         return ErrorCode.unknown_server_error
     return ErrorCode.request_timed_out if share.file.is_uncertain else ErrorCode.kafka_storage_error
 
 
 def _lost_track(share: FileShare, error: Exception) -> None:
-    """A defect must not leave every later file of a coordinator waiting for ever."""
+    """A defect must not block every later file of a coordinator."""
     share.file.is_uncertain = True
-    share.outcomes = ()  # whatever they are, the cache is not to go by them
+    share.outcomes = ()  # offsets unknown: the cache must not use them
     _answer_all(share, ErrorCode.unknown_server_error, "unexpected error")
 
 

@@ -1,11 +1,11 @@
-"""This broker's own commits go from its memory into its cache, without a request.
+"""Passes this broker's own commits from memory into its cache, without a request.
 
-The driver's contract. When a file's batches have their offsets, and before anybody else can act on it, each
-cache is asked whether it will take its run: it does when it follows the tail, reads nothing just now, and
-ends where the run begins. Such a *promise* keeps everybody else from appending to that cache. A worker thread
-writes the runs of a file, one file of a coordinator after the other; then they are in the cache, and the
-promises are over. Producers are answered meanwhile. A cache that takes no run, or has lost what it ended
-with, finds the same batches at the coordinator, as those of other brokers.
+The driver's contract. When a file's batches have their offsets, and before any other code can react, each
+cache is asked whether it will accept its run: it does when it is at the tail, reads nothing at the moment,
+and ends where the run begins. Such a *promise* prevents other appends to that cache. A worker thread writes
+the runs of a file, one file of a coordinator after the other; then they are in the cache, and the promises
+end. Producers are answered meanwhile. A cache that accepts no run, or has lost its last batches, finds the
+same batches at the coordinator, like those of other brokers.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ __all__ = ["OwnCommits", "OwnRun", "RunTaker"]
 
 
 class OwnRun(NamedTuple):
-    """Batches of a partition that lie one behind the other, in memory that may be changed on the way."""
+    """Adjacent batches of a partition, in memory that may be modified."""
 
     key: PartitionKey
     batches: Sequence[BatchCoordinate]
@@ -34,30 +34,30 @@ class OwnRun(NamedTuple):
 
 
 class RunTaker(Protocol):
-    """The cacher, as far as it takes what nobody had to find for it."""
+    """The cacher's interface for batches that need no FindBatches."""
 
     def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
-        """Whether the partition's cache will take these batches, and from now on others only behind them.
+        """Whether the partition's cache will append these batches, and from now on others only after them.
 
-        True also when there is no such cache. The promise ends with :meth:`over`.
+        Also true when there is no such cache. The promise ends with :meth:`over`.
         """
         ...
 
     def begin(self, run: OwnRun) -> AsideWrite | None:
-        """Begin to append what was promised; ``None`` when there is nothing to write (any more)."""
+        """Begin to append promised batches; ``None`` when there is nothing to write (any more)."""
         ...
 
     def end(self, run: OwnRun, write: AsideWrite) -> None:
-        """It was written: append it."""
+        """The write is done: append the batches."""
         ...
 
     def over(self, run: OwnRun) -> bool:
-        """The promise is over; whether the cache has the batches."""
+        """The promise is over; returns whether the cache has the batches."""
         ...
 
 
 class OwnCommits:
-    """Told of each share of a file that was committed; the file is dropped when nobody needs it here."""
+    """Is called for each committed part of a file; the file is dropped when it is no longer needed here."""
 
     def __init__(
         self, recent: RecentObjects, taker: RunTaker, workers: Workers, unexpected: UnexpectedErrors
@@ -70,9 +70,9 @@ class OwnCommits:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def committed(self, share: FileShare, on_over: Callable[[FileShare], None]) -> None:
-        """Give the share's batches to the caches; ``on_over`` is called when they need its bytes no more."""
+        """Pass the part's batches to the caches; ``on_over`` is called when they no longer need its bytes."""
         runs: list[OwnRun] = []
-        # Should it fail, the cacher finds the batches at the coordinator; the commits behind go on.
+        # If it fails, the cacher finds the batches at the coordinator; the next commits continue.
         with self._unexpected.contained("promising own commits", lambda _: _not_cached(share)):
             self._promise(share, runs)
         if not runs:
@@ -95,7 +95,7 @@ class OwnCommits:
                 first, last = batches[0], batches[-1]
                 run = OwnRun(key, batches, content[first.byte_offset : last.byte_offset + last.size_bytes])
                 is_promised = False
-                # A promise that failed half-way is over, too, or its cache would wait for ever.
+                # A promise that failed half-way must end, too; otherwise its cache would wait for ever.
                 with self._unexpected.contained("promising own commits", partial(self._no_promise, run)):
                     is_promised = self._taker.promise(key, batches)
                 if not is_promised:
@@ -104,7 +104,7 @@ class OwnCommits:
                 runs.append(run)
 
     def finished(self, shares: Sequence[FileShare]) -> None:
-        """All of a file's shares are done."""
+        """All parts of a file are done."""
         if shares and all(share.is_cached or not share.outcomes for share in shares):
             self._recent.discard(shares[0].file.key)
 
@@ -114,7 +114,7 @@ class OwnCommits:
             await asyncio.wait(set(self._tasks.values()))
 
     async def stop(self) -> None:
-        """Cache nothing more than what is being written."""
+        """Cache nothing more after the current write."""
         for waiting in self._waiting.values():
             waiting.clear()
         await self.drain()
@@ -139,7 +139,7 @@ class OwnCommits:
         finally:
             kept = [self._over(run) for run in runs]
             share.is_cached = share.is_cached and all(kept)
-        # Whoever drops the object gives its memory back, of which nobody may hold a view then.
+        # Dropping the object releases its memory, of which no view may be left.
         runs.clear()
         on_over(share)
 
@@ -155,7 +155,7 @@ class OwnCommits:
     async def _keep(self, runs: list[OwnRun]) -> None:
         rest = deque(runs)
         while rest:
-            # Of a log one write at a time.
+            # A log has one write at a time.
             together: dict[PartitionKey, OwnRun] = {}
             while rest and rest[0].key not in together:
                 run = rest.popleft()
@@ -186,7 +186,7 @@ def _write_all(writes: list[AsideWrite]) -> None:
 def _runs(
     object_key: str, pairs: Iterator[tuple[Batch, CommittedBatch]]
 ) -> Iterator[Sequence[BatchCoordinate]]:
-    """A partition's batches that got offsets now, those together that lie together."""
+    """A partition's batches that have offsets now, grouped by adjacency."""
     run: list[BatchCoordinate] = []
     end = -1
     for batch, outcome in pairs:

@@ -1,10 +1,10 @@
-"""Which batches of idempotent producers follow one that this broker dropped. Pure.
+"""Tracks batches of idempotent producers that follow one that this broker dropped. Pure.
 
-A coordinator sees a gap by itself where it knows the producer. Of one that is new to it, it takes any
-sequence number, as Kafka does: were the first batch dropped because its producer had timed out, and the
-second committed, the first could never be taken any more and order would be lost. So the broker tells the
-coordinator which batches follow a dropped one. It does not refuse them itself: the producer may have sent
-the dropped batch again to another broker.
+A coordinator detects a gap itself where it knows the producer. From an unknown producer it accepts any
+sequence number, as Kafka does: if the first batch was dropped because its producer had timed out, and the
+second were committed, the first could never be accepted and order would be lost. So the broker marks batches
+that follow a dropped one. It does not refuse them itself: the producer may have sent the dropped batch again
+to another broker.
 """
 
 from typing import Final, NamedTuple
@@ -23,13 +23,13 @@ class _Producer(NamedTuple):
 
 
 class SequenceGaps:
-    """Told of the batches of some partitions in their order. The oldest gaps are forgotten first."""
+    """Is told of the batches of some partitions in their order. The oldest gaps are forgotten first."""
 
     def __init__(self) -> None:
         self._next: dict[_Producer, int] = {}
 
     def dropped(self, key: PartitionKey, header: BatchHeader) -> None:
-        """This batch was not committed: its producer, told of a time-out, will send it again."""
+        """This batch was not committed: its producer got a time-out and will send it again."""
         if header.producer_id < 0:
             return
         self._next.setdefault(_Producer(key, header.producer_id, header.producer_epoch), header.base_sequence)
@@ -37,7 +37,7 @@ class SequenceGaps:
             del self._next[next(iter(self._next))]
 
     def follows_dropped(self, key: PartitionKey, header: BatchHeader) -> bool:
-        """Whether a batch before this one was dropped here, and did not come again here."""
+        """Whether an earlier batch was dropped here, and was not received here again."""
         if not self._next or header.producer_id < 0:
             return False
         producer = _Producer(key, header.producer_id, header.producer_epoch)
@@ -50,5 +50,5 @@ class SequenceGaps:
         return 0 < ahead < _SEQUENCES // 2
 
     def committed(self, key: PartitionKey, header: BatchHeader) -> None:
-        """This batch has an offset: what was dropped before it has come again, at whichever broker."""
+        """This batch has an offset: the dropped ones before it were sent again, at any broker."""
         self._next.pop(_Producer(key, header.producer_id, header.producer_epoch), None)

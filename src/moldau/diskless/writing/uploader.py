@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Uploader:
-    """The uploads of one writer; any number may be under way."""
+    """The uploads of one writer; any number may be in progress."""
 
     def __init__(
         self, storage: ObjectStorage, retries: RetryPolicy, entropy: Entropy, meters: WriterMeters
@@ -24,7 +24,7 @@ class Uploader:
         self._meters = meters
 
     async def upload(self, file: WalFile, policy: ClosePolicy) -> bool:
-        """Store the object; False when all its producers have timed out. ``policy`` is told the time."""
+        """Store the object; False when all its producers have timed out. ``policy`` gets the duration."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
         size = file.object.size_bytes

@@ -1,4 +1,4 @@
-"""The producers that wait for one object, and the time-outs that they came with."""
+"""The producers that wait for one object, and their time-outs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ __all__ = ["TIMED_OUT", "ObjectWaiters", "WaitingProducer"]
 TIMED_OUT = AppendOutcome(
     ErrorCode.request_timed_out, message="the object store or the coordinator did not answer in time"
 )
-"""Java's client and librdkafka try again, and know that the records may have been written."""
+"""Java's client and librdkafka retry it, and know that the records may have been written."""
 
 
 class WaitingProducer:
@@ -24,17 +24,17 @@ class WaitingProducer:
         self.deadline = deadline
         self.request_id = request_id
         self.held_until: float | None = None
-        """Until when it is sent again while a batch before it is missing; None as long as none was."""
+        """The time until which it is committed again while an earlier batch is missing; None if none was."""
         self.is_expired = False
 
     def resolve(self, outcome: AppendOutcome) -> None:
-        """Answer, unless that was done or the other side has gone."""
+        """Answer, unless that was done or the connection is closed."""
         if not self.answer.done():
             self.answer.set_result(outcome)
 
 
 class ObjectWaiters:
-    """One timer for all waiters of an object: requests come with few different time-outs."""
+    """One timer for all waiters of an object: requests have few different time-outs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -64,7 +64,7 @@ class ObjectWaiters:
         self._waiters.remove(waiter)
 
     def stop(self) -> None:
-        """No time-outs any more."""
+        """Cancel all time-outs."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

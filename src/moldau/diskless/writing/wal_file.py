@@ -1,4 +1,4 @@
-"""An object on its way from a closed buffer to its last answer."""
+"""An object between its closed buffer and its last answer."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -39,16 +39,16 @@ class FileShare:
         self.coordinator_id = coordinator_id
         self.batches: list[Batch] = []
         self.dropped: list[Batch] = []
-        """Never to be committed; their producers were told of a time-out."""
+        """Batches that are never to be committed; their producers got a time-out."""
         self.follow_dropped: Collection[int] = ()
         """Positions in ``batches`` of those that follow a dropped batch of their producer."""
         self.is_answered = False
         self.is_done = False
-        """Answered, and this broker's cache has what it takes of it."""
+        """Answered, and this broker's cache has appended its part."""
         self.outcomes: Sequence[CommittedBatch] = ()
-        """Of ``batches``, when they are committed."""
+        """Outcomes of ``batches``, when they are committed."""
         self.is_cached = False
-        """All of them are in this broker's cache: it needs the object's bytes no more."""
+        """All of them are in this broker's cache: it does not need the object's bytes any more."""
 
     def call(self, broker_id: int) -> CommitFileCall:
         file = self.file
@@ -68,13 +68,13 @@ class FileShare:
         return batches
 
     def drop_expired(self) -> None:
-        """Leave out batches whose producers were told of a time-out: they will send them again."""
+        """Remove batches whose producers got a time-out: they will send them again."""
         self.dropped += [batch for batch in self.batches if batch.owner.is_expired]
         self.batches = [batch for batch in self.batches if not batch.owner.is_expired]
 
 
 class WalFile:
-    """A file, its shares, and what became of them."""
+    """A file, its parts per coordinator, and their outcomes."""
 
     __slots__ = (
         "accepted_count",
@@ -105,16 +105,16 @@ class WalFile:
         self.waiters = waiters
         self.created_ms = created_ms
         self.payload_bytes = payload_bytes
-        """Of its batches."""
+        """Size of its batches."""
         self.opened_s = opened_s
         self.shares: list[FileShare] = []
         self.owner_ids: Sequence[int] = ()
         self.uploaded: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """True: the object is in the store. False: given up, and nobody waits for it any more."""
+        """True: the object is in the store. False: the upload was abandoned."""
         self.accepted_count = 0
-        """Batches of it that got offsets: while there are none, nothing refers to the object."""
+        """Number of its batches with offsets: while it is 0, nothing refers to the object."""
         self.is_uncertain = False
-        """Some commit had to be repeated, so ``accepted_count`` may be too low."""
+        """A commit was repeated, so ``accepted_count`` may be too low."""
 
     @property
     def is_done(self) -> bool:
@@ -123,7 +123,7 @@ class WalFile:
     def settle_shares(self) -> None:
         """The object is stored: decide, once for all coordinators, which batches are committed.
 
-        The list of owners goes to each of them, so none may be left out afterwards.
+        The list of owners is sent to each of them, so none may be left out afterwards.
         """
         for share in self.shares:
             share.drop_expired()

@@ -1,20 +1,20 @@
-"""From record batches to objects that are stored and committed (KIP-1163's produce path).
+"""Turns record batches into objects that are stored and committed (KIP-1163's produce path).
 
 The driver's contract, in this order: a batch is copied into the buffer; the buffer is closed and becomes an
 object; the object is uploaded, several at a time; its batches are committed, in the order in which buffers
-were closed, at each coordinator; then, and never before, its producers are answered.
+were closed, at each coordinator; only then its producers are answered.
 
-Memory is bounded by ``max_buffered_bytes``. When that is reached :attr:`DisklessWriter.is_full` says so, and
-producers are read in small sips (``ProduceHandlers``); requests that were read already are
-still taken, for their producers wait anyway. Past twice the bound a batch is refused at once with
-KAFKA_STORAGE_ERROR, which producers try again and librdkafka takes for "not persisted", as is the case.
+Memory is bounded by ``max_buffered_bytes``. When that is reached, :attr:`DisklessWriter.is_full` is true, and
+producers' connections are read slowly (``ProduceHandlers``); requests that were already read are still
+accepted, because their producers wait anyway. Beyond twice the bound a batch is refused at once with
+KAFKA_STORAGE_ERROR, which producers retry and librdkafka correctly treats as "not persisted".
 
-When the store is down, uploads are tried again until the last producer's time-out. Producers get
-REQUEST_TIMED_OUT (retriable, "perhaps persisted") at theirs, the object is dropped, and what is dropped
-never reaches a coordinator.
+When the store is down, uploads are retried until the last producer's time-out. Producers get
+REQUEST_TIMED_OUT (retriable, "possibly persisted") at their time-out, the object is dropped, and dropped
+batches never reach a coordinator.
 
-Whatever raises on the way (``UnexpectedErrors``) costs one object: its producers are answered with an error,
-its bytes are given back, and the objects behind it go on.
+An unexpected exception (``UnexpectedErrors``) costs one object: its producers are answered with an error, its
+bytes are released, and the next objects continue.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _UNCERTAIN = AppendOutcome(ErrorCode.request_timed_out, message="the broker lost
 
 
 class DisklessWriter:
-    """A broker's one way into the object store for what producers send to diskless topics."""
+    """A broker's path into the object store for batches of diskless topics."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class DisklessWriter:
         broker_id: int,
         settings: WriterSettings | None = None,
     ) -> None:
-        """To be made on the event loop that will run it."""
+        """Create it on the event loop that will run it."""
         self._storage = storage
         self._coordinator = coordinator
         self._clock = machine.clock
@@ -85,7 +85,7 @@ class DisklessWriter:
         self._to_upload: deque[WalFile] = deque()
         self._uploading = 0
         self._files: dict[WalFile, None] = {}
-        """Not finished: answers are owed, or this broker's own cache still needs the bytes."""
+        """Unfinished files: answers are pending, or this broker's own cache still needs the bytes."""
         self._unanswered: dict[WalFile, None] = {}
         self._queues: dict[int, FileCommitQueue] = {}
         self._gaps = SequenceGaps()
@@ -96,17 +96,17 @@ class DisklessWriter:
         self._under_way = 0
         """Batches in files that are not answered."""
         self._most_under_way = 0.0
-        """Recent maximum of the batches under way."""
+        """Recent maximum of the batches in flight."""
         self.configure(settings or WriterSettings())
         self.recent = RecentObjects(self._settings.recent_bytes, lambda arena: self._pool.release(arena))
         """Objects of ours, for our cacher: by key, from when they are stored (before they are committed)."""
         self.own_commits: OwnCommits | None = None
-        """Told of what is committed, before its producers are answered."""
+        """Is called for committed batches, before their producers are answered."""
         self._meters = WriterMeters(meters, lambda: self._buffered_bytes, lambda: self.recent.size_bytes)
         self._uploader = Uploader(storage, self._settings.retries, machine.entropy, self._meters)
 
     def in_hand(self) -> Mapping[str, int]:
-        """Resources held for producers; all zero when nothing is under way."""
+        """Resources in use for producers; all zero when nothing is in flight."""
         queues = self._queues.values()
         return {
             "buffered bytes": self._buffered_bytes,
@@ -120,12 +120,12 @@ class DisklessWriter:
         }
 
     def configure(self, settings: WriterSettings) -> None:
-        """Take other settings from the next buffer on (``recent_bytes`` stays as it was)."""
+        """Use other settings from the next buffer on (``recent_bytes`` stays unchanged)."""
         self._settings = settings
         self._policy = ClosePolicy(settings.commit_interval_ms, settings.quiet_ms, settings.puts_per_second)
         # Room for the data, and for the footer of a few thousand batches in 64 partitions.
         arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
-        # All that full load needs at once: an arena made anew costs as much as filling it ten times.
+        # Memory that full load needs at a time: allocating an arena costs as much as filling it ten times.
         in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
         self._pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
 
@@ -149,10 +149,10 @@ class DisklessWriter:
         timestamp_type: int = 0,
         request_id: int = 0,
     ) -> AppendAnswer:
-        """Take one batch that has passed the produce checks; ``records`` is only valid during the call.
+        """Accept one batch that has passed the produce checks; ``records`` is only valid during the call.
 
-        The batches of a partition get offsets in the order of these calls. ``timestamp_type`` is the
-        topic's. The outcome comes by a future, within ``timeout_ms``; a refusal comes at once.
+        The batches of a partition get offsets in the order of these calls. ``timestamp_type`` is the topic's.
+        The outcome is a future, done within ``timeout_ms``; a refusal is returned at once.
         """
         size = len(records)
         if self._is_closing:
@@ -191,15 +191,15 @@ class DisklessWriter:
         self._waiters.add(waiter)
         self._last_arrival_s = now
         if max_bytes - buffer.size_bytes < size:
-            # The next batch, if it is like this one, has no room: do not wait for it to find out.
+            # A next batch of this size has no room: close now instead of waiting for it.
             self._close_buffer(CloseReason.FULL)
         elif self._timer is None or self._is_complete(buffer):
             self._consider()
 
     def _hold(self, file: WalFile, batch: Batch) -> bool:
-        """Take a batch again that came before its predecessor, for about a second.
+        """Add a batch again that arrived before its predecessor, for about a second.
 
-        No longer: five held requests fill a Java client's connection, by which the missing one may come.
+        No longer: five held requests fill a Java client's connection, through which the missing one may come.
         """
         now, waiter = self._loop.time(), batch.owner
         if waiter.held_until is None:
@@ -215,7 +215,7 @@ class DisklessWriter:
         return True
 
     def _consider(self) -> None:
-        """Close the buffer if it is time, else look again when it may be."""
+        """Close the buffer if it is due, otherwise schedule the next check."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -248,7 +248,7 @@ class DisklessWriter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # What was buffered, should it not become a file.
+        # The buffered batches, in case that they do not become a file.
         batches, payload_bytes = tuple(buffer.batches), buffer.size_bytes
 
         def lose(_: Exception) -> None:
@@ -295,7 +295,7 @@ class DisklessWriter:
         self._start_uploads()
 
     async def _make_arenas(self) -> None:
-        """Under full load, have a worker make the memory that the next buffers will need."""
+        """Under full load, let a worker allocate the memory of the next buffers."""
         pool = self._pool
         try:
             while pool.is_low:
@@ -304,7 +304,7 @@ class DisklessWriter:
             self._is_making_arenas = False
 
     def _share_out(self, file: WalFile) -> None:
-        """Queue the file at its coordinators: from here on its place in their order is fixed."""
+        """Queue the file at its coordinators: this fixes its place in their order."""
         shares: dict[int, FileShare] = {}
         for run in file.object.runs:
             try:
@@ -368,7 +368,7 @@ class DisklessWriter:
 
     def _upload_over(self, file: WalFile, is_stored: bool) -> None:
         if is_stored:
-            # Before the commit: a reader may hear of the commit sooner than we do.
+            # Before the commit: a reader may see the commit earlier than this broker.
             self.recent.put(file.key, file.object.arena, file.object.size_bytes, is_committed=False)
             file.settle_shares()
         else:
@@ -406,7 +406,7 @@ class DisklessWriter:
                 self._drop(file)
 
     def _abandon(self, file: WalFile) -> None:
-        """Something unexpected has met the file: answer whoever waits, and let nothing of it be kept."""
+        """An unexpected error in the file: answer all its producers, and release everything."""
         was_stored = file.uploaded.done() and file.uploaded.result()
         if file in self._to_upload:
             self._to_upload.remove(file)
@@ -420,7 +420,7 @@ class DisklessWriter:
             self._pool.release(file.object.arena)
         del self._files[file]
         self._answered(file)
-        # What was stored may be committed by another share, or is an orphan; the rest never can be.
+        # A stored object may be committed by another part, or is an orphan; the rest can never be committed.
         outcome = _UNCERTAIN if was_stored else _LOST
         self._answer_lost(file.object.batches, file.waiters, file.payload_bytes, outcome)
         file.shares = []
@@ -452,7 +452,7 @@ class DisklessWriter:
                 self._run(self._delete(file.key), f"delete {file.key}")
 
     async def _delete(self, key: str) -> None:
-        """Nothing refers to the object, nor ever will. Should this fail, the orphan scan finds it."""
+        """Nothing refers to the object, and nothing ever will. If this fails, the orphan scan finds it."""
         try:
             await self._storage.delete([key])
             self._meters.deleted()
@@ -469,7 +469,7 @@ class DisklessWriter:
             await asyncio.wait(answers)
 
     async def close(self, grace_s: float = 30.0) -> None:
-        """Refuse new batches, finish the others within ``grace_s`` seconds, give up the rest."""
+        """Refuse new batches, finish the others within ``grace_s`` seconds, drop the rest."""
         self._is_closing = True
         try:
             async with asyncio.timeout(grace_s):

@@ -14,20 +14,20 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
-    """``diskless.append.*`` and what has no key; times in milliseconds."""
+    """``diskless.append.*`` and settings without a key; times in milliseconds."""
 
     commit_interval_ms: float = 250
     buffer_max_bytes: int = 8 * MIB
     quiet_ms: float = 5
     puts_per_second: float = 8
-    """The budget for closing early; 0 turns that off."""
+    """The budget for closing early; 0 disables it."""
     max_uploads: int = 8
     max_buffered_bytes: int = 128 * MIB
     recent_bytes: int = 128 * MIB
-    """For a cacher that could not take at once what was committed."""
+    """Memory for a cacher that could not append committed batches at once."""
     prefix: str = WAL_PREFIX
     hold_ms: float = 1_000
-    """How long a batch whose predecessor is missing is committed again and again."""
+    """How long a batch whose predecessor is missing is committed again."""
     retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))
 
     @classmethod

@@ -1,12 +1,11 @@
 """Calls to a diskless coordinator and their answers: plain values, in process and by RPC.
 
-Where KIP-1164 has a field, it has the same meaning here. What is ours: ``created_ms`` and the closing of
-keys (they fence late commits), min bytes and max wait (a cacher follows the coordinator), ``wal_start`` and
-"moved to tier" (a read below the WAL is answered, never out of range), and the calls that the KIP only
-implies.
+Fields of KIP-1164 have the same meaning here. Additional ones are: ``created_ms`` and the closing of keys
+(they fence late commits), min bytes and max wait (a cacher follows the coordinator), ``wal_start`` and "moved
+to tier" (a read below the WAL is answered, never out of range), and the calls that the KIP only implies.
 
-A call that fails whole raises :class:`moldau.runtime.KafkaError`; what concerns one batch, partition or
-file is in its own ``error``.
+A call that fails as a whole raises :class:`moldau.runtime.KafkaError`; errors of a single batch, partition or
+file are in its own ``error``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,20 +29,20 @@ METADATA_MAX_MESSAGE_BYTES: Final = 8 << 20
 """``max.message.bytes`` of ``__diskless_metadata``, for the largest file at its worst."""
 
 FENCE_ONLY: Final = -1
-"""As both offsets of a prune: only take note of the epoch."""
+"""As both offsets of a prune: only record the epoch."""
 
 DEFINITE_REFUSALS: Final = frozenset(
     {ErrorCode.resource_not_found, ErrorCode.invalid_timestamp, ErrorCode.invalid_request}
 )
-"""Codes of a refused ``commit_file`` after which nothing of the file is, or ever will be, committed.
+"""Errors of ``commit_file`` after which nothing of the file is, or ever will be, committed.
 
 RESOURCE_NOT_FOUND: the object was closed. INVALID_TIMESTAMP: it is older than the max commit age.
-INVALID_REQUEST: the call makes no sense. After any other error the outcome is unknown: repeat the call.
+INVALID_REQUEST: the call is malformed. After any other error the outcome is unknown: repeat the call.
 """
 
 
 HELD: Final = ErrorCode.not_leader_or_follower
-"""Code of a batch that got no offset because a batch of its producer that comes before it has not come yet.
+"""Code of a batch without an offset, because an earlier batch of its producer is still missing.
 
 Its broker commits it again with its next object, for about a second; then it lets the producer send it again.
 """
@@ -61,8 +60,9 @@ class PartitionId(NamedTuple):
 
 TRANSACTIONAL: Final = 1
 FOLLOWS_DROPPED: Final = 2
-"""Flags of a batch to commit. The second: its broker dropped a batch of the producer before it. It is
-accepted only directly behind the producer's last batch, and refused where the coordinator has none."""
+"""Flags of a batch to commit. The second: its broker dropped an earlier batch of the producer. It is accepted
+only directly after the producer's last batch, and refused where the coordinator does not know the producer.
+"""
 
 
 class BatchToCommit(NamedTuple):
@@ -71,7 +71,7 @@ class BatchToCommit(NamedTuple):
     topic_id: UUID
     partition_index: int
     request_id: int
-    """Names the produce request it came with; carried, not interpreted."""
+    """Identifies the produce request of the batch; stored, not interpreted."""
     byte_offset: int
     size_bytes: int
     last_offset_delta: int
@@ -95,14 +95,14 @@ class CommitFileCall:
 
     object_key: str
     size_bytes: int
-    """Of the object; below 4 GiB."""
+    """Size of the object; below 4 GiB."""
     created_ms: int
-    """When the uploader began the object, by its clock: too old a file is refused."""
+    """Creation time of the object, by the uploader's clock: a file that is too old is refused."""
     uploader_broker_id: int
     batches: Sequence[BatchToCommit]
-    """Cheapest when the batches of a partition stand together, as they do in a WAL object."""
+    """Fastest when the batches of a partition are adjacent, as in a WAL object."""
     owner_ids: Sequence[int] = ()
-    """Coordinators (metadata partitions) that get a share of this file; the first owns it."""
+    """Coordinators (metadata partitions) with batches in this file; the first owns it."""
     object_format: int = OBJECT_FORMAT_WAL
 
 
@@ -129,7 +129,7 @@ class CommitFileResult:
 
 
 class BatchCoordinate(NamedTuple):
-    """Where a committed batch lies."""
+    """The position of a committed batch in an object."""
 
     topic_id: UUID
     partition_index: int
@@ -139,13 +139,13 @@ class BatchCoordinate(NamedTuple):
     byte_offset: int
     size_bytes: int
     log_append_time_ms: int
-    """When it was committed; the timestamp of its records if ``timestamp_type`` is LOG_APPEND_TIME."""
+    """Time of the commit; the timestamp of its records if ``timestamp_type`` is LOG_APPEND_TIME."""
     max_timestamp_ms: int
     timestamp_type: int
 
 
 class PartitionToFind(NamedTuple):
-    """From where on a partition's batches are wanted."""
+    """The offset from which a partition's batches are requested."""
 
     topic_id: UUID
     partition_index: int
@@ -175,11 +175,11 @@ class AbortedRange(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of its marker."""
+    """Offset of its marker."""
 
 
 class FoundPartition(NamedTuple):
-    """A partition's batches from the one that holds the asked offset on, and its offsets."""
+    """A partition's batches from the one that contains the requested offset on, and its offsets."""
 
     topic_id: UUID
     partition_index: int
@@ -192,7 +192,7 @@ class FoundPartition(NamedTuple):
     """The offset is below ``wal_start_offset``: read it from remote storage."""
     batches: Sequence[BatchCoordinate] = ()
     last_stable_offset: int = -1
-    """Where readers of committed records stop, as of ``high_watermark``."""
+    """The end of a read_committed read, as of ``high_watermark``."""
     aborted: Sequence[AbortedRange] = ()
     """Aborted transactions with an offset within ``batches``."""
 
@@ -201,7 +201,7 @@ class FoundPartition(NamedTuple):
 
 
 class TimestampToList(NamedTuple):
-    """Asks for an offset by timestamp, or one of the special timestamps."""
+    """Requests an offset by timestamp, or one of the special timestamps."""
 
     topic_id: UUID
     partition_index: int
@@ -209,11 +209,11 @@ class TimestampToList(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """An offset; for a timestamp, the first *batch* that may hold it.
+    """An offset; for a timestamp, the first *batch* that may contain it.
 
     With ``batch`` set, open it for the first record that has the timestamp and is not below
-    ``log_start_offset``; when it holds none, ask again from its last offset on.
-    ``offset`` is then the batch's base, or -1 where nothing is found.
+    ``log_start_offset``; when it contains none, repeat the call from its last offset on. ``offset`` is then
+    the batch's base, or -1 where nothing is found.
     """
 
     topic_id: UUID
@@ -226,11 +226,11 @@ class ListedOffset(NamedTuple):
     wal_start_offset: int = -1
     batch: BatchCoordinate | None = None
     last_stable_offset: int = -1
-    """Of the partition; no answer for a reader of committed records lies at or above it."""
+    """The partition's; an answer for read_committed is always below it."""
 
 
 class OffsetToDelete(NamedTuple):
-    """Records below ``offset`` go; -1 means all there are."""
+    """Records below ``offset`` are deleted; -1 means all."""
 
     topic_id: UUID
     partition_index: int
@@ -246,13 +246,13 @@ class DeletedRecords(NamedTuple):
 
 
 class PruneCall(NamedTuple):
-    """Offsets [from_offset, to_offset) can be read from remote storage: forget where they lie in objects.
+    """Offsets [from_offset, to_offset) are readable from remote storage: remove their positions in objects.
 
     The only compare-and-set of consolidation: ``from_offset`` must be the partition's wal_start and
     ``epoch`` not older than the newest that pruned. A repeat of the prune that was done last succeeds.
 
-    With ``FENCE_ONLY`` for both offsets nothing moves: no older epoch's prune is accepted any more, and the
-    answer is where the partition stands.
+    With ``FENCE_ONLY`` for both offsets nothing moves: prunes of older epochs are refused afterwards, and the
+    answer contains the partition's state.
     """
 
     topic_id: UUID
@@ -272,9 +272,11 @@ class PrunedPartition(NamedTuple):
     log_start_offset: int = -1
     wal_start_offset: int = -1
     remote_metadata_position: int = -1
-    """Of the prune done last: who has read so far knows all segments below ``wal_start_offset``."""
+    """That of the last prune: a reader of the metadata up to here knows all segments below
+    ``wal_start_offset``.
+    """
     wal_size_bytes: int = -1
-    """Approximate bytes in the WAL: the store is a moment behind the commits."""
+    """Approximate bytes in the WAL: the store is slightly behind the commits."""
     wal_batches: int = -1
 
 
@@ -282,17 +284,17 @@ class Backlog(NamedTuple):
     """Approximate WAL backlog of the coordinators that a broker leads."""
 
     size_bytes: int = 0
-    """Of live batches."""
+    """Size of live batches."""
     batches: int = 0
     oldest_created_ms: int | None = None
-    """When the oldest object with live batches was begun; ``None`` when there is none."""
+    """Creation time of the oldest object with live batches; ``None`` when there is none."""
 
 
 # -- topics ------------------------------------------------------------------------------------
 
 
 class PartitionsToCreate(NamedTuple):
-    """Partitions of a topic that the image gives to this coordinator. Existing ones stay as they are."""
+    """Partitions of a topic that the metadata assign to this coordinator. Existing ones are not changed."""
 
     topic_id: UUID
     name: str
@@ -315,7 +317,7 @@ class RetentionPolicy(NamedTuple):
 
 
 class DescribedPartition(NamedTuple):
-    """For tools: a partition's offsets and what of it lies in objects."""
+    """For tools: a partition's offsets and its part in objects."""
 
     topic_id: UUID
     partition_index: int
@@ -324,23 +326,23 @@ class DescribedPartition(NamedTuple):
     wal_start_offset: int
     high_watermark: int
     size_bytes: int
-    """Of its live batches in objects."""
+    """Size of its live batches in objects."""
     batches: int
     objects_bytes: int
     """Total size of the objects that hold live batches of it."""
     deleted_bytes: int
-    """Of those objects' bytes, what is no live batch of any partition here."""
+    """Bytes of those objects that are no live batch of any partition here."""
 
 
 class DescribedObjects(NamedTuple):
-    """For tools: the objects that a topic's live batches at one coordinator lie in, each counted once."""
+    """For tools: the objects with live batches of a topic at one coordinator, each counted once."""
 
     objects: int = 0
     size_bytes: int = 0
     deleted_bytes: int = 0
     """Bytes that belong to no live batch of a topic of this coordinator."""
     object_keys: Sequence[str] = ()
-    """If asked for."""
+    """Set if requested."""
 
 
 class DescribeTopicsCall(NamedTuple):
@@ -366,7 +368,7 @@ class DescribedCoordinator(NamedTuple):
     live_batches: int
     files: int
     applied_offset: int
-    """The SQLite file goes up to here."""
+    """The SQLite file contains the state up to this offset."""
     log_start_offset: int
     log_end_offset: int
     snapshot_offset: int = -1
@@ -391,18 +393,18 @@ class DescribedFile(NamedTuple):
     object_key: str
     is_known: bool = False
     is_closed: bool = False
-    """Never again will anything of it be committed here."""
+    """Nothing of it will be committed here any more."""
     has_live_batches: bool = False
     size_bytes: int = -1
     used_bytes: int = 0
     live_batches: int = 0
     created_ms: int = -1
     is_owned: bool = False
-    """This coordinator is the one that frees it when nobody needs it."""
+    """Whether this coordinator frees it when it is unused."""
     next_owner_ids: Sequence[int] = ()
-    """To be asked, in this order, before it is freed."""
+    """The next owners in order, each of which must release it before it is freed."""
     unused_since_ms: int = -1
-    """When its last batch here went; -1 while it has some."""
+    """Time at which its last batch here was removed; -1 while it has some."""
 
 
 class ClosedFile(NamedTuple):
@@ -414,7 +416,9 @@ class ClosedFile(NamedTuple):
 
 
 class FileToHandOver(NamedTuple):
-    """A file whose last batch at its owner is gone and that has further owners: ask the first of them."""
+    """A file whose last batch at its owner is removed and that has further owners: hand it over to the
+    first.
+    """
 
     object_key: str
     remaining_owner_ids: Sequence[int]
@@ -424,7 +428,7 @@ class FileToHandOver(NamedTuple):
 
 
 class FreeFile(NamedTuple):
-    """A file that nobody needs: delete the object once ``free_since_ms`` is a grace period ago."""
+    """An unused file: delete the object when ``free_since_ms`` is a grace period ago."""
 
     object_key: str
     free_since_ms: int

@@ -16,7 +16,7 @@ from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 
 NUM_PARTITIONS_MAX: Final = 100_000
-"""Of the partitions that are asked for by their number alone, which costs four bytes."""
+"""Maximum number of partitions in a request by count, which takes only four bytes."""
 
 
 def _result_rows(row: Callable[..., Any], results: Iterable[calls.TopicResult]) -> list[Any]:

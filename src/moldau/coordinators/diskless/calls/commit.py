@@ -16,7 +16,7 @@ from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 
 COLUMNS_VERSION: Final = 1
-"""From this version on, batches and results are columns."""
+"""First version with batches and results as columns."""
 
 
 def _fields(call: calls.CommitFileCall, version: int) -> Fields:

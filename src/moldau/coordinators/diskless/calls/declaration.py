@@ -1,4 +1,4 @@
-"""One call to a diskless coordinator, declared once for those who ask and for those who answer."""
+"""One call to a diskless coordinator, declared once for callers and for the answering broker."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class DisklessCall(CallDeclaration[A, R]):
     serve: Callable[[DisklessCoordinatorCalls, int, A], Awaitable[R]]
     """The operation, at a coordinator."""
     topic_ids: Callable[[Any], Iterable[UUID]] = _no_topics
-    """The topics that a request names, for calls that ask for READ on them."""
+    """The topics that a request names, for calls that require READ on them."""
 
     def ask(self, coordinator_id: int, arguments: A, version: int, timeout_ms: int) -> Message:
         """The request. Raises UNSUPPORTED_VERSION."""

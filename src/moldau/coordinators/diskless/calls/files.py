@@ -1,4 +1,4 @@
-"""The calls about objects: what is known of them, closing them, handing them over."""
+"""The calls about objects: describing, closing and handing over."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -23,7 +23,7 @@ V = TypeVar("V")
 
 
 def by_topic(rows: Iterable[P]) -> list[tuple[UUID, list[P]]]:
-    """Neighbours of one topic together: results keep the order in which was asked."""
+    """Groups adjacent items of one topic: results keep the order of the request."""
     return [(topic_id, list(some)) for topic_id, some in groupby(rows, key=lambda row: row.topic_id)]
 
 

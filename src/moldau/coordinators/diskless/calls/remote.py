@@ -19,18 +19,18 @@ MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_a
 
 
 class CoordinatorChannel(Protocol):
-    """A way to the broker that leads a coordinator. Raises ``KafkaError``.
+    """Sends requests to the broker that leads a coordinator. Raises ``KafkaError``.
 
-    Requests for one coordinator leave in the order of the calls once the way is known.
+    Requests to one coordinator are sent in the order of the calls once its address is known.
     """
 
     @property
     def timeout_ms(self) -> int:
-        """How long a caller waits for an answer; the coordinator is told."""
+        """Time for which a caller waits for an answer; it is sent to the coordinator."""
         ...
 
     async def version(self, coordinator_id: int, api_key: int) -> int:
-        """The version in which the coordinator's broker is asked."""
+        """The version of requests to the coordinator's broker."""
         ...
 
     async def send(self, coordinator_id: int, version: int, request: Message) -> Any:
@@ -48,7 +48,7 @@ class RpcChannel:
         moved: Callable[[int], None],
         timeout_ms: int,
     ) -> None:
-        """``locate`` gives host and port of the broker that leads a coordinator; it should remember them.
+        """``locate`` returns host and port of the broker that leads a coordinator; it should cache them.
 
         ``moved`` is called when a coordinator may be led by another broker now.
         """

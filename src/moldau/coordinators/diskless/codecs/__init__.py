@@ -1,1 +1,1 @@
-"""How the records and calls of diskless coordinators lie in bytes: columns of small integers."""
+"""The encoding of records and calls of diskless coordinators: columns of small integers."""

@@ -46,7 +46,9 @@ def encode_batches(batches: Sequence[BatchToCommit]) -> bytes:
 
 
 def _sequence_slack(batch: BatchToCommit) -> int:
-    """How far the last sequence is from what base sequence and count say: always 0 in a sound batch."""
+    """Difference between the last sequence and the one computed from base sequence and count: 0 in a valid
+    batch.
+    """
     if batch.base_sequence < 0:
         return batch.last_sequence - batch.base_sequence
     return batch.last_sequence - (batch.base_sequence + batch.last_offset_delta) % (1 << 31)
@@ -83,7 +85,7 @@ def decode_batches(content: bytes | memoryview) -> list[BatchToCommit]:
 
 
 def encode_results(results: Sequence[CommittedBatch]) -> bytes:
-    """Messages are given for the refused only."""
+    """Only refused batches have messages."""
     out = bytearray()
     put_varint(out, len(results))
     if not results:

@@ -1,4 +1,4 @@
-"""Between :data:`DisklessRecord` and the keys and values of ``__diskless_metadata``. Pure."""
+"""Converts between :data:`DisklessRecord` and the keys and values of ``__diskless_metadata``. Pure."""
 
 from typing import assert_never
 
@@ -81,7 +81,7 @@ class DisklessCodec:
     def decode(self, key: bytes | None, value: bytes | None) -> DisklessRecord:
         """The record. Raises ``ProtocolError`` or ``ColumnError``.
 
-        A type of a later version is an error too: each record builds on the ones before.
+        A type of a later version is an error too: each record depends on the earlier ones.
         """
         if key is None or value is None:
             raise ProtocolError("the record has no key or no value")

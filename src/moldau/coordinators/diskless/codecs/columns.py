@@ -36,14 +36,15 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     if not values:
         return
     first = values[0]
-    if values[-1] == first and values.count(first) == len(values):  # a third of what looking for bounds takes
+    # a third of the time that a search for bounds takes
+    if values[-1] == first and values.count(first) == len(values):
         put_varint(out, first)
         out.append(0)
         return
     low, high = min(values), max(values)
     width = ((high - low).bit_length() + 7) >> 3
     if low > 0 and width and width == (high.bit_length() + 7) >> 3:
-        low = 0  # as small, and the values need no arithmetic
+        low = 0  # equally small, and the values need no arithmetic
     put_varint(out, low)
     out.append(width)
     if width == 1:

@@ -1,8 +1,8 @@
 """FileCommitted as two byte strings of columns: the receipt and the locations. Pure.
 
-The receipt is what the answer to the uploader is made of; it is kept in memory while the uploader may ask
-again, so it holds nothing else. At 500 batches over 50 partitions the two take 10 to 13 bytes a batch
-(KIP-1164's form: 67).
+The receipt contains the data for the uploader's answer; it is kept in memory while the uploader may repeat
+its request, so it contains nothing else. At 500 batches over 50 partitions the two take 10 to 13 bytes a
+batch (KIP-1164's form: 67).
 """
 
 from itertools import chain

@@ -11,7 +11,7 @@ from moldau.protocol.records import diskless as wire
 
 
 def encode_kip_file(record: FileCommitted) -> bytes:
-    """The value in version 0; what was rejected and when the file was begun have no place in it."""
+    """The value in version 0, which has no fields for rejected batches and for the file's creation time."""
     topics: dict[object, dict[int, list[wire.DisklessCommittedBatch]]] = {}
     position = 0
     for run in record.runs:
@@ -59,7 +59,7 @@ def encode_kip_file(record: FileCommitted) -> bytes:
 
 
 def decode_kip_file(value: wire.DisklessFileCommittedRecord) -> FileCommitted:
-    """The record, as if the file had been begun when it was committed."""
+    """The record, with the time of the commit as the file's creation time."""
     record = FileCommitted(
         object_key=value.object_key,
         object_format=value.object_format,

@@ -16,7 +16,7 @@ class Finder:
         self._waiters = waiters
 
     async def find(self, reader: Callable[[], StoreReader], call: FindBatchesCall) -> list[FoundPartition]:
-        """``reader`` is asked for anew after each wait: the coordinator may have moved."""
+        """``reader`` is called again after each wait: the coordinator may have moved."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + call.max_wait_ms / 1000
         ids = [PartitionId(wanted.topic_id, wanted.partition_index) for wanted in call.partitions]
@@ -29,9 +29,9 @@ class Finder:
 
     @staticmethod
     def find_now(reader: StoreReader, call: FindBatchesCall) -> tuple[list[FoundPartition], bool]:
-        """Find batches now; true if they are enough to answer.
+        """Find batches now; returns whether they are enough to answer.
 
-        The budget is spent in the order of the call; "at least one batch" is granted once.
+        The budget is used in the order of the call; "at least one batch" applies once.
         """
         left_bytes, total = call.max_bytes, 0
         found: list[FoundPartition] = []

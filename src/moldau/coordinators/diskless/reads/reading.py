@@ -1,4 +1,4 @@
-"""Reads of the committed state: SQLite first, then what is committed and not in it yet."""
+"""Reads of the committed state: SQLite first, then committed records that it does not contain yet."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -32,11 +32,11 @@ FILE_COLUMNS: Final = (
     "object_key, size_bytes, used_bytes, live_batches, created_ms, owned, next_owners, unused_since_ms"
 )
 RETENTION_EXTENTS: Final = 1000
-"""Extents that one retention pass looks at in one partition."""
+"""Maximum number of extents that one retention pass reads in one partition."""
 
 
 class StoreReader:
-    """Answers from a store. Nothing here waits, and each answer is bounded by its size."""
+    """Answers from a store. Nothing here waits, and the size of each answer is bounded."""
 
     def __init__(self, store: DisklessStore) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class StoreReader:
     def extents(self, partition: StoredPartition, offset: int) -> Iterator[tuple[Extent, str]]:
         """Extents and object keys from the one that holds ``offset`` on.
 
-        The caller must not let the loop turn while it iterates: a write would move the tail.
+        The caller must not suspend while it iterates: a write would move the tail.
         """
         database, number = self._store.database, partition.number
         while True:
@@ -128,13 +128,13 @@ class StoreReader:
         return batches
 
     def wal_size(self, topic_id: UUID, partition_index: int) -> tuple[int, int]:
-        """Bytes and batches of a partition, as far as they are in SQLite; (0, 0) when it is not there."""
+        """Bytes and batches of a partition in SQLite; (0, 0) when it is not there."""
         partition = self.partition(topic_id, partition_index)
         written = None if partition is None else self._store.materialiser.partitions.get(partition.number)
         return (0, 0) if written is None else (written.size_bytes, written.batches)
 
     def backlog(self) -> Backlog:
-        """The WAL backlog, as far as it is in SQLite."""
+        """The WAL backlog in SQLite."""
         written = self._store.materialiser.partitions.values()
         row = self._store.database.one("select min(created_ms) from files where live_batches > 0")
         oldest_ms: int | None = None if row is None else row[0]
@@ -147,7 +147,7 @@ class StoreReader:
     def first_at_or_after(
         self, partition: StoredPartition, timestamp_ms: int, from_offset: int = 0
     ) -> BatchCoordinate | None:
-        """The first readable batch in the WAL that may hold a record of that time or later."""
+        """The first readable batch in the WAL that may contain a record of that time or later."""
         start = max(partition.wal_start, from_offset)
         start = self._search(partition, timestamp_ms, start)
         topic_id, index = partition.id
@@ -196,16 +196,16 @@ class StoreReader:
     # -- retention ------------------------------------------------------------------------------
 
     def retained_from(self, policy: RetentionPolicy, now_ms: int) -> int | None:
-        """The log start that the policy asks for; ``None`` when nothing (more) is to be deleted.
+        """The log start that the policy requires; ``None`` when nothing (more) must be deleted.
 
-        Bounded: at most ``RETENTION_EXTENTS`` extents are looked at; the next pass goes on.
+        Bounded: at most ``RETENTION_EXTENTS`` extents are read; the next pass continues.
         """
         partition = self.partition(policy.topic_id, policy.partition_index)
         if partition is None or partition.log_start < partition.wal_start:
-            return None  # the part in remote storage is older, and goes first
+            return None  # the part in remote storage is older, and is deleted first
         written = self._store.materialiser.partitions.get(partition.number)
         excess = 0
-        # While freed batches are still being counted off, the size says too much.
+        # While freed batches are still being subtracted, the size is too large.
         settled = (
             written is not None
             and written.wal_start == partition.wal_start
@@ -222,7 +222,7 @@ class StoreReader:
             for batch in unpack(extent.first_offset, extent.packed):
                 if batch.last_offset < start:
                     continue
-                # Records without a timestamp are as old as their commit, as Kafka takes the file's age.
+                # Records without a timestamp have the age of their commit, as Kafka uses the file's age.
                 age_from_ms = batch.max_timestamp_ms if batch.max_timestamp_ms >= 0 else extent.committed_ms
                 expired = before_ms is not None and age_from_ms < before_ms
                 if not expired and excess < batch.size_bytes:
@@ -248,7 +248,7 @@ class StoreReader:
         return [_described(row) for row in rows]
 
     def oldest_created_ms(self) -> int | None:
-        """When the oldest file that is still here was begun."""
+        """Creation time of the oldest remaining file."""
         row = self._store.database.one("select min(created_ms) from files")
         oldest: int | None = None if row is None else row[0]
         return oldest

@@ -16,7 +16,7 @@ class CommitWaiters:
         return len(self._waiting)
 
     async def wait(self, partitions: Iterable[PartitionId], timeout_s: float) -> bool:
-        """Wait until one of the partitions changes; false when the time is over before."""
+        """Wait until one of the partitions changes; False at the time-out."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         ids = tuple(partitions)
@@ -45,5 +45,5 @@ class CommitWaiters:
                     future.set_result(None)
 
     def wake_all(self) -> None:
-        """Everyone is to look again."""
+        """Wake all waiters."""
         self.wake(tuple(self._waiting))

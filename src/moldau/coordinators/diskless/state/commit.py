@@ -1,6 +1,6 @@
-"""Committing a file: offsets are given, sequences checked, and the answer made. Pure.
+"""The commit of a file: assigns offsets, checks sequences, and builds the answer. Pure.
 
-One batch's refusal does not fail its file: the others commit, and its bytes are dead.
+A refused batch does not fail its file: the others commit, and its bytes are dead.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ _VERDICTS: Final = {
 
 
 class _Draft:
-    """A partition within the file being decided: what its earlier batches in the file have done."""
+    """A partition within the file being decided, including the effects of the file's earlier batches."""
 
     __slots__ = ("next", "partition", "windows")
 
@@ -81,11 +81,10 @@ _Columns: TypeAlias = tuple[tuple[Any, ...], ...]
 
 
 class CommitDecision:
-    """Decides over one file; ``record`` is what came out.
+    """Decides one file; ``record`` is the result.
 
-    A file without anything unusual is decided column by column, or at least its stretches are, each the
-    batches of one partition that stand together. The others are decided batch by batch, which takes five
-    times as long.
+    A file without special cases is decided by columns as a whole, or otherwise by its stretches, each the
+    adjacent batches of one partition. The others are decided batch by batch, which takes five times as long.
     """
 
     def __init__(
@@ -135,10 +134,10 @@ class CommitDecision:
                 self._one_by_one(batches[start:end], start)
 
     def _whole(self, columns: _Columns) -> bool:
-        """Accept a plain file at once; false, and nothing has changed, if it must be looked at closer.
+        """Accept a plain file at once; returns False, without a change, if it must be checked in detail.
 
-        For that, a partition is in one place, and each producer known there by a full window and has one
-        batch of it, the next; or no batch has a producer.
+        The conditions: a partition appears in one place only, and each producer is known there with a full
+        window and has one batch, the next one; or no batch has a producer.
         """
         topic_ids, indexes, _, _, _, deltas, counts, _, _, producer_ids, epochs, sequences, _, _ = columns
         idempotent = max(producer_ids) >= 0
@@ -178,7 +177,7 @@ class CommitDecision:
         return True
 
     def _plain(self, batches: Sequence[BatchToCommit], columns: _Columns, position: int) -> None:
-        """Decide over plain batches, the first of which is at ``position`` of the file."""
+        """Decide plain batches, the first of which is at ``position`` of the file."""
         accepted_from = 0
         for start, end in _stretches(columns):
             if not self._follows(columns, start, end):
@@ -194,9 +193,9 @@ class CommitDecision:
         return draft
 
     def _follows(self, columns: _Columns, start: int, end: int) -> bool:
-        """Give offsets to a plain stretch; false, and nothing has changed, if a batch is to be refused.
+        """Assign offsets to a plain stretch; returns False, without a change, if a batch must be refused.
 
-        What :meth:`_take` adds to the record is left to it.
+        :meth:`_take` adds the result to the record.
         """
         partition = self._partitions.find(columns[0][start], columns[1][start])
         if partition is None:
@@ -226,7 +225,7 @@ class CommitDecision:
         sequences: Sequence[int],
         deltas: Sequence[int],
     ) -> dict[int, Window] | None:
-        """Windows after batches that all follow their producer's last; ``None`` if one does not."""
+        """Windows after batches that all follow their producer's last one; ``None`` if one does not."""
         windows: dict[int, Window] = {}
         lookup = draft.window if draft.windows else draft.partition.producers.get
         repeated = len(set(producer_ids)) != len(producer_ids)
@@ -268,7 +267,7 @@ class CommitDecision:
         else:
             pairs = zip(producer_ids, epochs, strict=True)
             record.producer_indexes += map(numbers.get, pairs, repeat(NO_PRODUCER))
-            # A batch without a producer may say any sequence.
+            # A batch without a producer may have any sequence.
             record.base_sequences += (
                 sequence if producer_id >= 0 else -1
                 for producer_id, sequence in zip(producer_ids, sequences, strict=True)
@@ -324,7 +323,7 @@ class CommitDecision:
             self._moved.append(Moved(partition, draft.next, windows))
 
     def _judge(self, draft: _Draft, position: int, batch: BatchToCommit) -> Rejected | None:
-        """Check a producer's batch against its window; when accepted, move the draft's window on."""
+        """Check a producer's batch against its window; when accepted, advance the draft's window."""
         epoch, sequence, delta = batch.producer_epoch, batch.base_sequence, batch.last_offset_delta
         if sequence < 0 or epoch < NO_EPOCH:
             return Rejected(position, ErrorCode.invalid_record)
@@ -346,7 +345,9 @@ class CommitDecision:
         return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
 
     def _judge_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
-        """Hold a batch whose predecessor has not come; in the end refuse it, or believe its producer."""
+        """Hold a batch whose predecessor is missing; after the time limit refuse it, or accept its
+        sequence.
+        """
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
         expected = expected_sequence(window, epoch)
@@ -360,7 +361,7 @@ class CommitDecision:
 
 
 def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
-    """Begin and end of the batches that stand together and belong to one partition."""
+    """Begin and end of the adjacent batches of one partition."""
     start = 0
     for _, run in groupby(zip(columns[0], columns[1], strict=True)):
         end = start + len(list(run))
@@ -369,7 +370,7 @@ def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
 
 
 def _is_plain(columns: _Columns, file_bytes: int) -> bool:
-    """Whether there is nothing to be said of any of these batches, but for their producers."""
+    """Whether none of these batches is a special case, apart from their producers."""
     _, _, _, byte_offsets, sizes, deltas, counts, _, types, _, _, _, _, flags = columns
     return not (
         min(deltas) < 0
@@ -385,7 +386,7 @@ def _is_plain(columns: _Columns, file_bytes: int) -> bool:
 def result_of(
     receipt: Receipt | FileCommitted, committed_ms: int, partitions: PartitionTable
 ) -> CommitFileResult:
-    """The answer that the receipt stands for, with the log starts of now."""
+    """The answer for the receipt, with the current log starts."""
     flags = receipt.flags
     spans = list(map(add, receipt.offset_deltas, repeat(1)))
     offsets: list[int] = []
@@ -394,7 +395,7 @@ def result_of(
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
         log_starts += repeat(-1 if partition is None else partition.log_start, count)
-        # All but the last: behind it the next run's begin.
+        # All but the last: the next run begins after it.
         offsets += accumulate(spans[position : position + count - 1], initial=offset)
         position += count
     times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None
@@ -408,7 +409,7 @@ def result_of(
         strict=False,
     )
     found: list[CommittedBatch] = list(map(tuple.__new__, repeat(CommittedBatch), rows))
-    # In ascending order of position, so that each insertion finds its place.
+    # In ascending order of position, so that each insertion is at its place.
     for rejected in receipt.rejected:
         found.insert(rejected.position, _rejected(rejected))
     return CommitFileResult(found)
@@ -423,9 +424,9 @@ def _rejected(rejected: Rejected) -> CommittedBatch:
 
 
 def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[Moved]:
-    """Move the partitions and their producers to after the file, and say how, run by run.
+    """Apply the file to the partitions and their producers, and return the changes, run by run.
 
-    A decision of just now brings what it computed; for a record of the log it is computed here, by the
+    A recent decision contains its computed changes; for a record of the log they are computed here, by the
     same rules.
     """
     decided, record.decided = record.decided, None

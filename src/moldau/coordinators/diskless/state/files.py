@@ -1,4 +1,4 @@
-"""Which object keys the coordinator remembers: results for repeats, and keys that are closed. Pure."""
+"""The object keys that the coordinator remembers: results for repeated calls, and closed keys. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from moldau.coordinators.diskless.state.records import FileCommitted
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTimes:
-    """How long the coordinator waits and remembers."""
+    """Time limits of the coordinator, and how long it remembers files."""
 
     max_commit_age_ms: int = 120_000
-    """A file that was begun longer ago is not committed any more. Below the orphan scan's grace."""
+    """An older file is not committed any more. Below the orphan scan's grace."""
     clock_skew_ms: int = 60_000
-    """How far apart the clocks of brokers may be."""
+    """Maximum difference of the clocks of brokers."""
     producer_id_expiration_ms: int = 86_400_000
 
     @property
@@ -24,7 +24,7 @@ class CoordinatorTimes:
 
     @property
     def remember_ms(self) -> int:
-        """How long results and closed keys are kept: a younger file's must be there."""
+        """How long results and closed keys are kept: those of younger files must exist."""
         return self.repeat_age_ms + self.clock_skew_ms
 
 
@@ -59,7 +59,7 @@ class FileMemory:
         self._closed.setdefault(object_key, closed_ms)
 
     def has_any_before(self, time_ms: int) -> bool:
-        """Whether there is something to forget."""
+        """Whether there is an entry to remove."""
         return any(found.committed_ms < time_ms for found in self._results.values()) or any(
             closed_ms < time_ms for closed_ms in self._closed.values()
         )
@@ -67,7 +67,7 @@ class FileMemory:
     def forget_before(self, time_ms: int) -> None:
         """Drop results and closed keys older than ``time_ms``.
 
-        All of them are looked at: the clock of a new leader may be behind that of the last.
+        All of them are checked: the clock of a new leader may be behind the previous one's.
         """
         results, closed = self._results, self._closed
         self._results = {key: found for key, found in results.items() if found.committed_ms >= time_ms}
@@ -81,5 +81,5 @@ class FileMemory:
 
     @property
     def oldest_created_ms(self) -> int | None:
-        """Of the files whose results are kept."""
+        """Creation time of the oldest file with a result."""
         return min((found.created_ms for found in self._results.values()), default=None)

@@ -1,21 +1,23 @@
-"""Batches of idempotent producers that came before their predecessors, by way of other brokers. Pure.
+"""Batches of idempotent producers that arrive before their predecessors, through other brokers. Pure.
 
-A batch may overtake the one before it where a producer changes brokers in mid-flight. It is *held* then: its
-broker commits it again with its next object, while the one before it is on its way. Only when that has not
-come for long, the batch is judged as Kafka's brokers judge it at once.
+A batch may overtake the previous one where a producer changes brokers with requests in flight. It is then
+*held*: its broker commits it again with its next object, while the missing one is in progress. Only when that
+does not arrive for long, the batch is checked as Kafka's brokers do immediately.
 
-This is state of the moment: it is in no record, and a new leader begins to wait anew.
+This is transient state: it is in no record, and a new leader starts the waits over.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 PATIENCE_MS: Final = 30_000
-"""How long a known producer's missing batch may take. OUT_OF_ORDER_SEQUENCE_NUMBER makes clients begin a new
-epoch, and then what is still under way of the old one is lost or doubled."""
+"""How long to wait for a known producer's missing batch. OUT_OF_ORDER_SEQUENCE_NUMBER makes clients begin a
+new epoch, and then batches of the old one that are still in progress are lost or duplicated.
+"""
 BELIEF_MS: Final = 10_000
-"""How long a producer that is not known is awaited at sequence 0; after that it is believed to have begun
-elsewhere, before it was forgotten, and its order up to here is not proven."""
+"""How long to wait for sequence 0 of an unknown producer. After that it is assumed that the producer began
+elsewhere, before it was forgotten; its order up to here is not proven.
+"""
 _GAPS_MAX: Final = 10_000
 _SEQUENCES: Final = 1 << 31
 
@@ -23,10 +25,10 @@ _SEQUENCES: Final = 1 << 31
 @dataclass(slots=True)
 class _Gap:
     expected: int
-    """The sequence that is missing; -1 where the producer, or its epoch, is not known."""
+    """The missing sequence; -1 where the producer, or its epoch, is unknown."""
     since_ms: int
     lowest: int
-    """Of the sequences that have come."""
+    """The lowest sequence that has arrived."""
 
 
 class ProducerGaps:
@@ -38,7 +40,7 @@ class ProducerGaps:
     def waited_ms(self, key: tuple[int, int, int], expected: int, sequence: int, now_ms: int) -> int:
         """How long a batch's predecessor has been missing; ``key``: partition number, producer id, epoch.
 
-        It counts from when the first batch behind the gap came, of whichever broker.
+        Counted from the arrival of the first batch after the gap, from any broker.
         """
         gap = self._gaps.get(key)
         if gap is None or gap.expected != expected or gap.since_ms > now_ms:
@@ -51,6 +53,6 @@ class ProducerGaps:
         return now_ms - gap.since_ms
 
     def is_first(self, key: tuple[int, int, int], sequence: int) -> bool:
-        """Whether no batch before this one has come while the gap was there."""
+        """Whether no lower sequence has arrived while the gap existed."""
         gap = self._gaps.get(key)
         return gap is None or gap.lowest == sequence

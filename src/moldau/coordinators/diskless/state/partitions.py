@@ -9,7 +9,7 @@ from moldau.coordinators.diskless.state.transactions import PartitionTransaction
 
 
 class PartitionState:
-    """One partition as the coordinator decides over it, with all that is decided and not yet committed."""
+    """One partition as the coordinator decides on it, including uncommitted decisions."""
 
     __slots__ = (
         "id",
@@ -32,23 +32,23 @@ class PartitionState:
         self.name = name
         self.log_start = 0
         self.wal_start = 0
-        """Below it, records are in remote storage; never below ``log_start``."""
+        """Records below it are in remote storage; never below ``log_start``."""
         self.next = 0
         self.producers: dict[int, Window] = {}
         self.prune_epoch = -1
         self.last_prune = (-1, -1)
-        """From and to of the prune done last: its repeat succeeds."""
+        """From and to of the last prune: a repeat of it succeeds."""
         self.remote_position = -1
         self.transactions: PartitionTransactions | None = None
         """None: it has never had any."""
 
     @property
     def last_stable(self) -> int:
-        """Where readers of committed records stop."""
+        """The end of a read_committed read."""
         return self.next if self.transactions is None else self.transactions.last_stable(self.next)
 
     def copy_offsets(self, other: "PartitionState") -> None:
-        """Take all but the producers from ``other``; its transactions as they are now."""
+        """Copy everything except the producers from ``other``, with its current transactions."""
         self.log_start, self.wal_start, self.next = other.log_start, other.wal_start, other.next
         self.prune_epoch, self.last_prune = other.prune_epoch, other.last_prune
         self.remote_position = other.remote_position

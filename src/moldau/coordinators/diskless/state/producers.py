@@ -1,7 +1,7 @@
 """Idempotent producers of a partition: their last batches and Kafka's sequence rules. Pure.
 
-A window is one byte string, the same in memory and in the store: a batch moves one, and what it costs to
-make, to free and to write tuples of tuples was a third of the coordinator's time. It is native 64 bit
+A window is one byte string, the same in memory and in the store: each batch changes one, and creating,
+freeing and writing tuples of tuples took a third of the coordinator's time. It consists of native 64 bit
 integers: the epoch and the time of the last batch in ms, then an :data:`Entry` for each of the last batches
 of that epoch, oldest first.
 """
@@ -17,18 +17,18 @@ from typing import Final, NamedTuple, TypeAlias
 SEQUENCE_MODULUS: Final = 1 << 31
 WINDOW_BATCHES: Final = 5
 NO_EPOCH: Final = -1
-"""A producer id without an epoch, which Kafka takes, and then with any sequence."""
+"""A producer id without an epoch, which Kafka accepts with any sequence."""
 
 Window: TypeAlias = bytes
 
 Entry: TypeAlias = tuple[int, int, int, int]
-"""base sequence, last sequence, base offset, append time (-1 for CreateTime): what a duplicate is told."""
+"""base sequence, last sequence, base offset, append time (-1 for CreateTime): the answer for a duplicate."""
 
 _HEAD: Final = Struct("=2q")
 _ENTRY: Final = Struct("=4q")
 _FULL: Final = Struct(f"{_HEAD.size + WINDOW_BATCHES * _ENTRY.size}s")
 _NUMBERS: Final = _FULL.size // 8
-"""In a full window."""
+"""Number of integers in a full window."""
 
 
 class OpenWindow(NamedTuple):
@@ -48,7 +48,7 @@ class Verdict(Enum):
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
-    """Sequence of a batch's last record; after 2^31 - 1 comes 0."""
+    """Sequence of a batch's last record; after 2^31 - 1 follows 0."""
     return (base_sequence + last_offset_delta) % SEQUENCE_MODULUS
 
 
@@ -58,7 +58,7 @@ def opened(window: Window) -> OpenWindow:
 
 
 def time_of(window: Window) -> int:
-    """When its last batch was committed, in ms."""
+    """Time of its last commit, in ms."""
     time_ms: int = _HEAD.unpack_from(window)[1]
     return time_ms
 
@@ -66,7 +66,7 @@ def time_of(window: Window) -> int:
 def judge(window: Window | None, epoch: int, base_sequence: int, delta: int) -> Verdict | Entry | None:
     """``None``: append it. An entry: it is a duplicate of that batch.
 
-    A producer, and each new epoch of it, begins at 0; one without an epoch anywhere.
+    A producer, and each new epoch of it, begins at 0; one without an epoch at any sequence.
     """
     if window is None:
         return None if base_sequence == 0 or epoch == NO_EPOCH else Verdict.AHEAD
@@ -119,7 +119,7 @@ def all_extended(
 ) -> list[Window] | None:
     """The windows after one more batch of CreateTime each, column by column.
 
-    ``None`` when a batch is not the next of its window, or a window not full yet: look at them one by one.
+    ``None`` when a batch is not the next of its window, or a window is not full yet: check them one by one.
     """
     count, step = len(windows), _NUMBERS
     numbers = array("q", b"".join(windows))
@@ -131,7 +131,7 @@ def all_extended(
     before = map(sub, base_sequences, repeat(1))
     if numbers[::step].tobytes() != packed_epochs or numbers[step - 3 :: step].tobytes() != pack(*before):
         return None
-    # All move by an entry: the oldest of each lies where its head is written next.
+    # All move by one entry: each window's oldest entry is where the next header is written.
     del numbers[:4]
     numbers.extend((0, 0, 0, 0))
     numbers[::step] = array("q", packed_epochs)

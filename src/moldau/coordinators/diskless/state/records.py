@@ -24,7 +24,7 @@ class TopicDeleted(NamedTuple):
 
 
 class RecordsDeleted(NamedTuple):
-    """The partition's log begins at ``log_start_offset`` now."""
+    """The partition's log now begins at ``log_start_offset``."""
 
     topic_id: UUID
     partition_index: int
@@ -32,14 +32,14 @@ class RecordsDeleted(NamedTuple):
 
 
 class FilesClosed(NamedTuple):
-    """Nothing of these objects will ever be committed."""
+    """These objects will never be committed."""
 
     closed_ms: int
     object_keys: Sequence[str]
 
 
 class FileTakenOver(NamedTuple):
-    """This coordinator owns the file now; if it did not know the object, it is closed."""
+    """This coordinator now owns the file; if it did not know the object, the object is closed."""
 
     object_key: str
     size_bytes: int
@@ -49,7 +49,7 @@ class FileTakenOver(NamedTuple):
 
 
 class FilesReleased(NamedTuple):
-    """These files were handed on or deleted."""
+    """These files were handed over or deleted."""
 
     object_keys: Sequence[str]
 
@@ -75,7 +75,7 @@ class Expired(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Accepted batches that follow each other in the request and belong to one partition."""
+    """Accepted batches of one partition that are adjacent in the request."""
 
     topic_id: UUID
     partition_index: int
@@ -97,7 +97,7 @@ class Rejected(NamedTuple):
     """A batch that got no offset now: refused, or (``error`` none) a duplicate of an accepted one."""
 
     position: int
-    """In the request."""
+    """Position in the request."""
     error: ErrorCode
     base_offset: int = -1
     log_append_time_ms: int = -1
@@ -106,7 +106,7 @@ class Rejected(NamedTuple):
 class MarkerExtent(NamedTuple):
     """A transaction marker, which takes an offset and has no bytes in the object.
 
-    For transactions, which are refused until they work as a whole.
+    For transactions, which are refused until they are complete.
     """
 
     topic_id: UUID
@@ -129,8 +129,8 @@ NO_PRODUCER = 0
 class FileCommitted:
     """A file and its accepted batches, column by column in the order of the request.
 
-    Its columns are not changed after it was decided or read. ``receipt`` comes later: it is what the codec
-    wrote of the answer, kept for repeats of the request.
+    Its columns do not change after the decision or after reading. ``receipt`` is set by the codec: the
+    encoded answer, kept for repeats of the request.
     """
 
     object_key: str
@@ -154,7 +154,7 @@ class FileCommitted:
     markers: list[MarkerExtent] = field(default_factory=list)
     receipt: bytes = field(default=b"", compare=False, repr=False)
     decided: Sequence[Moved] | None = field(default=None, compare=False, repr=False)
-    """From the decision to its replay: what each run does, so that it is computed once."""
+    """From the decision to its replay: the changes of each run, so that they are computed once."""
 
 
 DisklessRecord: TypeAlias = (

@@ -1,9 +1,9 @@
 """The diskless coordinator's decisions over one partition of ``__diskless_metadata`` (KIP-1164). Pure.
 
-Only ``replay`` changes what a restart must bring back. The runtime replays a decision at once, so that
-what is here is the speculative state: everything decided, committed or not; reads through the runtime
-answer when it is committed. Where batches lie, and which files are still needed, is the store's: it
-materialises the same records once they are committed.
+Only ``replay`` changes persistent state. The runtime replays a decision immediately, so the state here is
+speculative: everything decided, committed or not; reads through the runtime answer when it is committed. The
+positions of batches, and the files in use, are in the store, which materialises the same records once they
+are committed.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -55,14 +55,14 @@ class DisklessShard:
         self.files = FileMemory()
         self._gaps = ProducerGaps()
         self.on_file: Callable[[int, Sequence[Moved]], None] | None = None
-        """Called in replay with the log offset and what a file's runs did: the store's hook."""
+        """Called in replay with the log offset and the changes of a file's runs; used by the store."""
         self.on_expired: Callable[[int, Sequence[tuple[int, int]]], None] | None = None
         """Called in replay with the log offset and the producers that were forgotten: the store's hook."""
 
     # -- commit ---------------------------------------------------------------------------------
 
     def commit_file(self, call: CommitFileCall, now_ms: int, token: Token) -> Effects[DisklessRecord]:
-        """Answers :class:`CommitFileResult`. Raises what ``calls.DEFINITE_REFUSALS`` lists."""
+        """Answers :class:`CommitFileResult`. Raises the errors in ``calls.DEFINITE_REFUSALS``."""
         known = self.repeated(call, now_ms)
         if known is not None:
             return answer(token, known)
@@ -98,7 +98,7 @@ class DisklessShard:
     def create_partitions(
         self, topics: Sequence[PartitionsToCreate], token: Token
     ) -> Effects[DisklessRecord]:
-        """Create what is missing. Answers a list of :class:`TopicResult`."""
+        """Create missing partitions. Answers a list of :class:`TopicResult`."""
         records: list[DisklessRecord] = []
         for topic_id, name, indexes in topics:
             known = self.partitions.topic(topic_id)
@@ -110,7 +110,7 @@ class DisklessShard:
         return answer(token, [TopicResult(topic.topic_id) for topic in topics], records)
 
     def delete_topics(self, topic_ids: Sequence[UUID], token: Token) -> Effects[DisklessRecord]:
-        """Delete topics; one that is not here is as good as deleted. Answers a list of results."""
+        """Delete topics; an unknown one counts as deleted. Answers a list of results."""
         records: list[DisklessRecord] = [
             TopicDeleted(topic_id) for topic_id in dict.fromkeys(topic_ids) if self.partitions.topic(topic_id)
         ]
@@ -171,9 +171,9 @@ class DisklessShard:
     def close_files(
         self, object_keys: Sequence[str], live: Collection[str], now_ms: int, token: Token
     ) -> Effects[DisklessRecord]:
-        """Log that nothing of these objects will be committed any more. Answers a list of results.
+        """Log that these objects will not be committed any more. Answers a list of results.
 
-        ``live`` are the keys that the store has as files. A file that was committed here is refused.
+        ``live`` are the keys of files in the store. A file that was committed here is refused.
         """
         closing: dict[str, None] = {}
         results: list[ClosedFile] = []
@@ -196,17 +196,17 @@ class DisklessShard:
         now_ms: int,
         token: Token,
     ) -> Effects[DisklessRecord]:
-        """Own the file from now on. Answers ``None``; a repeat changes nothing more."""
+        """Own the file from now on. Answers ``None``; a repeat changes nothing."""
         record = FileTakenOver(object_key, size_bytes, created_ms, now_ms, tuple(remaining_owner_ids))
         return answer(token, None, [record])
 
     def release_files(self, object_keys: Sequence[str], token: Token) -> Effects[DisklessRecord]:
-        """These files were handed on or deleted. Answers ``None``."""
+        """These files were handed over or deleted. Answers ``None``."""
         records = [FilesReleased(tuple(object_keys))] if object_keys else []
         return answer(token, None, records)
 
     def expire(self, now_ms: int, token: Token) -> Effects[DisklessRecord]:
-        """Forget what is too old to matter. Answers ``None``."""
+        """Remove outdated entries. Answers ``None``."""
         record = Expired(now_ms - self.settings.remember_ms, now_ms - self.settings.producer_id_expiration_ms)
         due = self.files.has_any_before(record.files_before_ms) or self.partitions.has_producer_before(
             record.producers_before_ms

@@ -1,6 +1,6 @@
-"""Open and aborted transactions of a partition: they bound what readers of committed records get. Pure.
+"""Open and aborted transactions of a partition: they bound read_committed reads. Pure.
 
-No record makes any yet: coordinators refuse transactional batches. Copies of a partition carry them; the
+No record creates any yet: coordinators refuse transactional batches. Copies of a partition include them; the
 tables of SQLite and snapshots do not (``store/schema.py``).
 """
 
@@ -23,7 +23,7 @@ class PartitionTransactions:
         """In the order of their markers."""
 
     def copy(self) -> "PartitionTransactions":
-        """A copy that shares no changes with this one."""
+        """A copy that is independent of this one."""
         return PartitionTransactions(self.open_from, self.aborted)
 
     def last_stable(self, end_offset: int) -> int:

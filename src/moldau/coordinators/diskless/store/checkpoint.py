@@ -1,7 +1,7 @@
 """Snapshots of a coordinator's state in KIP-630's form, written while commits go on.
 
-A snapshot's records have a value only: a byte that names the table, then some of its rows, column by
-column. It says what SQLite held at the snapshot's end offset, so loading it is filling the tables.
+A snapshot's records have a value only: a byte for the table, then some of its rows, by columns. It is the
+content of SQLite at the snapshot's end offset, so loading it fills the tables.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader, SnapshotWriter
 
 ROWS_PER_RECORD: Final = 250
-"""Reading so many takes about a millisecond of the event loop."""
+"""Reading this many takes about a millisecond of the event loop."""
 FORMAT: Final = 1
 
 _INTEGER: Final = 0
@@ -37,7 +37,7 @@ class SnapshottedLog(Protocol):
 
     @property
     def directory(self) -> str:
-        """The absolute path of the log's folder; the store's file lies in it."""
+        """The absolute path of the log's folder, which contains the store's file."""
         ...
 
     @property
@@ -104,7 +104,7 @@ def decode_rows(value: bytes) -> tuple[int, list[tuple[Any, ...]]]:
 
 
 class CheckpointSource:
-    """A read transaction over the tables: what it gives does not change while commits go on."""
+    """A read transaction over the tables: its rows do not change while commits go on."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection

@@ -24,11 +24,11 @@ DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
 
 
 class Applied(NamedTuple):
-    """Up to where of the coordinator's log a database goes."""
+    """The offset of the coordinator's log up to which a database is written."""
 
     offset: int
     epoch: int
-    """Of the record before ``offset``; -1 when there is none."""
+    """Epoch of the record before ``offset``; -1 when there is none."""
 
 
 class WrittenPartition(PartitionState):
@@ -40,7 +40,7 @@ class WrittenPartition(PartitionState):
         super().__init__(number, partition_id, name)
         self.deleted = False
         self.size_bytes = 0
-        """Of its batches that were not freed yet."""
+        """Size of its batches that were not freed yet."""
         self.batches = 0
         self.timestamp_bound_ms = -1
 
@@ -53,7 +53,7 @@ class WrittenPartition(PartitionState):
 
 
 class FileRow(NamedTuple):
-    """A file when it is committed or taken over."""
+    """A file at its commit or takeover."""
 
     id: int
     object_key: str
@@ -79,10 +79,10 @@ class Database:
     """One open database."""
 
     def __init__(self, connection: apsw.Connection, *, new_for: str | None) -> None:
-        """``new_for``: the log whose state is to be put into new tables."""
+        """``new_for``: the log whose state is to be written into new tables."""
         self.connection = connection
         self.on_damage: Callable[[Exception], None] = lambda _: None
-        """Told when SQLite finds its file damaged at a read or a write."""
+        """Called when SQLite finds its file damaged at a read or a write."""
         self.concurrent_readers = prepare(connection)
         if new_for is not None:
             connection.execute(TABLES)
@@ -90,9 +90,10 @@ class Database:
 
     @classmethod
     def open_clean(cls, opener: SqliteOpener, disk: Disk, path: str, log: str) -> "Database | None":
-        """The database that is there, if it was closed cleanly in our version for this log, byte for byte.
+        """Open the existing database, if it was closed cleanly by this version for this log, with an intact
+        checksum.
 
-        It is dirty from now on. That offset and epoch fit a log does not tell it from another.
+        It is dirty from now on. A matching offset and epoch do not prove that it belongs to the log.
         """
         seal = break_seal(disk, path)
         if seal is not Seal.WHOLE:
@@ -113,7 +114,7 @@ class Database:
 
     @classmethod
     def create(cls, opener: SqliteOpener, disk: Disk, path: str, log: str) -> "Database":
-        """A new, empty one in place of what was there."""
+        """Create an empty database, replacing an existing one."""
         remove_database(disk, path)
         return cls(opener(path), new_for=log)
 
@@ -124,19 +125,19 @@ class Database:
         self.connection.pragma("synchronous", "off")
 
     def close(self, *, clean: bool) -> bool:
-        """Whether it is closed cleanly: to be sealed."""
+        """Close; returns whether it is clean and may be sealed."""
         if clean:
             try:
                 self._mark(clean=True)
             except apsw.Error:
                 clean = False
-        # A full disk must not end the stop of whoever comes after: the file is a cache.
+        # A full disk must not stop the rest of the shutdown: the file is a cache.
         with contextlib.suppress(apsw.Error):
             self.connection.close(True)
         return clean
 
     def _damaged(self, error: Exception) -> KafkaError:
-        """Nothing of a damaged file is served: the answer is retried, by when it is rebuilt."""
+        """A damaged file is not read any more: callers retry, and it is rebuilt meanwhile."""
         self.on_damage(error)
         return KafkaError(ErrorCode.coordinator_load_in_progress, f"The coordinator is rebuilt: {error}")
 
@@ -221,7 +222,7 @@ class Database:
         )
 
     def take_over(self, row: FileRow) -> None:
-        """Own a file, known or not."""
+        """Own a file, whether it was known or not."""
         self.connection.execute(
             "insert into files values (?,?,?,?,?,?,?,?,?,?) on conflict (object_key)"
             " do update set owned = 1, next_owners = excluded.next_owners,"
@@ -233,9 +234,9 @@ class Database:
         self.many("delete from files where object_key = ?", [(key,) for key in object_keys])
 
     def trim(self, partition: WrittenPartition, limit: int, now_ms: int) -> bool:
-        """Free up to ``limit`` extents below the partition's WAL start; true when more are left.
+        """Free up to ``limit`` extents below the partition's WAL start; returns whether more are left.
 
-        This is the one place where a file loses its batches.
+        Only here a file loses batches.
         """
         start = END_OF_LOG if partition.deleted else partition.wal_start
         found = [
@@ -272,7 +273,9 @@ class Database:
         return len(below) == limit
 
     def forget_partition(self, number: int, limit: int) -> bool:
-        """Drop a deleted partition after its producers, ``limit`` at a time; true when more are left."""
+        """Drop a deleted partition after its producers, ``limit`` at a time; returns whether more are
+        left.
+        """
         self.connection.execute(
             "delete from producers where partition = ? and producer_id in"
             " (select producer_id from producers where partition = ? limit ?)",

@@ -99,7 +99,7 @@ class Trimmed(NamedTuple):
 
 
 def trim(extent: Extent, start_offset: int) -> Trimmed:
-    """Drop the batches that lie wholly below ``start_offset``; one that holds it stays."""
+    """Drop the batches that are entirely below ``start_offset``; one that contains it is kept."""
     if extent.last_offset < start_offset:
         return Trimmed(None, extent.batches, extent.size_bytes)
     freed = freed_bytes = 0

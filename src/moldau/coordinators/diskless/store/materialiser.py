@@ -1,4 +1,4 @@
-"""Writes committed records into SQLite, in order, and counts off what they freed: the one serial writer."""
+"""Writes committed records into SQLite, in order, and accounts for freed batches: the only writer."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -32,7 +32,7 @@ TRIM_EXTENTS: Final = 500
 
 
 class Unwritten(NamedTuple):
-    """A committed record and what replaying it has computed already."""
+    """A committed record and the results of its replay."""
 
     offset: int
     record: DisklessRecord
@@ -43,7 +43,9 @@ class Unwritten(NamedTuple):
 
 
 class Materialiser:
-    """Owns the tables. ``partitions`` are as written, by number, deleted ones until they are gone."""
+    """Owns the tables. ``partitions`` are as written, by number, including deleted ones until they are
+    removed.
+    """
 
     def __init__(self, database: Database, coordinator_id: int) -> None:
         self.database = database
@@ -83,7 +85,7 @@ class Materialiser:
         except BaseException:
             partition.batches, partition.size_bytes = before
             raise
-        # To the back of the queue: one big partition must not hold up the others.
+        # To the end of the queue: one large partition must not delay the others.
         del self.to_trim[number]
         if more:
             self.to_trim[number] = partition
@@ -92,7 +94,7 @@ class Materialiser:
 
 
 class _Slice:
-    """Some records on their way into one transaction; what is alike is gathered.
+    """Records of one transaction; similar ones are combined.
 
     Partitions are changed in copies, which count once the transaction has.
     """

@@ -1,8 +1,8 @@
-"""The store's tables in SQLite, and the port by which a connection is had.
+"""The store's tables in SQLite, and the port that opens connections.
 
-They hold all of a partition but its transactions, which no record makes yet: a load from the tables begins
-without any. The record that makes them brings a table, a row of ``TABLE_NAMES`` and the next ``VERSION``;
-databases of an older version are rebuilt from snapshot and log.
+They contain all state of a partition except its transactions, which no record creates yet: a load from the
+tables begins without any. The change that adds such records must add a table, a row of ``TABLE_NAMES`` and
+the next ``VERSION``; databases of an older version are rebuilt from snapshot and log.
 """
 
 from typing import Final, Protocol
@@ -55,7 +55,7 @@ TABLE_NAMES: Final = ("partitions", "files", "extents", "producers", "results", 
 
 
 def prepare(connection: apsw.Connection) -> bool:
-    """Settings of a rebuildable cache with one writer; true when readers need not wait for it.
+    """Settings of a rebuildable cache with one writer; returns whether readers need not wait for it.
 
     ``synchronous=off``: a crash of the machine may tear the file. So it is trusted only when it was closed
     cleanly (``meta.clean``, itself synced), and rebuilt from snapshot and log otherwise.

@@ -14,8 +14,8 @@ class Snapshotter:
     """One store's snapshots, one at a time.
 
     The rows are read in slices on the event loop, from a read transaction on a connection of its own. A
-    worker thread would hold the interpreter's lock for as long as it reads, in turns of 5 ms: with four
-    commits in flight and a million batches, p99 was 25 ms with a thread and 16 in slices (15 without).
+    worker thread would hold the interpreter's lock while it reads, in turns of 5 ms: with four commits in
+    flight and a million batches, p99 was 25 ms with a thread and 16 in slices (15 without).
     """
 
     def __init__(self, store: DisklessStore) -> None:
@@ -25,9 +25,9 @@ class Snapshotter:
     async def snapshot(self) -> LogPosition | None:
         """Write a snapshot of what is committed, and drop the log before the one that was the latest.
 
-        Followers that fetch that one, or are a little behind, need not begin anew for every snapshot.
-        ``None`` when one is being written, or the latest covers everything. Where the file system allows no
-        second reader, writes to SQLite wait meanwhile (commits do not).
+        Followers that fetch the previous one, or are slightly behind, then need not start over at every
+        snapshot. ``None`` when one is being written, or the latest covers everything. Where the file system
+        allows no second reader, writes to SQLite wait meanwhile (commits do not).
         """
         if self._running:
             return None

@@ -1,13 +1,13 @@
-"""The materialised state of one coordinator: SQLite plus what is committed and not in it yet.
+"""The materialised state of one coordinator: SQLite plus committed records that it does not contain yet.
 
-The runtime hands committed records over; reads see them at once (``view``), SQLite gets them a little
-later, many in one transaction together with the applied offset and epoch. The file is a cache: one that
-was not closed cleanly, or does not match the log, is dropped and rebuilt from the latest snapshot; the
-runtime replays the rest.
+The runtime passes committed records on; reads see them immediately (``view``), and SQLite gets them a little
+later, many in one transaction together with the applied offset and epoch. The file is a cache: one that was
+not closed cleanly, or does not match the log, is dropped and rebuilt from the latest snapshot; the runtime
+replays the rest.
 
-Writing is done on the event loop, in slices of ``FLUSH_RECORDS``: a thread would take the interpreter's
-lock in turns with the loop and win nothing. Snapshots are read from a connection and a read transaction
-of their own.
+Writing is done on the event loop, in slices of ``FLUSH_RECORDS``: a thread would compete with the loop for
+the interpreter's lock without a gain. Snapshots are read from a connection and a read transaction of their
+own.
 """
 
 import asyncio
@@ -36,8 +36,9 @@ logger = logging.getLogger(__name__)
 
 FLUSH_DELAY_S: Final = 0.02
 FLUSH_RECORDS: Final = 12
-"""Records a transaction takes at most; the loop gets a turn after each. The more, the more often a producer's
-window is written once instead of twice; the fewer, the shorter what a commit may wait for."""
+"""Maximum number of records in a transaction; the event loop runs after each. With more, a producer's window
+is written once instead of twice more often; with fewer, commits wait less.
+"""
 MAX_UNWRITTEN_RECORDS: Final = 256
 """Beyond it, records are written as they are handed over."""
 
@@ -80,7 +81,9 @@ class DisklessStore:
         self._is_disk_full = False
         self._is_damaged = False
         self.on_damage: Callable[[], None] = lambda: None
-        """Told once when SQLite finds its file damaged: the store must be restored, and is rebuilt then."""
+        """Called once when SQLite finds its file damaged: the store must then be restored, which rebuilds
+        it.
+        """
 
     @property
     def materialiser(self) -> Materialiser:
@@ -196,7 +199,7 @@ class DisklessStore:
         await self._drop_database()
 
     async def _drop_database(self) -> None:
-        """Return when nothing uses the file any more."""
+        """Return when the file is not in use any more."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -211,7 +214,7 @@ class DisklessStore:
             closing = self.machine.workers.run(self._close_database, database, clean and not self._is_damaged)
             self._closing = asyncio.ensure_future(closing)
         if self._closing is not None:
-            # Also when a load is given up meanwhile: the next one must not meet the file half closed.
+            # Also when a load is cancelled: the next one must not find the file half closed.
             await asyncio.shield(self._closing)
 
     def _close_database(self, database: Database, clean: bool) -> None:
@@ -236,7 +239,7 @@ class DisklessStore:
             self._write_some()
 
     async def catch_up(self) -> None:
-        """Write what is committed by now, letting the loop turn in between."""
+        """Write the committed records; the event loop runs in between."""
         end = self.committed_offset
         while self._unwritten and self._unwritten[0].offset < end and self._materialiser is not None:
             if not self._paused:
@@ -282,7 +285,8 @@ class DisklessStore:
         if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
         else:
-            self._plan_writing()  # what is left may wait for more: a transaction costs by the page
+            # the rest may wait for more records: a transaction's cost depends on its pages
+            self._plan_writing()
 
     def _write_some(self) -> None:
         unwritten, view = self._unwritten, self.view
@@ -292,7 +296,7 @@ class DisklessStore:
         for offset, _, _, extents, _ in taken:
             unwritten.popleft()
             view.file_keys.pop(offset, None)
-            # An extent leaves the tail only now that SQLite has it; a deleted partition has left whole.
+            # An extent leaves the tail only when it is in SQLite; a deleted partition leaves as a whole.
             for extent in extents:
                 partition = view.by_number.get(extent.partition)
                 if partition is not None:

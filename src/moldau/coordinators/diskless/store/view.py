@@ -1,4 +1,4 @@
-"""The committed state that reads see: partitions with what SQLite does not hold yet. Pure."""
+"""The committed state for reads: partitions with the records that SQLite does not contain yet. Pure."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ class CommittedView:
         self._by_id[partition.id] = partition
 
     def apply(self, offset: int, record: DisklessRecord, moved: Sequence[Moved]) -> Change:
-        """Move to after the record; ``moved`` is what a file's runs did in its replay."""
+        """Apply the record; ``moved`` are the changes of a file's runs, computed in its replay."""
         match record:
             case FileCommitted():
                 return self._file(offset, record, moved)

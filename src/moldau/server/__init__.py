@@ -1,1 +1,1 @@
-"""A node: request handlers by API family, and the assembly that puts every room together."""
+"""A node: request handlers by API family, and the composition of all parts."""

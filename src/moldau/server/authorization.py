@@ -1,4 +1,4 @@
-"""The seam where access control lists come in: every handler asks here before it acts."""
+"""The interface for access control lists: every handler calls it before it acts."""
 
 import enum
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class AclResourceType(enum.Enum):
 
 
 class Authorizer(Protocol):
-    """Decides whether a request may do what it asks."""
+    """Decides whether a request is allowed."""
 
     def allows(
         self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str

@@ -1,4 +1,4 @@
-"""Tasks that nobody waits for, and that end with their owner."""
+"""Background tasks that are cancelled with their owner."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Background:
-    """Keeps references to running tasks; to be used on the event loop."""
+    """Keeps references to running tasks; use it on the event loop."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -18,7 +18,7 @@ class Background:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the running tasks."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

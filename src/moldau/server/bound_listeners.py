@@ -1,11 +1,13 @@
-"""Where a node listens: filled by those who listen, read by those who say so to others."""
+"""The bound addresses of a node's listeners: written when a listener opens, read by those who advertise
+them.
+"""
 
 from typing import Final
 
 from moldau.server.identity import Address
 
 PAGES: Final = "metrics.listener"
-"""The listener of the pages for operators: it has no name of its own but its key."""
+"""The listener of the pages for operators: its key is its only name."""
 
 
 class BoundListeners:
@@ -23,5 +25,5 @@ class BoundListeners:
         return self._addresses.get(name)
 
     def __getitem__(self, name: str) -> Address:
-        """Of a listener that is open."""
+        """The address of an open listener."""
         return self._addresses[name]

@@ -23,7 +23,7 @@ RETRY_S: Final = 0.05
 
 
 class Broker:
-    """Takes its subsystems through the contract of :mod:`moldau.server.subsystem`."""
+    """Runs its subsystems by the contract of :mod:`moldau.server.subsystem`."""
 
     def __init__(self, node: NodeContext, channel: ControllerChannel, extensions: Extensions) -> None:
         """``channel`` leads to the active controller, wherever it is. ``extensions``: of the node."""
@@ -54,10 +54,10 @@ class Broker:
 
 
 async def _catch_up(metadata: MetadataView, timeout_s: float) -> None:
-    """Return when the image has all that was committed by now.
+    """Return when the image contains everything that is committed now.
 
-    An older one may say that a replica has left this broker, or is of a topic with another id: to act on that
-    would take out of use a log which has come back since. Raises ``KafkaError`` when there is no quorum.
+    An older image may show that a replica has left this broker, or a topic with another id: acting on it
+    would close a log that is in use again. Raises ``KafkaError`` when there is no quorum.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

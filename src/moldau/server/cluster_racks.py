@@ -30,7 +30,7 @@ def named_rack(client_id: str | None) -> str | None:
 
 
 class ClusterRacks:
-    """Racks, live brokers and produce gateways. What is derived is kept until the metadata change."""
+    """Racks, live brokers and produce gateways. Derived values are cached until the metadata change."""
 
     def __init__(self, local_id: int, image: Callable[[], MetadataImage]) -> None:
         self._local_id = local_id
@@ -57,8 +57,8 @@ class ClusterRacks:
     def of_client(self, client_id: str | None) -> str | None:
         """The rack that a client's id names, if a registered broker is in it.
 
-        Libraries append to ids (``rack=b-StreamThread-1``): the longest rack that the named text begins with
-        and that ends at a ``-``, ``_`` or ``.`` counts.
+        Libraries append to client ids (``rack=b-StreamThread-1``): the longest known rack counts that the
+        text begins with and that ends at a ``-``, ``_`` or ``.``.
         """
         if client_id is None or "=" not in client_id:
             return None
@@ -80,7 +80,7 @@ class ClusterRacks:
     ) -> int:
         """The leader of a diskless partition for clients of a rack: the rack's gateway.
 
-        The leader of the metadata where there is none, and for clients whose rack is not known.
+        The leader in the metadata where there is none, and for clients whose rack is unknown.
         """
         if rack is not None:
             coordinator_id = partition.diskless_coordinator
@@ -94,7 +94,7 @@ class ClusterRacks:
     ) -> Sequence[int]:
         """KIP-1164's ``PreferredProduceBrokers``: the gateways in the client's rack, best first.
 
-        The partition's gateway in each rack, in the order of the racks' names, where the rack is not known.
+        The partition's gateway in each rack, in the order of the racks' names, where the rack is unknown.
         """
         gateways, owner = self.gateways, partition.diskless_coordinator
         if rack is not None:
@@ -105,7 +105,7 @@ class ClusterRacks:
         return [broker_id for broker_id in found if broker_id is not None]
 
     def nearer_broker(self, topic: Topic, index: int, client_rack: str) -> int:
-        """The broker to which a consumer of another rack is sent (KIP-392); -1: it is served here."""
+        """The broker to which a consumer of another rack is redirected (KIP-392); -1: it is served here."""
         if client_rack == self.own_rack:
             return -1
         owner = topic.partitions[index].diskless_coordinator
@@ -115,8 +115,8 @@ class ClusterRacks:
     def reader_of(self, object_key: str, writer_id: int | None) -> int:
         """The broker of this rack that reads an object from the store for all of the rack.
 
-        Its writer, where that lives here: it has the object in memory. Without a rack each broker reads
-        for itself.
+        The broker that wrote it, if it is alive, because it has the object in memory. Without a rack each
+        broker reads for itself.
         """
         self._refresh()
         rack = self.own_rack

@@ -1,4 +1,4 @@
-"""The subsystems of a node: the one place where roles and configuration decide which there are.
+"""The subsystems of a node: the one place where roles and configuration determine its subsystems.
 
 A new feature is a subsystem of its own and a line in :func:`compose_broker`: after the subsystems that it
 needs, and before those that need it. The contract is in :mod:`moldau.server.subsystem`.

@@ -20,7 +20,7 @@ from moldau.storage.log_manager import LogManager
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """A node's parts that every subsystem may use, whatever the node's roles."""
+    """The parts of a node that every subsystem may use, whatever the node's roles."""
 
     machine: Machine
     config: BrokerConfig
@@ -37,7 +37,7 @@ class BrokerContext(NodeContext):
     """A node's parts that the subsystems of a broker may use, too."""
 
     incarnation_id: UUID
-    """Of this process: the broker registers with it."""
+    """Id of this process: the broker registers with it."""
     view: ClusterView
     channel: ControllerChannel
     """Leads to the active controller, wherever it is."""

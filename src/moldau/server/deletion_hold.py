@@ -1,4 +1,6 @@
-"""After a start that cut a log, shared data stay for a while: what is missing may only seem to be deleted."""
+"""After a start that truncated a log, deletions of shared data are delayed, because topics may only seem to
+be deleted.
+"""
 
 import asyncio
 import logging
@@ -11,11 +13,11 @@ logger = logging.getLogger(__name__)
 class DeletionHold:
     """Holds deletions of objects and remote segments for ``hold_ms`` from its making on.
 
-    To be made on the loop, after all logs were opened.
+    Create it on the event loop, after all logs were opened.
     """
 
     def __init__(self, report: RecoveryReport, hold_ms: int, what: str) -> None:
-        """``what`` is deleted by whoever asks, in the plural."""
+        """``what`` names the deleted things, in the plural."""
         self._ends_at_s = 0.0
         if report.has_cut:
             self._ends_at_s = asyncio.get_running_loop().time() + hold_ms / 1000

@@ -23,7 +23,7 @@ _TAKEN: Final = (errno.EADDRINUSE, errno.EACCES)
 _CLIENTS: Final = "PLAINTEXT"
 _CONTROLLERS: Final = "CONTROLLER"
 _PORTS: Final = range(15_000, 32_000)
-"""The system gives these only to programs that ask for one by its number, so a chosen one stays free."""
+"""The system assigns these ports only on explicit request, so a chosen one stays free."""
 
 
 OWN_KEYS: Final = (
@@ -39,7 +39,7 @@ OWN_KEYS: Final = (
     "log.dir",
     "metadata.log.dir",
 )
-"""Keys that tell the nodes apart or make them one cluster."""
+"""Keys that differ between the nodes, or connect them to one cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def plan_nodes(
 ) -> list[ClusterNode]:
     """The nodes of a cluster in ``folder``: brokers 1, 2, … and controllers 101, 102, …
 
-    Racks are given to the brokers in turn; without racks they have none.
+    Brokers are assigned to the racks in turn; without racks they have none.
     """
     brokers = [
         ClusterNode(
@@ -85,7 +85,7 @@ def plan_nodes(
 
 
 def initial_voters_of(nodes: Sequence[ClusterNode], entropy: Entropy) -> tuple[VotersRecordEntry, ...]:
-    """All controllers as the first voters of a quorum whose voters change (KIP-853)."""
+    """All controllers as the first voters of a quorum with dynamic voters (KIP-853)."""
     return tuple(
         initial_voter(
             node.node_id,
@@ -104,11 +104,11 @@ def properties_of(
     *,
     static_voters: bool = True,
 ) -> dict[str, str]:
-    """The configuration of one of ``nodes``; ``properties`` come on top.
+    """The configuration of one of ``nodes``; ``properties`` override it.
 
-    Internal topics have three replicas where there are three brokers. Topics are classic unless they say
+    Internal topics have three replicas where there are three brokers. Topics are classic unless they set
     ``diskless.enable``, and may be tiered; the nodes share a store beside their folders. Consumer groups form
-    almost at once.
+    almost immediately.
     """
     controllers = [each for each in nodes if each.role == CONTROLLER]
     broker_count = len(nodes) - len(controllers)
@@ -146,7 +146,7 @@ def properties_of(
 
 
 def free_ports(entropy: Entropy, host: str, count: int) -> list[int]:
-    """Different ports of ``host`` at which nothing listens. Raises ``OSError`` for a foreign host."""
+    """Different unused ports of ``host``. Raises ``OSError`` for a foreign host."""
     found: list[int] = []
     while len(found) < count:
         port = _PORTS.start + entropy.randrange(len(_PORTS))

@@ -1,4 +1,4 @@
-"""The contributions of a broker's subsystems, merged: where each kind of addition is looked up."""
+"""The contributions of a broker's subsystems, merged by kind."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -16,9 +16,9 @@ V = TypeVar("V")
 
 
 class Extensions:
-    """Made empty and given to the subsystems that use it, filled by those that come after them.
+    """Created empty and passed to the subsystems that use it; later subsystems fill it.
 
-    All of it is there before the first subsystem starts. Each entry has one home.
+    It is complete before the first subsystem starts. Each key occurs once.
     """
 
     def __init__(self) -> None:

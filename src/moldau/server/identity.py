@@ -26,7 +26,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where clients reach the node."""
+    """The address at which clients connect to the node."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class Address:
 
 
 def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Identity:
-    """Read the folders' ``meta.properties``; with ``format_new`` format them first where needed.
+    """Read the folders' ``meta.properties``; with ``format_new`` format unformatted ones first.
 
     Raises ``FormatError``: a folder is not formatted, or belongs to another node or cluster.
     """

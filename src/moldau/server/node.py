@@ -1,7 +1,7 @@
-"""A node: its folders and its metadata, and on them a controller and a broker as ``process.roles`` says.
+"""A node: its folders and its metadata, and a controller and a broker on them according to ``process.roles``.
 
-Start: identity → logs → metadata (quorum) → controller → broker. Stop is the way back, and leaves the marks
-of a clean stop. Controller and broker are lists of subsystems (:mod:`moldau.server.composition`).
+Start: identity → logs → metadata (quorum) → controller → broker. Stop is the reverse, and writes the
+clean-shutdown marks. Controller and broker are lists of subsystems (:mod:`moldau.server.composition`).
 """
 
 import asyncio
@@ -38,14 +38,14 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Subsystem)
 
 UNUSABLE_FOLDER: Final = (FormatError, LogDirectoryError, QuorumStateError)
-"""How the rooms say that what lies in a folder is not theirs, or broken."""
+"""Errors for foreign or damaged content of a folder."""
 
 
 class ServerNode:
     """A node on one machine: a broker, a controller, or both (``process.roles``).
 
     ``await start()`` returns when clients are served; ``await stop()`` ends it cleanly from any state;
-    ``await failed()`` returns the reason when it cannot go on by itself.
+    ``await failed()`` returns the reason when it cannot continue.
     """
 
     def __init__(self, config: BrokerConfig, machine: Machine, *, format_new: bool = False) -> None:
@@ -62,16 +62,16 @@ class ServerNode:
         self._broker: Broker | None = None
         self._logs: LogManager | None = None
         self.metadata: MetadataNode | None = None
-        """The replica of the metadata of a running node, for tools and judges in its process."""
+        """The metadata replica of a running node, for tools and checks in its process."""
 
     @property
     def monitoring_port(self) -> int | None:
-        """Where /metrics and /health are served; None when ``metrics.listener`` is not set."""
+        """Port of /metrics and /health; None when ``metrics.listener`` is not set."""
         pages = self._listeners.find(PAGES)
         return None if pages is None else pages.port
 
     def find(self, kind: type[S]) -> S | None:
-        """A subsystem of a running node by its class, for tools and judges in its process."""
+        """A subsystem of a running node by its class, for tools and checks in its process."""
         for part in (self._broker, self._neighbours):
             found = None if part is None else part.find(kind)
             if found is not None:
@@ -89,12 +89,13 @@ class ServerNode:
         return self._extensions.in_hand()
 
     async def start(self) -> Address:
-        """Start everything; return the address that clients use, of a lone controller its listener's.
+        """Start everything; return the address for clients, or the listener of a node that is only a
+        controller.
 
-        What fails is raised, after what had been started is stopped again.
+        A failure is raised after everything that had been started is stopped.
 
-        Raises ``KafkaError(kafka_storage_error)`` for a folder whose files cannot be used, with what the
-        operator should know in one sentence.
+        Raises ``KafkaError(kafka_storage_error)`` for a folder with unusable files; its message is one
+        sentence for the operator.
         """
         loop = asyncio.get_running_loop()
         failure = self._failure = loop.create_future()
@@ -114,7 +115,8 @@ class ServerNode:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
-        # It guards against jumps from its first answer on, and the first round of retention comes late.
+        # It is protected against clock jumps from its first reading on, and the first round of retention
+        # comes late.
         machine.deletion_clock.now_ms()
         settings.check_supported(config)
         for key, reason in settings.without_effect(config).items():
@@ -127,7 +129,7 @@ class ServerNode:
             on_offline=self._log_dir_offline,
             guarded=settings.GUARDED_TOPICS,
         )
-        # Before the metadata log is touched: this takes the lock against a second process. Topics get
+        # Before the metadata log is touched, because this takes the lock against a second process. Topics get
         # their own configs when the image opens them, long before the first round of retention.
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
@@ -160,10 +162,12 @@ class ServerNode:
         return self._listeners[config.controller_listeners[0].name]
 
     def _channel(self, metadata: MetadataNode, local: ControllerChannel | None) -> ControllerChannel:
-        """The broker's way to the active controller, which may be in this process, in another, and move."""
+        """The broker's channel to the active controller, which may be in this process or another, and may
+        move.
+        """
         if local is not None and settings.is_whole_cluster(self._config):
             return local
-        # Not the quorum's client: a fetch that waits at the leader would hold up heartbeats.
+        # Not the quorum's client: a fetch that waits at the leader would delay heartbeats.
         client = RpcClient(
             self._machine.entropy, client_id=f"broker-{self._config.node_id}", limits=RECONNECT_LIMITS
         )
@@ -173,12 +177,12 @@ class ServerNode:
         )
 
     async def stop(self) -> None:
-        """Stop what runs, in reverse order; harmless when called twice."""
+        """Stop everything in reverse order; harmless when called twice."""
         await self._closing.aclose()
 
     @property
     def open_log_count(self) -> int:
-        """Partitions whose logs are open; a stop brings it to 0."""
+        """Number of open logs; 0 after a stop."""
         return sum(1 for log in self._logs or () if not log.is_closed)
 
     async def failed(self) -> str:

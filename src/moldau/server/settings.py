@@ -1,4 +1,4 @@
-"""From Kafka's configuration keys to what each room wants to be told."""
+"""Conversion of Kafka's configuration keys to the settings of each room."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,16 +49,15 @@ def development_config(
 ) -> BrokerConfig:
     """A single combined node on one folder that needs no configuration file.
 
-    Its internal topics have one replica, and consumer groups form almost at once: nobody waits long for a
-    second member on a developer's machine. ``remote.storage.enable`` just works, on an object store in
-    ``data``. With ``diskless``, topics that do not say are diskless, on the same store. ``properties`` come
-    on top. Raises ``ConfigError``.
+    Internal topics have one replica, and consumer groups form almost immediately. ``remote.storage.enable``
+    works without further settings, on an object store in ``data``. With ``diskless``, topics are diskless by
+    default, on the same store. ``properties`` override these. Raises ``ConfigError``.
     """
     node_id = properties.get("node.id", "1")
     base = {
         "process.roles": "broker,controller",
         "node.id": node_id,
-        # Its port is the one that the listener is given.
+        # Its port is the one assigned to the listener.
         "controller.quorum.voters": f"{node_id}@{host}:0",
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{DEVELOPMENT_LISTENER}://{host}:{port},CONTROLLER://{host}:0",
@@ -72,8 +71,8 @@ def development_config(
         "remote.log.metadata.topic.replication.factor": "1",
         "diskless.metadata.topic.replication.factor": "1",
         "rsm.config.url": f"file://{quote(data)}/objects",
-        # Not 0: kafka-python joins while it still waits for the topic's metadata, assigns nothing when
-        # it is answered before that, and then sits for a long time on an empty assignment.
+        # Not 0: kafka-python joins while it still waits for the topic's metadata, assigns nothing when it is
+        # answered before that, and then keeps an empty assignment for a long time.
         "group.initial.rebalance.delay.ms": "100",
     }
     if diskless:
@@ -98,7 +97,7 @@ def consolidates(config: BrokerConfig) -> bool:
 
 
 def check_supported(config: BrokerConfig) -> None:
-    """Refuse what this version cannot do, by the key that asks for it. Raises ``ConfigError``."""
+    """Refuse unsupported features, by the key that requests them. Raises ``ConfigError``."""
     for endpoint in config.listeners:
         protocol = config.security_protocols[endpoint.name]
         if protocol != "PLAINTEXT":
@@ -107,7 +106,7 @@ def check_supported(config: BrokerConfig) -> None:
                 f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
             )
     if config.optional_text("authorizer.class.name"):
-        # To run without it would let everybody do everything where somebody asked for the opposite.
+        # Running without it would allow everything to everybody although restrictions were configured.
         raise ConfigError(
             "authorizer.class.name",
             "authorizer.class.name must not be set: access control is not supported yet",
@@ -130,14 +129,14 @@ _RULES_OF_JAVA_CLASSES: Final = {
     "client.quota.callback.class": "it names rules for quotas",
     "config.providers": "it names sources of other values",
 }
-"""Without them a node would do what its operator has ruled out."""
+"""Without these rules a node would do things that its operator has forbidden."""
 _OF_LISTENER: Final = "listener.name."
 _REPORTERS: Final = ("metric.reporters", "kafka.metrics.reporters", "security.providers")
 _KAFKAS_OWN_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
 
 def without_effect(config: BrokerConfig) -> dict[str, str]:
-    """Keys that somebody set and that change nothing, with the reason."""
+    """Keys that are set but have no effect, with the reason."""
     waiting = {
         key: f"has no effect yet, it waits for {WAITS_FOR[key]}"
         for key in sorted(WAITS_FOR)
@@ -193,7 +192,7 @@ def log_config(topic: TopicConfig) -> LogConfig:
         message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),
         producer_id_expiration_ms=topic.broker.integer("producer.id.expiration.ms"),
-        # The log of a diskless topic is a cache: what lies before it is not this log's to tell.
+        # The log of a diskless topic is a cache: records before it are not its concern.
         remote_storage_enable=topic.is_tiered and not topic.is_diskless,
         remote_log_copy_disable=topic.flag("remote.log.copy.disable"),
         local_retention_ms=topic.local_retention_ms,
@@ -202,13 +201,13 @@ def log_config(topic: TopicConfig) -> LogConfig:
 
 
 def classic_log_config(name: str, topic: TopicConfig) -> LogConfig:
-    """As :func:`log_config`; internal topics never have a remote tier, whatever they say."""
+    """Like :func:`log_config`; internal topics never have a remote tier, whatever their configs are."""
     config = log_config(topic)
     return replace(config, remote_storage_enable=False) if name in INTERNAL_TOPICS else config
 
 
 def target_compression(topic: TopicConfig) -> TargetCompression | None:
-    """The codec that a topic stores its batches in; None leaves each as its producer made it."""
+    """The codec in which a topic stores its batches; None keeps the producer's."""
     name = topic.text("compression.type")
     if name == "producer":
         return None
@@ -219,7 +218,8 @@ def target_compression(topic: TopicConfig) -> TargetCompression | None:
             return TargetCompression(codec, None if level == GZIP_LEVEL_DEFAULT else level)
         case Compression.LZ4:
             level = topic.integer("compression.lz4.level")
-            # Kafka's default is not the ninth level of the slow compressor: it stands for the fast one.
+            # Kafka's default does not mean the ninth level of the slow compressor: it stands for the fast
+            # one.
             return TargetCompression(codec, LZ4_LEVEL_FAST if level == LZ4_LEVEL_DEFAULT else level)
         case Compression.ZSTD:
             return TargetCompression(codec, topic.integer("compression.zstd.level"))
@@ -294,7 +294,7 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
         supported_features=tuple(
             SupportedFeature(name, low, high)
             for name, (low, high) in SUPPORTED_FEATURES.items()
-            if name != KRAFT_VERSION_FEATURE  # the quorum's own to raise
+            if name != KRAFT_VERSION_FEATURE  # only the quorum raises it
         ),
         default_partition_count=config.integer("num.partitions"),
         default_replication_factor=config.integer("default.replication.factor"),
@@ -315,7 +315,7 @@ def _leader_balance_interval_ms(config: BrokerConfig) -> int:
 
 
 def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
-    """The timing of the metadata quorum, and the cluster whose requests it takes part in."""
+    """The timing of the metadata quorum, and the id of its cluster."""
     linger = "controller.quorum.append.linger.ms"
     return DriverConfig(
         wire=RequestCodec(cluster_id=cluster_id),
@@ -340,11 +340,11 @@ GUARDED_TOPICS: Final = {
     )
     for topic in STATE_TOPICS.values()
 }
-"""The loss of their records would hide or delete those of others."""
+"""The loss of their records would hide or delete records of others."""
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:
-    """The metadata log's own segments."""
+    """The segment settings of the metadata log."""
     return LogConfig(
         segment_bytes=config.integer("metadata.log.segment.bytes"),
         segment_ms=config.integer("metadata.log.segment.ms"),

@@ -1,8 +1,9 @@
 """The contract between a broker and its subsystems.
 
-A subsystem is one feature of a broker with all that it adds: handlers, kinds of partitions, coordinators,
-internal topics, health. A broker is its metadata, a list of subsystems, one dispatcher over their handlers,
-and its listeners. The list is made in one place, :mod:`moldau.server.composition`, from the configuration.
+A subsystem is one feature of a broker with all its additions: handlers, kinds of partitions, coordinators,
+internal topics, health. A broker consists of its metadata, a list of subsystems, one dispatcher over their
+handlers, and its listeners. The list is made in one place, :mod:`moldau.server.composition`, from the
+configuration.
 
 The contract, in the order of a broker's life
 =============================================
@@ -73,13 +74,13 @@ class Contribution:
     coordinators: Sequence[CoordinatorEntry] = ()
     """Kinds of coordinators, with their topics and APIs."""
     internal_topics: Sequence[InternalTopic] = ()
-    """Topics that it needs, as they have to be created, whoever asks for them first."""
+    """Topics that it needs, with their properties at creation, whoever requests them first."""
     channel: ControllerChannel | None = None
-    """The way to the active controller of a cluster whose only voter is this node."""
+    """The channel to the active controller of a cluster whose only voter is this node."""
     checks: Mapping[str, HealthCheck] = field(default_factory=dict)
     """Health checks by name: one that fails makes the node unwell."""
     notices: Mapping[str, HealthCheck] = field(default_factory=dict)
-    """Faults by name that the node lives with, such as a record that had to be skipped."""
+    """Known faults of a running node by name, for instance a skipped record."""
     in_hand: Callable[[], Mapping[str, int]] = dict
     """Work and memory in use, by name; all zero on an idle node."""
 
@@ -101,13 +102,13 @@ class Subsystem:
         """The broker's dynamic configuration has changed."""
 
     async def listening(self, endpoints: Sequence[Endpoint]) -> None:
-        """The listeners are open; clients reach them at ``endpoints``."""
+        """The listeners are open; clients connect to them at ``endpoints``."""
 
     async def serve(self) -> None:
         """The cluster counts on this broker from now on."""
 
     async def drain(self) -> None:
-        """The broker is about to stop: hand over, and answer what waits."""
+        """The broker is about to stop: hand over, and answer waiting requests."""
 
     def freeze(self) -> None:
         """The subsystems are about to stop: partitions and their roles stay as they are."""
@@ -146,7 +147,7 @@ class SubsystemList:
             await each.start()
 
     def follow(self, publisher: MetadataPublisher) -> None:
-        """Give every subsystem the image that there is, and then every change."""
+        """Give every subsystem the current image, and then every change."""
         self._publisher = publisher
         publisher.subscribe(self)
 
@@ -156,7 +157,7 @@ class SubsystemList:
             try:
                 each.on_image(delta, image)
             except Exception:
-                # One part's fault must not keep the others on old metadata.
+                # An exception of one subsystem must not keep the others on old metadata.
                 offset = image.provenance.offset
                 logger.exception("%s failed on metadata offset %d", type(each).__name__, offset)
         if any(kind == ResourceType.BROKER for kind, _ in delta.configs.entries):
@@ -197,7 +198,7 @@ class SubsystemList:
 
 
 async def in_spite_of_errors(*steps: Callable[[], Awaitable[None]]) -> None:
-    """Take every step, and then raise the first error. A process that is gone takes no further one."""
+    """Take every step, and then raise the first error. A cancelled process takes no further step."""
     failure: BaseException | None = None
     for step in steps:
         try:

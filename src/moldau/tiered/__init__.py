@@ -1,1 +1,1 @@
-"""Tiered storage (KIP-405): old segments of a partition live in an object store, and are read from there."""
+"""Tiered storage (KIP-405): old segments of a partition are in an object store, and are read from there."""

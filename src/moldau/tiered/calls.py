@@ -26,20 +26,20 @@ class ListSegmentsCall(NamedTuple):
 
 
 class ListedSegments(NamedTuple):
-    """A page of remote segments, in whatever state."""
+    """A page of remote segments in any state."""
 
     topic_id: UUID
     segments: list[TieredSegment]
 
 
 class TieredCalls(Protocol):
-    """A broker's remote tier, as tools see it. A call that fails whole raises ``KafkaError``.
+    """A broker's remote tier, for tools. A call that fails as a whole raises ``KafkaError``.
 
     UNSUPPORTED_VERSION: the broker has no remote tier.
     """
 
     async def describe_topics(self, names: Collection[str] | None) -> list[TieredDescribedTopic]:
-        """Offsets and sizes of both tiers, of the partitions that the broker leads; ``None`` for all."""
+        """Offsets and sizes of both tiers, for partitions that the broker leads; ``None`` for all."""
         ...
 
     async def list_segments(self, call: ListSegmentsCall) -> ListedSegments: ...

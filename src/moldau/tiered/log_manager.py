@@ -1,8 +1,8 @@
-"""The remote log manager: which tasks run for which partitions, how often, and how many at a time.
+"""The remote log manager: the tasks of each partition, their intervals, and their number at a time.
 
-A leader copies and cleans up, a follower watches; each task runs in rounds, with
-``remote.log.manager.task.interval.ms`` in between. After a failure it waits for twice as long each time, up
-to a bound, with jitter.
+A leader copies and cleans up, a follower monitors; each task runs in rounds, with
+``remote.log.manager.task.interval.ms`` in between. After failures the wait doubles each time, up to a bound,
+with jitter.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ __all__ = ["RemoteLogManager", "RemoteLogManagerSettings"]
 logger = logging.getLogger(__name__)
 
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
-"""Its multiples are spread evenly over the ones, however many there are."""
+"""The fractional parts of its multiples are spread evenly, for any number of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class RemoteLogManagerSettings:
     expiration_pool_size: int = 10
 
     def first_wait_ms(self, number: int) -> float:
-        """Between the first round of the ``number``-th task that was begun and its second.
+        """Wait between the first round of the ``number``-th task and its second.
 
-        Half an interval to a whole one, each task another: those that are begun together do not all come at
-        once ever after.
+        Between half an interval and a whole one, different for each task: tasks that begin together do not
+        stay synchronised.
         """
         return self.task_interval_ms * (1 - number * _GOLDEN_RATIO % 1 / 2)
 
     def backoff_ms(self, failures: int, entropy: Entropy) -> float:
-        """How long to wait after so many failures in a row."""
+        """Wait after this many consecutive failures."""
         wait_ms = min(self.retry_backoff_max_ms, self.retry_backoff_ms * 2.0 ** min(failures - 1, 30))
         return wait_ms * entropy.uniform(1 - self.retry_jitter, 1 + self.retry_jitter)
 
@@ -78,7 +78,7 @@ class _Running:
 
 
 class RemoteLogManager:
-    """Told by whoever hosts partitions what this broker is to each of them."""
+    """Is notified by the host of partitions of this broker's role for each of them."""
 
     def __init__(self, around: Surroundings, settings: RemoteLogManagerSettings) -> None:
         self.around = around
@@ -115,7 +115,8 @@ class RemoteLogManager:
     def lead(
         self, partition: TopicIdPartition, replica: LocalReplica, *, copies: bool, leader_epoch: int = 0
     ) -> None:
-        """This broker leads the partition; ``copies`` is not ``remote.log.copy.disable``. May be repeated.
+        """This broker leads the partition; ``copies`` is the negation of ``remote.log.copy.disable``. May be
+        repeated.
 
         In a new epoch the tasks begin anew: another broker may have led, and done the same work. After
         :meth:`close` this is ignored, as :meth:`follow` is.
@@ -136,12 +137,12 @@ class RemoteLogManager:
         self.around.metadata.on_partition_leadership_changes([], [partition])
 
     def stop(self, partition: TopicIdPartition) -> "asyncio.Task[None] | None":
-        """No task runs for the partition any more; the answer is done when the last one has ended."""
+        """Stop the partition's tasks; the result is done when the last one has ended."""
         self.around.meters.forget(partition.topic, partition.partition)
         return self._end(partition, list(self._running.pop(partition, {}).values()))
 
     def release(self, partition: TopicIdPartition) -> None:
-        """This broker has no replica any more: as :meth:`stop`, and its metadata go."""
+        """This broker has no replica any more: like :meth:`stop`, and drop its metadata."""
         self.stop(partition)
         self.around.metadata.on_stop_partitions([partition])
 
@@ -193,7 +194,7 @@ class RemoteLogManager:
             except (RemoteStorageError, KafkaError) as error:
                 failures += 1
                 if isinstance(error, RemoteStorageError) and not error.transient:
-                    failures += 30  # nobody but an operator can help: at once the longest wait
+                    failures += 30  # only an operator can help: use the longest wait at once
                 log(error)
             except Exception:
                 failures += 1

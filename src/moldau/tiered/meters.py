@@ -12,7 +12,7 @@ __all__ = ["PartitionGauges", "TieredMeters"]
 
 @dataclass(slots=True)
 class PartitionGauges:
-    """The last values of a partition's tasks; scrapes get sums over partitions."""
+    """The last values of a partition's tasks; scrapes return sums over partitions."""
 
     copy_lag_bytes: int = 0
     copy_lag_segments: int = 0
@@ -52,7 +52,7 @@ class TieredMeters:
     def __init__(self, meters: Meters, has_topic: Callable[[str], bool] = lambda _: True) -> None:
         """``meters``: any scope of the node's registry.
 
-        ``has_topic`` is false of a topic that is gone: what is under way must not bring its series back.
+        ``has_topic`` is false for a deleted topic: work in progress must not create its series again.
         """
         self._has_topic = has_topic
         self._topics = meters.scoped("kafka.server", "BrokerTopicMetrics")
@@ -71,7 +71,7 @@ class TieredMeters:
         )
         for name, read in _GAUGES.items():
             self._topics.gauge(name, lambda read=read: self._sum(read))  # type: ignore[misc]
-        for name in _COUNTERS:  # from the start: whoever watches for errors must see that there are none
+        for name in _COUNTERS:  # from the start: a monitor must see that there are no errors
             self._topics.counter(name)
         self._expired_fetches = meters.scoped("kafka.server", "DelayedRemoteFetchMetrics").counter(
             "ExpiresPerSec", "Remote reads that were not there in remote.fetch.max.wait.ms."
@@ -135,7 +135,7 @@ class TieredMeters:
         self._manager.gauge("RemoteLogManagerExpirationTasksAvgIdlePercent", lambda: expiration.idle_share)
 
     def gauges(self, topic: str, partition: int) -> PartitionGauges:
-        """A partition's, made at the first call; nobody's when the topic is gone."""
+        """The gauges of a partition, created at the first call; unregistered ones when the topic is gone."""
         if not self._has_topic(topic):
             return PartitionGauges()
         by_partition = self._gauges.get(topic)
@@ -152,13 +152,13 @@ class TieredMeters:
         return by_partition.setdefault(partition, PartitionGauges())
 
     def forget(self, topic: str, partition: int) -> None:
-        """This broker has nothing to do with the partition's remote data any more."""
+        """This broker no longer handles the partition's remote data."""
         by_partition = self._gauges.get(topic)
         if by_partition is not None:
             by_partition.pop(partition, None)
 
     def remove(self, topic: str) -> None:
-        """The topic is gone, and its series with it."""
+        """Remove a deleted topic's series."""
         self._gauges.pop(topic, None)
         self._counters = {key: pair for key, pair in self._counters.items() if key[1] != topic}
 

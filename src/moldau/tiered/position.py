@@ -1,4 +1,4 @@
-"""Up to where a log is in the remote tier, as its own leader epochs tell."""
+"""The offset up to which a log is in the remote tier, by its own leader epochs."""
 
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.tiered.metadata.lineage import LogLineage
@@ -11,10 +11,10 @@ __all__ = ["find_highest_copied"]
 def find_highest_copied(
     metadata: RemoteLogMetadataManager, partition: TopicIdPartition, log: PartitionLog
 ) -> int:
-    """The last offset of this log before which all is in the remote tier, or not local; -1 for nothing.
+    """The last offset up to which all records are in the remote tier, or not local; -1 for none.
 
-    What was copied once and deleted since, or by an old leader beyond an epoch's end, does not count: on the
-    strength of the answer local segments are deleted.
+    Segments that were copied and deleted since, or copied by an old leader beyond an epoch's end, do not
+    count, because local segments are deleted by this value.
     """
     lineage = LogLineage(log.leader_epochs)
     first = max(log.highest_copied_offset + 1, log.local_log_start_offset)

@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 async def restore_start(around: Surroundings, partition: TopicIdPartition, log: PartitionLog) -> None:
     """Called when the partition's metadata are loaded. Raises ``RemoteStorageError``.
 
-    Epochs that were lost come from the newest remote segment, which has those of all offsets before it.
-    What the previous leader has deleted while this replica did not hear of it is no part of the log.
+    Lost epochs are restored from the newest remote segment, which has those of all earlier offsets. Segments
+    that the previous leader deleted without this replica's knowledge are no part of the log.
     """
     if log.log_start_offset >= log.local_log_start_offset:
         log.restore_epochs(())
@@ -50,7 +50,7 @@ async def restore_start(around: Surroundings, partition: TopicIdPartition, log: 
 
 def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log: PartitionLog) -> int:
     lineage, log_start = LogLineage(log.leader_epochs), log.log_start_offset
-    # Of a segment that ends in the records of a leader that was replaced uncleanly, the rest is still read.
+    # A segment that ends with records of an uncleanly replaced leader is still read up to them.
     starts = [
         max(first, log_start)
         for segment in finished
@@ -63,7 +63,7 @@ def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log: Part
 async def fetch_auxiliary_state(
     storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, log_start_offset: int
 ) -> AuxiliaryState:
-    """The state of a log behind a segment. Raises ``RemoteStorageError``."""
+    """The state of a log after a segment. Raises ``RemoteStorageError``."""
     epochs = await _epochs_of(storage, segment)
     name = f"producers of {segment.id}"
     try:

@@ -32,7 +32,7 @@ class WorkPool:
 
     @property
     def idle_share(self) -> float:
-        """The part of the places that is free now, 0 to 1 (Kafka's AvgIdlePercent)."""
+        """The fraction of free places, 0 to 1 (Kafka's AvgIdlePercent)."""
         return max(0.0, 1.0 - self._running / self._size)
 
     @asynccontextmanager
@@ -55,7 +55,7 @@ class WorkPool:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                # The place was given at the very moment at which its taker was told to go.
+                # The place was assigned at the moment at which its waiter was cancelled.
                 self._running -= 1
                 self._wake()
             else:
@@ -71,19 +71,19 @@ class WorkPool:
 
 
 class TurnLane:
-    """Lets jobs that come together go on a few at a time, in turns of the event loop.
+    """Lets concurrent jobs continue a few at a time, in turns of the event loop.
 
-    What else the loop serves is looked after in between.
+    The event loop does other work in between.
     """
 
     def __init__(self, jobs_a_turn: int) -> None:
         self._jobs_a_turn = jobs_a_turn
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._went_on = 0
-        """In this turn."""
+        """Number of jobs that continued in this turn."""
 
     async def turn(self) -> None:
-        """Go on at once as one of the first of this turn of the loop, else in a later one."""
+        """Continue immediately as one of the first of this turn of the loop, otherwise in a later one."""
         loop = asyncio.get_running_loop()
         if not self._went_on:
             loop.call_soon(self._begin_turn, loop)

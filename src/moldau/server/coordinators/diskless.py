@@ -20,10 +20,10 @@ def diskless_coordinators(
     topic_name: Callable[[UUID], str | None],
     on_change: Callable[[int], None],
 ) -> CoordinatorEntry:
-    """The kind that gives offsets to diskless partitions.
+    """The kind that assigns offsets to diskless partitions.
 
-    ``topic_name`` gives the name of a topic of the cluster. ``on_change`` is called with
-    a coordinator that this broker begins or ends to lead.
+    ``topic_name`` returns the name of a topic of the cluster. ``on_change`` is called with a coordinator that
+    this broker begins or ceases to lead.
     """
     return entry_of(
         coordinators.runtime,
@@ -31,13 +31,13 @@ def diskless_coordinators(
         DisklessHandlers(coordinators, authorizer, topic_name).table(),
         check=partial(_check_lookup, authorizer, topic.name),
         on_change=on_change,
-        # Without them producers and readers of diskless partitions would be refused by a node that is ready.
+        # Without them a node that is ready would refuse producers and readers of diskless partitions.
         start_waits=True,
     )
 
 
 def _check_lookup(authorizer: Authorizer, topic: str, context: RequestContext) -> None:
-    """Readers find coordinators, too: where one is, Metadata says of the topic's partitions.
+    """Readers may find coordinators, too: Metadata for the topic's partitions shows their brokers anyway.
 
     Raises CLUSTER_AUTHORIZATION_FAILED.
     """

@@ -1,4 +1,4 @@
-"""A kind of coordinator as a broker serves it: how its topic is made, who may find it, its APIs."""
+"""A kind of coordinator in a broker: creation of its topic, permission to find it, its APIs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from moldau.server.topics.topic_creation import InternalTopic
 class Leaders(Protocol):
     """The coordinators of one kind: one for each partition of the topic that this broker leads.
 
-    Each term begins once and ends once; news that came late are gone before (``coordinators/terms.py``).
+    Each term begins once and ends once; late changes were filtered out before (``coordinators/terms.py``).
     """
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:
@@ -32,13 +32,13 @@ def everybody(context: RequestContext) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLookup:
-    """How FindCoordinator finds the coordinators of a kind."""
+    """The lookup of a kind's coordinators by FindCoordinator."""
 
     key_type: int
     partition_of: Callable[[str, int], int]
     """The partition of a key, given the number of partitions. Raises INVALID_REQUEST."""
     check: Callable[[RequestContext], None] = everybody
-    """Raises an authorization error for a principal that may not know the coordinators."""
+    """Raises an authorization error for a principal that may not find the coordinators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,9 @@ class CoordinatorEntry:
     on_change: Callable[[int], None] | None = None
     """Called with a partition after its term has begun or ended."""
     until_loaded: Callable[[], Awaitable[None]] | None = None
-    """Returns when the loads that are under way have ended; ``None`` where a start does not wait for them."""
+    """Returns when the loads in progress have ended; ``None`` where a start does not wait for them."""
     lookup: KeyLookup | None = None
-    """``None`` for coordinators that clients do not look for."""
+    """``None`` for coordinators that clients cannot look up."""
     handlers: Mapping[int, Handler] = field(default_factory=dict)
     """The APIs that the coordinators answer."""
 
@@ -62,7 +62,7 @@ class CoordinatorEntry:
         self._changed(partition.key.partition)
 
     def end(self, partition: int, epoch: int) -> None:
-        """As of ``epoch`` a coordinator is not led here."""
+        """As of ``epoch`` this broker does not lead a coordinator."""
         self.leaders.leave(partition, epoch)
         self._changed(partition)
 
@@ -80,7 +80,7 @@ def entry_of(
     on_change: Callable[[int], None] | None = None,
     start_waits: bool = False,
 ) -> CoordinatorEntry:
-    """The entry of a kind that is declared by a ``CoordinatorKind``; the rest of it follows from there.
+    """The entry of a kind that is declared by a ``CoordinatorKind``, from which the other fields are derived.
 
     ``topic`` is how the kind's topic is made. ``start_waits``: the node is ready when the coordinators are
     loaded.

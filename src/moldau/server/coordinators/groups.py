@@ -17,7 +17,7 @@ def group_coordinators(
 
 
 def offsets_topic(config: BrokerConfig) -> InternalTopic:
-    """How ``__consumer_offsets`` is made."""
+    """The properties of ``__consumer_offsets`` at its creation."""
     factor_key = "offsets.topic.replication.factor"
     return InternalTopic.of(
         CONSUMER_OFFSETS,

@@ -1,4 +1,4 @@
-"""All kinds of coordinators of a broker, and the one path on which their coordinators come and go."""
+"""All kinds of coordinators of a broker, and the one path by which coordinators are loaded and unloaded."""
 
 import asyncio
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class CoordinatorRegistry:
             self.add(entry)
 
     def add(self, entry: CoordinatorEntry) -> None:
-        """One more kind, before the first partition of its topic is led."""
+        """Add a kind, before the first partition of its topic is led."""
         if entry.topic.name in self._entries:
             raise ValueError(f"{entry.topic.name} has two kinds of coordinators")
         self._entries[entry.topic.name] = entry
@@ -35,7 +35,7 @@ class CoordinatorRegistry:
         }
 
     async def until_loaded(self, timeout_s: float) -> bool:
-        """Wait for the loads that are under way; False when the time was up before their end."""
+        """Wait for the loads in progress; returns False at the time-out."""
         loads = [
             asyncio.ensure_future(entry.until_loaded())
             for entry in self._entries.values()
@@ -49,7 +49,7 @@ class CoordinatorRegistry:
         return not late
 
     def leads(self, partition: Partition, epoch: int) -> None:
-        """This broker leads a partition from ``epoch`` on. Repeated and late news are ignored."""
+        """This broker leads a partition from ``epoch`` on. Repeated and late calls are ignored."""
         entry = self._entries.get(partition.topic)
         if entry is None or not isinstance(partition, ClassicPartition):
             return
@@ -61,7 +61,7 @@ class CoordinatorRegistry:
             entry.begin(partition, change.begins)
 
     def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None:
-        """As of ``epoch`` this broker does not lead a partition. Late news are ignored."""
+        """As of ``epoch`` this broker does not lead a partition. Late calls are ignored."""
         entry = self._entries.get(topic)
         if entry is None:
             return

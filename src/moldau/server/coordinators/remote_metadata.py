@@ -1,4 +1,6 @@
-"""Partitions of ``__remote_log_metadata`` that are led here: their leader ends deletions of segments."""
+"""The partitions of ``__remote_log_metadata`` that are led here: their leader completes deletions of
+segments.
+"""
 
 from collections.abc import Callable
 
@@ -11,6 +13,6 @@ def remote_metadata_leaders(
 ) -> CoordinatorEntry:
     """The kind without a shard: the metadata manager follows the log of each term itself.
 
-    ``on_change`` is called with a partition that this broker begins or ends to lead.
+    ``on_change`` is called with a partition that this broker begins or ceases to lead.
     """
     return CoordinatorEntry(topic=topic, leaders=leaders, on_change=on_change)

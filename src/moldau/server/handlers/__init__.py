@@ -1,1 +1,1 @@
-"""One module per API family; each offers handlers to the dispatcher and knows only what it needs."""
+"""One room per API family; each offers handlers to the dispatcher and depends only on what it needs."""

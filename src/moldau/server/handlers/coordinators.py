@@ -20,12 +20,12 @@ TRANSACTION: Final = 1
 
 _BATCHED_VERSION: Final = 4
 _LIBRDKAFKA_VERSION: Final = 2
-"""Which librdkafka asks with; kafkajs does too, but does not name itself in ApiVersions."""
+"""The version that librdkafka uses; kafkajs does too, but does not name itself in ApiVersions."""
 _NO_TRANSACTIONS: Final = "transactions are not supported yet"
 
 
 class CoordinatorHandlers:
-    """The FindCoordinator API; creates the coordinators' topic when it is first asked for."""
+    """The FindCoordinator API; creates the coordinators' topic at the first request."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class CoordinatorHandlers:
         creator: TopicCreator,
         lookups: Callable[[], Mapping[int, tuple[InternalTopic, KeyLookup]]],
     ) -> None:
-        """``lookups`` (read for each key): by key type, the topic and how a key is looked up."""
+        """``lookups`` (read for each key): by key type, the topic and the lookup of a key."""
         self._view = view
         self._creator = creator
         self._lookups = lookups
@@ -75,7 +75,7 @@ class CoordinatorHandlers:
         topic, lookup = found
         lookup.check(context)
         await self._creator.ensure(topic)
-        # The topic's own number of partitions counts; the configuration only says how it is created.
+        # The topic's actual number of partitions is used; the configuration only applies at its creation.
         created = self._view.image.topics.get(topic.name)
         count = topic.partition_count if created is None else len(created.partitions)
         leader = self._view.leader_of(topic.name, lookup.partition_of(key, count))
@@ -87,12 +87,12 @@ class CoordinatorHandlers:
         )
 
     def _without_transactions(self, context: RequestContext, key: str) -> Coordinator:
-        """The answer that ends each transactional producer at once, with a reason that it shows.
+        """The answer that stops each transactional producer at once, with a reason that it shows.
 
-        Java's shows the text of an error and kafka-python its code: UNSUPPORTED_VERSION. librdkafka shows the
-        text too, but asks for ever after any error except those of authorization; the one for transactional
-        ids misleads least. aiokafka shows only a code, and kafkajs says that there is no group coordinator:
-        both find this broker, and InitProducerId refuses them.
+        Java's client shows the text of an error and kafka-python its code: UNSUPPORTED_VERSION. librdkafka
+        shows the text too, but retries for ever after any error except those of authorization; the one for
+        transactional ids is the least misleading. aiokafka shows only a code, and kafkajs reports that there
+        is no group coordinator: both find this broker, and InitProducerId refuses them.
         """
         if context.api_version >= _BATCHED_VERSION:
             raise KafkaError(ErrorCode.unsupported_version, _NO_TRANSACTIONS)

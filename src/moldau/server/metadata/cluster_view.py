@@ -42,13 +42,13 @@ class ClusterView:
     def controller_for_clients(self) -> int:
         """A broker that forwards to the active controller: clients never need the controller itself.
 
-        This broker always can; Kafka's brokers answer likewise with one that is alive.
+        This broker can always forward; Kafka's brokers also return a live broker here.
         """
         return self.local_id if self._is_alive(self.local_id) else -1
 
     @property
     def active_controller_id(self) -> int:
-        """The node that leads the metadata quorum; -1 when none is known."""
+        """The node that leads the metadata quorum; -1 when it is unknown."""
         return self._active_controller()
 
     def finalized_features(self) -> tuple[int, dict[str, int]]:
@@ -70,7 +70,7 @@ class ClusterView:
         return next((found for found in self.brokers(listener_name) if found.node_id == node_id), None)
 
     def leader_of(self, topic: str, index: int) -> int | None:
-        """The leader of a partition; None when the partition does not exist, -1 when it has none."""
+        """The leader of a partition; None when the partition does not exist, -1 when it has no leader."""
         found = self.image.topics.get(topic)
         if found is None or not 0 <= index < len(found.partitions):
             return None

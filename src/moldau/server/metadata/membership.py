@@ -12,7 +12,7 @@ from moldau.records.control import VoterEndpoint
 def membership_of(config: BrokerConfig, directory_id: uuid.UUID) -> Membership:
     """``directory_id``: of the folder of the metadata log.
 
-    A node that is no controller can never be a voter, nor can one whose listener has no port of its own.
+    A node that is no controller cannot become a voter, nor can one whose listener has no fixed port.
     """
     if not config.is_controller:
         return Membership()
@@ -26,7 +26,7 @@ def membership_of(config: BrokerConfig, directory_id: uuid.UUID) -> Membership:
 
 
 def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
-    """Where others reach this controller, the listeners in the order of ``controller.listener.names``."""
+    """The addresses of this controller for others, in the order of ``controller.listener.names``."""
     by_name = {endpoint.name: endpoint for endpoint in config.controller_listeners}
     by_name |= {endpoint.name: endpoint for endpoint in config.advertised_controller_listeners}
     named = [by_name[name] for name in config.controller_listener_names if name in by_name]
@@ -34,7 +34,9 @@ def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
 
 
 def _reachable(endpoint: ListenerEndpoint, config: BrokerConfig) -> VoterEndpoint:
-    """A listener on all interfaces is reached as ``controller.quorum.voters`` says, else on this machine."""
+    """A listener on all interfaces has the address in ``controller.quorum.voters``, otherwise that of this
+    machine.
+    """
     if not endpoint.host:
         static = next((each for each in config.quorum_voters if each.node_id == config.node_id), None)
         endpoint = replace(endpoint, host=static.host if static is not None else "127.0.0.1")

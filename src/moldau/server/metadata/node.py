@@ -1,7 +1,7 @@
 """A node's replica of the cluster metadata: the quorum, its log, and the image that follows from it.
 
 A broker and a controller in one process share one: the controller decides on it while this node leads the
-quorum, the broker only reads it. A node that is no voter follows the quorum as an observer.
+quorum; the broker only reads it. A node that is no voter follows the quorum as an observer.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ CURRENT_TIMEOUT_S = 30.0
 class MetadataNode:
     """Opens the metadata log and runs this node's replica of the quorum on it.
 
-    Brokers' subsystems see it as a :class:`moldau.server.metadata.view.MetadataView`.
+    Brokers' subsystems use it as a :class:`moldau.server.metadata.view.MetadataView`.
 
     Use: construct, add listeners to :attr:`log`, ``await start()``, ``await stop()``.
     """
@@ -105,13 +105,13 @@ class MetadataNode:
 
     @property
     def quorum(self) -> QuorumView:
-        """The quorum, as others see it."""
+        """The quorum's state, for others."""
         return self.driver
 
     async def until_current(self) -> None:
         """Return when this node's image has every record that was committed at the time of the call.
 
-        The quorum's leader says how far that is. Raises ``KafkaError`` while it cannot be asked.
+        The quorum's leader provides that offset. Raises ``KafkaError`` while it does not answer.
         """
         if self.driver.is_leader:
             committed_end = self.driver.describe().high_watermark
@@ -123,7 +123,7 @@ class MetadataNode:
             await self.log.until_applied(committed_end)
 
     def voters(self) -> list[ConfiguredVoter]:
-        """The voters with their addresses; a port that was left to the system is the one that was given."""
+        """The voters with their addresses; a port 0 is replaced by the assigned port."""
         bound = next(filter(None, map(self._listeners.find, self._controller_listeners)), None)
         voters = (ConfiguredVoter(each.key.id, each.host, each.port) for each in self.driver.voters)
         return [
@@ -134,9 +134,9 @@ class MetadataNode:
         ]
 
     async def start(self) -> None:
-        """Replay the metadata; a lone voter leads when this returns.
+        """Replay the metadata; a single voter leads when this returns.
 
-        Raises ``FormatError`` for a controller of static voters that is not told who they are.
+        Raises ``FormatError`` for a controller with static voters whose voters are not configured.
         """
         self.driver.history.load(self._stored)
         is_told = self._config.quorum_voters or self.driver.history.latest is not None
@@ -173,7 +173,7 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
             f" {advice}"
         )
     if not any(name.endswith((SNAPSHOT_SUFFIX, LOG_SUFFIX)) for name in machine.disk.list(folder)):
-        # Formatting leaves a snapshot. A voter without its log and its vote could undo what is committed.
+        # Formatting leaves a snapshot. A voter that lost its log and its vote could undo committed records.
         raise DamagedLogError(
             f"{folder} holds neither a snapshot nor a log, though {config.metadata_log_dir} is formatted."
             " Nothing was changed. Restore it from a backup, or see 'Damaged files' in docs/operations.md."
@@ -210,7 +210,7 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
 
 
 def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *, is_only_voter: bool) -> None:
-    """Report files that are missing beside a log with records; a lost vote among several stops the start."""
+    """Report missing files of a log with records; a lost vote of one of several voters stops the start."""
     if not log.end_offset:
         return
     if not disk.exists(f"{folder}/{QUORUM_STATE}"):
@@ -232,7 +232,7 @@ def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *,
 
 
 def _check_vote(disk: Disk, folder: str) -> None:
-    """Raise ``DamagedLogError`` when the node has voted and its log is gone.
+    """Raise ``DamagedLogError`` when the node has voted and its log is missing.
 
     The log is made before the first vote. Only a snapshot that replaces all of it may leave no segment.
     """

@@ -36,7 +36,7 @@ _API_KEYS: Final[dict[type, ApiKey]] = {
 
 
 RECONNECT_LIMITS: Final = ClientLimits(reconnect_backoff_ms=20, reconnect_backoff_max_ms=100)
-"""For connections to controllers: a wait of a second before the next try would lengthen elections by it."""
+"""For connections to controllers: a backoff of a second would delay elections by that time."""
 
 
 class QuorumPeers:
@@ -61,7 +61,7 @@ class QuorumPeers:
         return response
 
     async def high_watermark(self, leader_id: int | None) -> int:
-        """Ask the quorum's leader for the committed end of the metadata log; -1 before it has committed.
+        """Request the committed end of the metadata log from the quorum's leader; -1 before its first commit.
 
         Raises ``KafkaError`` when the leader is unknown, does not answer, or leads no more.
         """

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class EffectiveConfigs:
-    """Looks configurations up; remembers them for as long as the image's configs are the same."""
+    """Resolves configurations; cached while the image's configs are the same."""
 
     def __init__(self, static: BrokerConfig, node_id: int, image: Callable[[], MetadataImage]) -> None:
         self._static = static
@@ -24,7 +24,7 @@ class EffectiveConfigs:
 
     @property
     def broker(self) -> BrokerConfig:
-        """This broker's file under the cluster's dynamic configs."""
+        """This broker's file, overridden by the cluster's dynamic configs."""
         self._refresh()
         return self._broker
 
@@ -50,7 +50,7 @@ class EffectiveConfigs:
         self._complain("this broker", self._broker.unusable)
 
     def _complain(self, what: str, unusable: Mapping[str, str]) -> None:
-        """Say once that a value of the cluster's metadata cannot be used; the key has its default instead."""
+        """Log once that a value in the cluster's metadata is unusable; the key has its default instead."""
         for reason in unusable.values():
             if reason not in self._complaints:
                 self._complaints.add(reason)

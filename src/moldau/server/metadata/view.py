@@ -1,4 +1,4 @@
-"""A node's metadata, as its subsystems see them: to be read and followed, not to be changed."""
+"""A node's metadata for its subsystems: read-only, with notifications."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -34,7 +34,7 @@ class QuorumView(Protocol):
 
     @property
     def voice(self) -> QuorumVoice:
-        """Tells of problems."""
+        """Reports problems."""
         ...
 
     @property
@@ -48,11 +48,11 @@ class QuorumView(Protocol):
 
 
 class MetadataView(Protocol):
-    """The metadata that a broker follows; it sends changes to the active controller, by a channel."""
+    """The metadata that a broker follows; changes go to the active controller, through a channel."""
 
     @property
     def publisher(self) -> MetadataPublisher:
-        """The image, and those who follow it."""
+        """The image, and its subscribers."""
         ...
 
     @property
@@ -68,6 +68,6 @@ class MetadataView(Protocol):
     async def until_current(self) -> None:
         """Return when the image has every record that was committed at the time of the call.
 
-        Raises ``KafkaError`` while the quorum's leader cannot be asked.
+        Raises ``KafkaError`` while the quorum's leader does not answer.
         """
         ...

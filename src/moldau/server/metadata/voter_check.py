@@ -1,4 +1,4 @@
-"""The check of a controller before it becomes a voter (KIP-853): its address, and the versions it knows."""
+"""The check of a controller before it becomes a voter (KIP-853): its address and its supported versions."""
 
 from moldau.config.broker import BrokerConfig
 from moldau.network.client import RpcClient

@@ -1,9 +1,9 @@
 """Facts outside of the metadata log that show that it was longer than it is.
 
-The log itself tells with ``durable-offset`` how far it went, and the checkpoints of the log folders tell it
-a second time. When one of the two is gone, the partitions' folders are asked: the metadata came before the
-folder of each topic, and before each leader epoch in it. This holds for a node that is the only voter; others
-may get metadata after the start.
+The log's end is recorded twice: in ``durable-offset`` beside the log, and in the checkpoints of the log
+folders. When one of the two is missing, the partitions' folders are checked: the metadata of each topic, and
+of each leader epoch in it, were committed before. This is valid for the only voter; others may receive
+metadata after the start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ _ADVICE = (
 def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> None:
     """Raise :class:`DamagedLogError` when a partition's folder is newer than the metadata log in ``folder``.
 
-    Does nothing while the log's own witnesses are there. Blocking; changes nothing.
+    Does nothing while both records of the log's end exist. Blocking; changes nothing.
     """
     missing = _missing_witness(disk, folder, logs)
     if missing is None:
@@ -49,10 +49,10 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
     try:
         found = _replay(disk, folder)
     except (KafkaError, MetadataError, ProtocolError):
-        return  # The start finds it anew, and says where.
+        return  # The start detects it again, and names the place.
     if found.end_offset < logs.metadata_watermark.stored()[0]:
         return  # The guard of the log refuses it.
-    # In one order, so that each start names the same folder.
+    # In a fixed order, so that each start names the same folder.
     for log in sorted(logs, key=lambda log: log.directory):
         reason = _contradiction(log, found)
         if reason is not None:
@@ -79,7 +79,7 @@ def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
     if topic is None:
         return f"topic id {log.topic_id} of {log.directory}"
     partition = log.topic_partition.partition
-    # The epochs of diskless records are generations of their own.
+    # The epochs of diskless records are independent generations.
     if topic.is_diskless or topic.name == DISKLESS_METADATA_TOPIC or partition >= len(topic.partitions):
         return None
     epoch = log.leader_epochs.latest_epoch
@@ -128,7 +128,7 @@ def _replay(disk: Disk, folder: str) -> _Replayed:
 
 
 def _batches(disk: Disk, folder: str, names: Sequence[str]) -> Iterator[tuple[int, memoryview]]:
-    """The valid batches of the segments, with the offset behind each."""
+    """The valid batches of the segments, with the offset after each."""
     for base_offset in sorted(
         base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None
     ):

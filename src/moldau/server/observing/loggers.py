@@ -16,7 +16,7 @@ LEVELS: Final[Mapping[str, int]] = {
     "DEBUG": logging.DEBUG,
     "TRACE": 5,
 }
-"""Kafka's names for Python's levels; TRACE lets everything through."""
+"""Kafka's names for Python's levels; TRACE includes everything."""
 
 
 class LevelChange(Protocol):
@@ -43,7 +43,7 @@ def check(changes: Sequence[LevelChange]) -> None:
 
 
 def apply(changes: Sequence[LevelChange]) -> None:
-    """Make changes that have passed :func:`check`. Nothing is remembered over a restart."""
+    """Apply changes that have passed :func:`check`. They are lost in a restart."""
     for change in changes:
         logger = logging.root if change.name == ROOT else logging.getLogger(change.name)
         is_set = change.config_operation == ConfigOperation.SET
@@ -74,7 +74,7 @@ def _check(change: LevelChange) -> None:
 
 
 def _effective(name: str) -> int:
-    """As ``Logger.getEffectiveLevel``, without making the loggers that only stand for others."""
+    """Like ``Logger.getEffectiveLevel``, without creating placeholder loggers."""
     loggers = logging.root.manager.loggerDict
     while name:
         logger = loggers.get(name)

@@ -18,7 +18,7 @@ class NodeMeters:
         self.requests = RequestMeters(self.registry)
 
     def gauge(self, group: str, scope: str, name: str, read: Callable[[], float], **tags: str) -> None:
-        """A number that is asked for at each scrape."""
+        """A number that is computed at each scrape."""
         self.registry.scoped(group, scope).gauge(name, read, **tags)
 
     def watch_network(self, listeners: Iterable[str], counters: NetworkCounters) -> None:

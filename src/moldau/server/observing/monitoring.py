@@ -22,7 +22,7 @@ class Monitoring:
         checks: Mapping[str, HealthCheck],
         notices: Mapping[str, HealthCheck],
     ) -> None:
-        """``notices``: faults that a node lives with, such as a record that had to be skipped."""
+        """``notices``: known faults of a running node, for instance a skipped record."""
         self._meters = meters
         self._checks = checks
         self._notices = notices
@@ -32,7 +32,7 @@ class Monitoring:
         )
 
     async def start(self) -> int:
-        """Serve; the bound port."""
+        """Serve; returns the bound port."""
         return await self._server.start()
 
     async def stop(self) -> None:

@@ -1,8 +1,8 @@
-"""From a request's bytes to its handler and back: decode, hand over, encode, count.
+"""From a request's bytes to its handler and back: decode, dispatch, encode, count.
 
-A handler takes the request's context and its decoded message and returns the response message, now
-or later (an awaitable), or ``None`` where the protocol sends no response. It is called synchronously:
-record bytes in the message are views of the receive buffer, valid until the handler returns or first awaits.
+A handler gets the request's context and its decoded message and returns the response message, now or later
+(an awaitable), or ``None`` where the protocol has no response. It is called synchronously: record bytes in
+the message are views of the receive buffer, valid until the handler returns or first awaits.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
 Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
 HandlerTable: TypeAlias = Mapping[int, Handler]
 DirectHandler: TypeAlias = Callable[[RequestContext, memoryview], Answer]
-"""From a request's body to that of its answer, for the common shape of a request that comes very often.
+"""From a request's body to the response's, for the usual shape of a frequent request.
 
-``None``: the shape is another, nothing was done, and the API's handler takes the request."""
+``None``: the shape is different, nothing was done, and the API's handler processes the request."""
 DirectTable: TypeAlias = Mapping[int, Callable[[int], DirectHandler | None]]
-"""By API key, what gives the direct handler of a version, if there is one."""
+"""By API key, the factory of the direct handler of a version, if there is one."""
 
 MANY_ROWS_BYTES: Final = 2048
-"""A request of more bytes has many rows: only one of a connection is handled in a turn of the loop."""
+"""A request of more bytes has many rows: a connection has only one of them handled in a turn of the loop."""
 _LARGE_BY_NATURE: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,9 @@ class RequestObserver(Protocol):
     """Counts requests; called very often, so it must be cheap."""
 
     def requests_handled(self, api_key: int, count: int, seconds: float, request_bytes: int) -> None:
-        """So many requests of an API were answered, each after ``seconds``, of ``request_bytes`` together."""
+        """This many requests of an API were answered, each after ``seconds``, with ``request_bytes`` in
+        total.
+        """
         ...
 
 
@@ -65,7 +67,7 @@ class RequestTurn(Protocol):
 
 
 class _Tally:
-    """Requests answered directly in this turn, to be counted at its end."""
+    """Directly answered requests of this turn, to be counted at its end."""
 
     __slots__ = ("count", "received_at", "size_bytes")
 
@@ -93,7 +95,7 @@ class _Route(NamedTuple):
 
 
 class Dispatcher:
-    """The dispatcher of one kind of listener: what is not in its table is not served there."""
+    """The dispatcher of one kind of listener: APIs that are not in its table are not served there."""
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class Dispatcher:
     ) -> None:
         """``workers`` decode large requests and encode the answers to them.
 
-        ``unexpected`` is told of errors of handlers that are not Kafka's.
+        ``unexpected`` receives exceptions of handlers that are not Kafka errors.
         """
         direct = direct or DirectHandlers()
         self._unexpected = unexpected
@@ -205,7 +207,7 @@ class Dispatcher:
     def _answer_large(
         self, context: RequestContext, route: _Route, request: Message | bytes
     ) -> "asyncio.Task[Buffers | None]":
-        """Its connection is not read until it is answered, so that requests take effect in their order."""
+        """Its connection is not read until it is answered, so that requests take effect in order."""
 
         held_until_s: list[float] = []
         loop = asyncio.get_running_loop()
@@ -214,7 +216,7 @@ class Dispatcher:
             if self._turn_is_open and self._turn is not None:
                 self._turn.settle()
             outcome = route.handler(context, request)
-            if route.hold is not None and not held_until_s:  # once, though it may come in slices
+            if route.hold is not None and not held_until_s:  # once, though it may arrive in slices
                 held_until_s.append(route.hold(context, isinstance(outcome, Awaitable)))
             return outcome
 
@@ -302,9 +304,9 @@ class Dispatcher:
         return failure(context, error)
 
     def end_turn(self) -> None:
-        """The requests that arrived together are dispatched: finish what they share.
+        """The requests that arrived together are dispatched: complete their shared work.
 
-        Raises when that fails; then none of their answers may leave.
+        Raises when that fails; then none of their answers may be sent.
         """
         if not self._turn_is_open:
             return
@@ -321,7 +323,7 @@ class Dispatcher:
 
     def _count(self, api_key: int, count: int, received_at: float, size_bytes: int) -> None:
         if self._observer is not None:
-            # Kept, because asking for the running loop costs a system call in Python 3.11.
+            # Cached, because getting the running loop costs a system call in Python 3.11.
             loop_time = self._loop_time
             if loop_time is None:
                 loop_time = self._loop_time = asyncio.get_running_loop().time
@@ -340,7 +342,7 @@ class Dispatcher:
 
 
 def _throttled(answer: Message, until_s: float) -> Message:
-    """The answer with what is left of the time for which its sender is held."""
+    """The answer with the remaining time for which its sender is throttled."""
     if not until_s:
         return answer
     return with_throttle_time(answer, rest_ms(until_s, asyncio.get_running_loop().time()))
@@ -353,7 +355,7 @@ async def _as_coroutine(outcome: Awaitable[Message | None]) -> Message | None:
 def failure(context: RequestContext, error: BaseException) -> Message:
     """The response to a request whose handler failed: its top-level error, if it has one.
 
-    Raises the error again where the response has no such field: the connection is closed then.
+    Raises the error again where the response has no field for it: the connection is then closed.
     """
     cls = response_class(context.api_key)
     if isinstance(error, KafkaError):
@@ -370,9 +372,9 @@ def failure(context: RequestContext, error: BaseException) -> Message:
 
 
 def refusal(cls: type[Message], version: int, code: ErrorCode) -> Message | None:
-    """A message that says ``code`` where ``version`` has room for it: at the top, else in one lone row.
+    """A message with ``code`` where ``version`` has a field for it: at the top level, or in a single row.
 
-    ``None`` where there is no such place: an answer without it would pass for an empty success.
+    ``None`` where there is no such field: a response without it would look like an empty success.
     """
     found: Message | None = None
     for name, declared in cls.__dataclass_fields__.items():
@@ -388,7 +390,7 @@ def refusal(cls: type[Message], version: int, code: ErrorCode) -> Message | None
 
 
 def routes(*families: HandlerTable) -> dict[int, Handler]:
-    """Join the tables of several handler families; each API has one home."""
+    """Join the tables of several handler families; each API occurs once."""
     table: dict[int, Handler] = {}
     for family in families:
         for api_key, handler in family.items():

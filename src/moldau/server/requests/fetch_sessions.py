@@ -1,8 +1,8 @@
 """Incremental fetch sessions (KIP-227): the broker remembers which partitions a fetcher follows.
 
-A full request (epoch 0) opens a session and lists partitions; later requests carry only changes, and
-responses only partitions that have something new to say. A session belongs to one fetcher, is numbered
-by epochs that go up by one with each request, and may be evicted when the cache is full.
+A full request (epoch 0) opens a session and lists partitions; later requests contain only changes, and
+responses only partitions with new data. A session belongs to one fetcher, has epochs that increase by one
+with each request, and may be evicted when the cache is full.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ EVICTION_AGE_MIN_S: Final = 120.0
 
 
 class FetchTarget(NamedTuple):
-    """A partition as the fetcher names it: by topic id from version 13 on, else by name."""
+    """A partition as the fetcher names it: by topic id from version 13 on, otherwise by name."""
 
     topic: str
     topic_id: UUID
@@ -28,7 +28,7 @@ class FetchTarget(NamedTuple):
 
 @dataclass(slots=True)
 class SessionPosition:
-    """Where a fetcher stands in one partition, and what it was last told."""
+    """A fetcher's position in one partition, and the values that were last sent to it."""
 
     fetch_offset: int
     max_bytes: int
@@ -53,7 +53,7 @@ class FetchSession:
     def update(
         self, changed: Iterable[tuple[FetchTarget, SessionPosition]], forgotten: Iterable[FetchTarget]
     ) -> None:
-        """Take over what an incremental request changes."""
+        """Apply the changes of an incremental request."""
         for target, position in changed:
             known = self.positions.get(target)
             if known is None:
@@ -68,7 +68,7 @@ class FetchSession:
             self.positions.pop(target, None)
 
     def served(self, target: FetchTarget) -> None:
-        """Move a partition that just gave bytes to the end, so that the others come first next time."""
+        """Move a partition that returned data to the end, so that the others come first next time."""
         position = self.positions.pop(target, None)
         if position is not None:
             self.positions[target] = position
@@ -79,10 +79,10 @@ class FetchScope:
     """The scope of one Fetch request."""
 
     session: FetchSession | None
-    """None: the request stands alone and the response names no session."""
+    """None: the request has no session, and the response names none."""
     positions: dict[FetchTarget, SessionPosition]
     incremental: bool
-    """Leave out of the response what has nothing new to say."""
+    """Omit partitions without new data from the response."""
 
     @property
     def session_id(self) -> int:
@@ -143,7 +143,7 @@ class FetchSessions:
         return session
 
     def _evict(self, newcomer_size: int, now_s: float) -> bool:
-        """Make room: a session unused for two minutes goes first, else a smaller old one (KIP-227)."""
+        """Free a slot: a session unused for two minutes first, otherwise a smaller old one (KIP-227)."""
         if not self._sessions:
             return False
         idle = min(self._sessions.values(), key=lambda session: session.last_used_s)

@@ -10,7 +10,7 @@ from moldau.runtime.errors import KafkaError
 
 
 async def forward(channel: ControllerChannel, context: RequestContext, request: Message) -> Any:
-    """The controller's response to a client's request, or one that says why there is none.
+    """The controller's response to a client's request, or a response with the error.
 
     The client's principal and the deadline of its request go with it.
     """

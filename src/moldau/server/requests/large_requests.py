@@ -1,10 +1,10 @@
-"""Requests that take long to read or to answer: read by a worker, answered slice by slice.
+"""Requests that take long to decode or to answer: decoded by a worker, answered in slices.
 
-The event loop serves every connection, so nothing on it may take long. A request that costs more than
-``INLINE_PARSED_BYTES`` once it is parsed is decoded by a worker thread, and so is its answer encoded. In
-between the handler gets it in slices (see ``slices``), with a turn of the loop after each. Meanwhile its
-connection is not read, so that requests keep their order, and only a few such requests are under way at once,
-so that their memory is bounded.
+The event loop serves every connection, so no step on it may take long. A request that costs more than
+``INLINE_PARSED_BYTES`` once it is parsed is decoded by a worker thread, which also encodes its answer. The
+handler gets it in slices (see ``slices``), with a turn of the loop after each. Meanwhile its connection is
+not read, so that requests keep their order, and the number of such requests in progress is bounded to bound
+their memory.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ AT_ONCE: Final = 4
 
 _UNCUT: Final[Mapping[int, int]] = MappingProxyType(
     {
-        # Few rows are usual here, and the work for each of them is much.
+        # Few rows are usual here, and each needs much work.
         **dict.fromkeys((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP), 2 * 1024 * 1024),
         # A session may have every partition of a node.
         ApiKey.FETCH: PARSED_BYTES_MAX,
@@ -41,7 +41,7 @@ Handle = Callable[[RequestContext, Any], "Message | Awaitable[Message | None] | 
 
 
 class LargeRequests:
-    """The way of large requests through one dispatcher."""
+    """Handles the large requests of one dispatcher."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers.lane("moldau-large-requests")
@@ -55,9 +55,9 @@ class LargeRequests:
         handle: Handle,
         encode: Callable[[Any], Buffers],
     ) -> Buffers | None:
-        """The body of the answer, or None where there is none; to a request, or the bytes of one.
+        """The body of the answer, or None where there is none; for a decoded request, or for its bytes.
 
-        Raises ParsedSizeError for a request beyond its allowance, and what ``handle`` raises.
+        Raises ParsedSizeError for a request beyond its allowance, and the errors of ``handle``.
         """
         async with self._places:
             whole = request if isinstance(request, Message) else await self._decode(context, request, decode)
@@ -69,14 +69,14 @@ class LargeRequests:
                     done = [answer for answer in answers if isinstance(answer, Message)]
                     return await self._workers.run(_encode_joined, done, cut, encode)
         if cut is None:
-            # Outside of the place: it may wait for records, or for a group to gather.
+            # Outside the bounded number: it may wait for records, or for a group's members.
             answer = await _settled(handle(context, whole))
             return None if answer is None else await self._workers.run(encode, answer)
         done = [answer for each in answers if (answer := await _settled(each)) is not None]
         return await self._workers.run(_encode_joined, done, cut, encode) if done else None
 
     async def encode(self, encode: Callable[[], Buffers], answer: "asyncio.Future[Buffers | None]") -> None:
-        """Encode a large answer to a small request, and give it to those who wait for it."""
+        """Encode a large answer to a small request, and complete its future."""
         try:
             body = await self._workers.run(encode)
         except asyncio.CancelledError:
@@ -95,7 +95,7 @@ class LargeRequests:
 
 
 def parsed_bytes_max(api_key: int, size_bytes: int) -> int:
-    """How much memory a request may take once it is parsed."""
+    """Maximum memory of a parsed request."""
     most = allowance(size_bytes)
     if api_key in CUTS or api_key >= OWN_API_KEY_MIN:
         return most
@@ -105,7 +105,9 @@ def parsed_bytes_max(api_key: int, size_bytes: int) -> int:
 async def _in_slices(
     context: RequestContext, parts: list[Any], handle: Handle
 ) -> list["Message | Awaitable[Message | None] | None"]:
-    """Answers in order; those to Produce may still be awaited, for appends must not wait for each other."""
+    """Answers in order; those to Produce may be awaited later, because appends must not wait for each
+    other.
+    """
     answers: list[Message | Awaitable[Message | None] | None] = []
     for part in parts:
         answer = handle(context, part)

@@ -1,7 +1,7 @@
 """Large requests in parts: the rows of a request cut into slices, and the answers to them joined.
 
 A slice is a request of the same class with some of the rows. An API is in the table when each of its rows is
-answered on its own, so that the answers to the slices, row after row, are the answer to the whole.
+answered independently, so that the concatenated rows of the slices' answers are the answer to the whole.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,9 @@ SLICE_ROWS: Final = 256
 
 
 class Cut(NamedTuple):
-    """Where the rows of an API are: fields from the outermost array to the innermost, and in the answer."""
+    """The path to the rows of an API: fields from the outermost array to the innermost, and in the
+    response.
+    """
 
     asked: tuple[str, ...]
     answered: tuple[str, ...]
@@ -55,7 +57,7 @@ CUTS: Final[Mapping[int, tuple[Cut, ...]]] = MappingProxyType(
         ApiKey.DESCRIBE_GROUPS: (Cut(("groups",), ("groups",)),),
         ApiKey.DELETE_GROUPS: (Cut(("groups_names",), ("results",)),),
         ApiKey.FIND_COORDINATOR: (Cut(("coordinator_keys",), ("coordinators",)),),
-        # One resource has a hundred keys and more.
+        # One resource has more than a hundred keys.
         ApiKey.DESCRIBE_CONFIGS: (Cut(("resources",), ("results",), rows=8),),
         # FindBatches is not here: its answer waits for bytes of all its partitions together.
         create_partitions.REQUEST.API_KEY: (Cut(("topics",), ("topics",)),),
@@ -71,7 +73,7 @@ CUTS: Final[Mapping[int, tuple[Cut, ...]]] = MappingProxyType(
 COSTLY_ROWS: Final = frozenset(
     key for key, cuts in CUTS.items() if any(cut.rows < SLICE_ROWS for cut in cuts)
 )
-"""APIs of which even a small request is cut when it has several rows."""
+"""APIs whose requests are sliced even when they are small, if they have several rows."""
 
 
 MANY_ROWS: Final = 2_000
@@ -101,7 +103,7 @@ def is_large(api_key: int, request: Message) -> bool:
 
 
 def cut_of(api_key: int, request: Message) -> Cut | None:
-    """How a request is cut: by the array that this version of it has; None when it is not."""
+    """The slicing of a request: the array in this version of it; None when it is not sliced."""
     return next((cut for cut in CUTS.get(api_key, ()) if getattr(request, cut.asked[0])), None)
 
 
@@ -113,7 +115,7 @@ def slices(request: Any, cut: Cut) -> Iterator[Any]:
 
 
 def joined(answers: Sequence[Message], cut: Cut) -> Message:
-    """The answer to the whole. An error about all of a request, from any of its parts, stands for it."""
+    """The answer to the whole. An error of the whole request, from any slice, replaces it."""
     for answer in answers:
         if getattr(answer, "error_code", ErrorCode.none) is not ErrorCode.none:
             return answer
@@ -160,7 +162,7 @@ def _weight(row: Any, inner: tuple[str, ...]) -> int:
 
 
 def _extend(rows: list[Any], more: Sequence[Any], inner: tuple[str, ...]) -> None:
-    """Append rows; the first of them may be the rest of the last one that is there."""
+    """Append rows; the first of them may continue the last existing row."""
     if rows and more and inner and _without(rows[-1], inner[0]) == _without(more[0], inner[0]):
         nested = list(getattr(rows[-1], inner[0]))
         _extend(nested, getattr(more[0], inner[0]), inner[1:])

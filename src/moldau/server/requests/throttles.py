@@ -1,10 +1,10 @@
-"""The one place in the path of a request where a subsystem slows its sender down (KIP-219).
+"""The place in the path of a request where a subsystem throttles its sender (KIP-219).
 
-The driver's contract. A throttle is asked once for each request of its APIs, when the handler has returned:
-then the request has taken effect, or waits to. The connection is not read for the longest time that any of
-them wants, and the answer says as ``throttle_time_ms`` how much of it is left: a client that heeds it waits
-no longer than it would anyway. The dispatcher asks; a direct handler, which encodes its answers itself, asks
-for its own requests. An API without a throttle costs nothing.
+The driver's contract. A throttle is called once for each request of its APIs, when the handler has returned:
+then the request has taken effect, or is waiting to. The connection is not read for the longest time that any
+throttle returns, and the answer contains the remaining time as ``throttle_time_ms``: a client that obeys it
+waits no longer than it would anyway. The dispatcher calls throttles; a direct handler, which encodes its
+answers itself, does so for its own requests. An API without a throttle costs nothing.
 """
 
 import asyncio
@@ -18,11 +18,13 @@ from moldau.protocol.schema import Message
 M = TypeVar("M", bound=Message)
 
 Throttle: TypeAlias = Callable[[RequestContext, bool], float]
-"""For how many seconds the sender of a request is not read; 0 for not at all.
+"""Seconds for which the sender of a request is not read; 0 for none.
 
-The flag is whether the answer is still to come: it waits for an upload, for replicas or for records."""
+The flag is true while the answer is pending: it waits for an upload, for replicas or for records."""
 Hold: TypeAlias = Callable[[RequestContext, bool], float]
-"""Asks all throttles of an API and mutes the connection; until when, in the loop's seconds, or 0."""
+"""Calls all throttles of an API and mutes the connection; returns the end of it, in the loop's seconds, or
+0.
+"""
 
 
 class Throttles:
@@ -32,7 +34,7 @@ class Throttles:
         self._throttles: dict[int, list[Throttle]] = {}
 
     def add(self, throttles: Mapping[int, Throttle]) -> None:
-        """Add those of one more subsystem; an API may have several."""
+        """Add the throttles of one more subsystem; an API may have several."""
         for api_key, throttle in throttles.items():
             self._throttles.setdefault(api_key, []).append(throttle)
 
@@ -61,7 +63,7 @@ def rest_ms(until_s: float, now_s: float) -> int:
 
 
 def with_throttle_time(answer: M, throttle_time_ms: int) -> M:
-    """The answer with the time in it; as it is where there is none, or no field for it."""
+    """The answer with the time set; unchanged where the time is 0 or there is no field for it."""
     if not throttle_time_ms or "throttle_time_ms" not in type(answer).__dataclass_fields__:
         return answer
     return replace(answer, throttle_time_ms=throttle_time_ms)

@@ -1,4 +1,4 @@
-"""The way of clients to coordinators of every kind: FindCoordinator."""
+"""FindCoordinator for coordinators of every kind."""
 
 import logging
 from typing import Final
@@ -12,7 +12,7 @@ from moldau.server.subsystems.topics import TopicsSubsystem
 logger = logging.getLogger(__name__)
 
 LOAD_WAIT_S: Final = 5.0
-"""So long a start waits for coordinators that are being loaded."""
+"""Time for which a start waits for loading coordinators."""
 
 
 class CoordinatorsSubsystem(Subsystem):
@@ -26,6 +26,8 @@ class CoordinatorsSubsystem(Subsystem):
         return Contribution(handlers=self._handlers.table())
 
     async def serve(self) -> None:
-        """The node is ready when its coordinators are; one that cannot be loaded does not keep it back."""
+        """The node is ready when its coordinators are; a coordinator that cannot be loaded does not prevent
+        that.
+        """
         if not await self._registry.until_loaded(LOAD_WAIT_S):
             logger.warning("coordinators are still being loaded; until then clients are told to try again")

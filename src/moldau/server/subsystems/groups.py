@@ -42,7 +42,7 @@ class GroupsSubsystem(Subsystem):
         )
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Offsets of topics that are gone go, too."""
+        """Offsets of deleted topics are deleted."""
         removed = delta.topics.removed.values()
         gone = {topic.name for topic in removed if image.topics.get(topic.name) is None}
         if gone:

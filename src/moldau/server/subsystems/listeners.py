@@ -1,4 +1,4 @@
-"""The broker's listeners, and the dispatcher that gives their requests to the handlers of all subsystems."""
+"""The broker's listeners, and the dispatcher that passes their requests to the handlers of all subsystems."""
 
 import asyncio
 from typing import Final
@@ -18,9 +18,9 @@ SECURITY_PROTOCOL_PLAINTEXT: Final = 0
 
 
 class ListenersSubsystem(Subsystem):
-    """The last subsystem of the list: what it serves was contributed before it.
+    """The last subsystem of the list: it serves the contributions of the others.
 
-    The broker opens and closes it, between the steps of the others.
+    The broker opens and closes it between the steps of the others.
     """
 
     def __init__(self, context: BrokerContext, extensions: Extensions) -> None:
@@ -60,7 +60,7 @@ class ListenersSubsystem(Subsystem):
         self.server.limits = settings.network_limits(self._context.metadata.configs.broker)
 
     async def open(self) -> list[Endpoint]:
-        """Accept connections; return the endpoints at which clients reach this broker."""
+        """Accept connections; return the endpoints for clients."""
         ports = await self.server.start()
         return [
             Endpoint(
@@ -73,10 +73,10 @@ class ListenersSubsystem(Subsystem):
         ]
 
     async def close(self) -> None:
-        """Read no more requests, and answer or end those that are under way."""
+        """Stop reading requests, and answer or end those in progress."""
         stopping = asyncio.ensure_future(self.server.stop(NETWORK_GRACE_S))
         await asyncio.sleep(0)
-        # Nothing is read any more: whoever waits for records is answered now instead of at his deadline.
+        # No requests are read any more: waiting fetches are answered now instead of at their deadlines.
         self._context.arrivals.release_all()
         await stopping
         await self._dispatcher.close()

@@ -1,7 +1,7 @@
-"""Legal configurations with which no producer gets through, told while they are in force.
+"""Warns about legal configurations that refuse every producer.
 
-Kafka takes ``message.max.bytes=5`` and ``min.insync.replicas=2147483647``, and so does Moldau; every producer
-is then refused with an error that names the symptom alone. A line in the log and a notice of the health page
+Kafka accepts ``message.max.bytes=5`` and ``min.insync.replicas=2147483647``, and so does Moldau; every
+producer is then refused with an error that shows only the symptom. A log line and a notice of the health page
 name the key.
 """
 
@@ -19,7 +19,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 logger = logging.getLogger(__name__)
 
 SMALLEST_BATCH_BYTES: Final = HEADER_SIZE_BYTES + 7
-"""With one record without key and value."""
+"""A batch with one record without key and value."""
 SMALLEST_REQUEST_BYTES: Final = SMALLEST_BATCH_BYTES + 32
 _SHORTEST_TIME_MS: Final = 10
 """Less than a record needs from its producer to the broker."""
@@ -35,10 +35,10 @@ _SHOWN_MAX: Final = 3
 
 
 class ProduceLimitWarnings(Subsystem):
-    """Looks at every new image; what it found is :meth:`notice`."""
+    """Checks every new image; :meth:`notice` has the result."""
 
     def __init__(self, broker: Callable[[], BrokerConfig], topic: Callable[[str], TopicConfig]) -> None:
-        """Both give the configuration in effect, of the broker and of a topic by name."""
+        """The arguments return the effective configuration of the broker, and of a topic by name."""
         self._broker = broker
         self._topic = topic
         self._judged: tuple[BrokerConfig, int] | None = None
@@ -59,7 +59,7 @@ class ProduceLimitWarnings(Subsystem):
         return "; ".join(found[:_SHOWN_MAX]) + more
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Look at the broker, and at topics whose own configuration or replicas have changed."""
+        """Check the broker, and topics whose configuration or replicas have changed."""
         broker, count = self._broker(), len(image.brokers)
         if (broker, count) != self._judged:
             self._judged = broker, count

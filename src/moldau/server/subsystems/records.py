@@ -17,7 +17,7 @@ from moldau.server.topics.producer_ids import ProducerIds
 
 
 class RecordsSubsystem(Subsystem):
-    """Serves the partitions of this broker, whatever their kind."""
+    """Serves the partitions of this broker of any kind."""
 
     def __init__(
         self, context: BrokerContext, extensions: Extensions, partitions: PartitionsSubsystem
@@ -55,7 +55,7 @@ class RecordsSubsystem(Subsystem):
         )
 
     async def serve(self) -> None:
-        """Partitions are led as the image says that unfenced this broker."""
+        """Partitions are led according to the image in which this broker is unfenced."""
         await self._partitions.settled()
 
     async def stop(self) -> None:

@@ -27,13 +27,13 @@ class RegistrationSubsystem(Subsystem):
         partitions: PartitionsSubsystem,
         on_registered: Callable[[int], None],
     ) -> None:
-        """``on_registered`` is told each new broker epoch before the first heartbeat with it."""
+        """``on_registered`` is called with each new broker epoch before the first heartbeat with it."""
         self._context = context
         self._partitions = partitions
         self._on_registered = on_registered
         self._lifecycle: BrokerLifecycle | None = None
         self.handed_over = asyncio.Event()
-        """Set when :meth:`drain` is over: other brokers lead, as far as they can."""
+        """Set when :meth:`drain` is done: other brokers lead, where possible."""
 
     def contribution(self) -> Contribution:
         return Contribution(checks={"broker": self._problem})
@@ -43,7 +43,7 @@ class RegistrationSubsystem(Subsystem):
             self._lifecycle.metadata_moved()
 
     async def listening(self, endpoints: Sequence[Endpoint]) -> None:
-        """Return when the controller has unfenced this broker and the image says so."""
+        """Return when the controller has unfenced this broker and the image shows it."""
         context = self._context
         lifecycle = self._lifecycle = self._new_lifecycle(endpoints)
         await self._partitions.settled()
@@ -58,7 +58,7 @@ class RegistrationSubsystem(Subsystem):
         await context.metadata.publisher.until(lambda: context.view.controller_for_clients() == local_id)
 
     async def drain(self) -> None:
-        """Hand all leaderships over, as far as other brokers can take them."""
+        """Hand all leaderships over that other brokers can take."""
         lifecycle, config = self._lifecycle, self._context.config
         try:
             if lifecycle is None:
@@ -66,7 +66,8 @@ class RegistrationSubsystem(Subsystem):
             if not config.flag("controlled.shutdown.enable"):
                 await lifecycle.stop()
                 return
-            # Half of a session, so that a container that stops with all controllers is not killed meanwhile.
+            # Half of a session, so that a container that stops together with all controllers is not killed
+            # meanwhile.
             silence_ms = config.integer("broker.session.timeout.ms") // 2
             await lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS, silence_ms)
         finally:

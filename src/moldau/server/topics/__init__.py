@@ -1,1 +1,1 @@
-"""The topics and partitions that a broker serves, and how they come into being."""
+"""The topics and partitions that a broker serves, and their creation."""

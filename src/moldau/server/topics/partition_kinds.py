@@ -1,4 +1,4 @@
-"""Kinds of partitions: what stands behind the partition interface, and for which topics."""
+"""Kinds of partitions: implementations of the partition interface, and the topics that use them."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
@@ -9,10 +9,10 @@ from moldau.storage.log.config import LogConfig
 
 
 class PartitionKind(Protocol):
-    """How partitions of one kind (classic, diskless) live on a broker."""
+    """Manages a broker's partitions of one kind (classic, diskless)."""
 
     def log_config(self, topic: Topic) -> LogConfig | None:
-        """How the logs of its partitions are configured; None where they have none."""
+        """The log configuration of its partitions; None where they have no log."""
         ...
 
     def open(self, topic: Topic, index: int) -> Partition:
@@ -32,7 +32,7 @@ class PartitionKind(Protocol):
         ...
 
     def close(self, partition: Partition, reason: StopReason) -> None:
-        """Stop serving a partition, and delete the data that ``reason`` says."""
+        """Stop serving a partition, and delete the data according to ``reason``."""
         ...
 
 
@@ -44,7 +44,7 @@ class KindClaim(NamedTuple):
 
 
 class PartitionKinds:
-    """The kinds of a broker. The last claim on a topic counts: a kind may claim what an earlier one has.
+    """The kinds of a broker. The last claim on a topic counts: a kind may claim topics of an earlier one.
 
     Filled while the broker's subsystems are made, before the first partition is opened.
     """

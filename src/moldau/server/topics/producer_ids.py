@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers, taken from the controller in blocks (KIP-730)."""
+"""Producer ids for idempotent producers, allocated by the controller in blocks (KIP-730)."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 
 class ProducerIds:
-    """Hands out ids that no other producer of the cluster has had."""
+    """Allocates ids that no other producer of the cluster has had."""
 
     def __init__(self, controller: ControllerChannel, broker_id: int) -> None:
         self._controller = controller
@@ -51,7 +51,7 @@ class ProducerIds:
         self._end = response.producer_id_start + response.producer_id_len
 
     async def close(self) -> None:
-        """Give up a request for a block."""
+        """Cancel a request for a block."""
         if self._refill is not None:
             self._refill.cancel()
             await asyncio.gather(self._refill, return_exceptions=True)

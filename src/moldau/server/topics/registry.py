@@ -11,17 +11,17 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 
 class PartitionRegistry:
-    """Where handlers look partitions up; whoever hosts partitions puts them in and takes them out."""
+    """The lookup of partitions for handlers; the partitions' host adds and removes them."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
         self.offline: dict[PartitionKey, str] = {}
         """Partitions of this broker that could not be opened, and why."""
         self.elsewhere: Callable[[Topic, int], Partition | None] = lambda topic, index: None
-        """Stand-ins for partitions of the metadata that have no replica here."""
+        """Stand-ins for partitions in the metadata without a replica here."""
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[tuple[UUID, int], Partition] = {}
-        # As they stand in requests: by the bytes of the name, and of the id.
+        # As they are in requests: by the bytes of the name, and of the id.
         self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
         self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
 
@@ -52,7 +52,7 @@ class PartitionRegistry:
         return self._by_key.get((topic_id, index))
 
     def raw(self, *, by_id: bool) -> Callable[[tuple[bytes, int]], Partition | None]:
-        """A lookup by partition number and topic as its bytes stand in a request, name or id."""
+        """A lookup by partition number and the topic's bytes in a request, name or id."""
         return self._by_raw_id.get if by_id else self._by_raw_name.get
 
     def name_of(self, topic_id: UUID) -> str | None:
@@ -64,7 +64,7 @@ class PartitionRegistry:
 
         Raises ``KafkaError``: unknown topic id, unknown topic or partition, not a replica here, or offline.
         """
-        # Identity first: the decoder gives this very object, and comparing two UUIDs runs Python code.
+        # Identity first: the decoder returns this very object, and comparing two UUIDs runs Python code.
         if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
             partition = self._by_name.get((topic, index))
         else:

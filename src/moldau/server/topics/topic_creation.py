@@ -1,4 +1,4 @@
-"""Topics that come into being because somebody needs them: auto-created ones and the internal ones."""
+"""Creation of topics on demand: auto-created and internal ones."""
 
 import asyncio
 import logging
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """How an internal topic is made when it is first needed."""
+    """The properties of an internal topic at its creation."""
 
     name: str
     partition_count: int
     replication_factor: int
     factor_key: str
-    """Where the replication factor is configured, for messages."""
+    """The key of the replication factor, for messages."""
     configs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -41,13 +41,15 @@ class InternalTopic:
         factor_key: str,
         more_configs: Mapping[str, str] = MappingProxyType({}),
     ) -> "InternalTopic":
-        """A topic of nodes' own state, with the configs of its rules and more ones."""
+        """A topic of nodes' own state, with the configs of its rules and additional ones."""
         configs = {**topic.configs(replication_factor), **more_configs}
         return cls(topic.name, partition_count, replication_factor, factor_key, configs)
 
 
 class TopicCreator:
-    """Asks the controller for topics, once for each however many requests need it."""
+    """Requests topics from the controller, once for each regardless of the number of requests that need
+    it.
+    """
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class TopicCreator:
         internal: dict[str, InternalTopic] | None = None,
         timeout_ms: int = 30_000,
     ) -> None:
-        """``internal`` topics are made as they have to be, whoever asks for them; more may be added."""
+        """``internal`` topics get their own properties, whoever requests them; more may be added."""
         self._internal: ChainMap[str, InternalTopic] = ChainMap({}, {} if internal is None else internal)
         self._view = view
         self._controller = controller
@@ -80,7 +82,7 @@ class TopicCreator:
         return self._name_error(name)
 
     async def create_automatically(self, names: list[str], caller: Caller) -> dict[str, ErrorCode]:
-        """Create topics with the broker's defaults, in a client's name; return what failed, by name."""
+        """Create topics with the broker's defaults, on behalf of a client; return the failures by name."""
         refused = {name: error for name in names if (error := self._name_error(name)) is not None}
         names = [name for name in names if name not in refused]
         topics = [self._wanted(name) for name in names]
@@ -96,7 +98,7 @@ class TopicCreator:
         return self._internal_topic(internal)
 
     def _internal_topic(self, topic: InternalTopic) -> CreatableTopic:
-        # As configured: a topic that is made with fewer replicas stays without them for ever.
+        # As configured: a topic that is created with fewer replicas would never get more.
         return CreatableTopic(
             name=topic.name,
             num_partitions=topic.partition_count,
@@ -149,7 +151,7 @@ class TopicCreator:
             logger.warning("%s cannot be created yet: %s", topic.name, reason)
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the requests in progress."""
         tasks = list(self._under_way.values())
         self._refused_lines.flush()
         for task in tasks:

@@ -1,4 +1,4 @@
-"""Topics as the coordinators ask for them."""
+"""The topics for coordinators."""
 
 from collections.abc import Callable
 from uuid import UUID

@@ -1,7 +1,7 @@
 """Builds the segments of a unit: reads ranges of WAL objects side by side, scatters them, finishes them.
 
-Knows an object store, a storage manager and where to run what takes time; nothing of leaders, coordinators
-or engines. A broker and the tasks of an outside engine run the same code.
+It depends on an object store, a storage manager and workers; not on leaders, coordinators or engines. A
+broker and the tasks of an outside engine run the same code.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ class ScattersRanges(Protocol):
     """A store that can put a range where it belongs without anything between."""
 
     async def scatter(self, key: str, offset: int, targets: Sequence[tuple[int, memoryview]]) -> None:
-        """Fill each view with what lies so many bytes behind ``offset``. Raises ``StorageError``."""
+        """Fill each view with the bytes at its distance from ``offset``. Raises ``StorageError``."""
         ...
 
 
 @runtime_checkable
 class CopiesAttempts(Protocol):
-    """A storage manager that keeps apart what several attempts to build one segment write."""
+    """A storage manager that separates the objects of several attempts to build one segment."""
 
     async def copy_attempt(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
@@ -75,10 +75,11 @@ async def build_and_copy(
     reads_in_flight: int = READS_IN_FLIGHT,
     reading: AbstractAsyncContextManager[object] | None = None,
 ) -> list[bytes | None]:
-    """Each segment is copied while the next ones are built; what :func:`copy_segment` says, in order.
+    """Each segment is copied while the next ones are built; returns the results of :func:`copy_segment`, in
+    order.
 
-    Raises what :func:`each_segment` and :func:`copy_segment` raise. Nothing is read from ``into`` any more
-    then, but what a store reads for an upload that it has given up.
+    Raises the errors of :func:`each_segment` and :func:`copy_segment`. Then ``into`` is not read any more,
+    except by a store for an abandoned upload.
     """
     copies: list[asyncio.Task[bytes | None]] = []
     planned = iter(segments)
@@ -109,12 +110,12 @@ async def each_segment(
 ) -> AsyncGenerator[BuiltSegment, None]:
     """The segments, in order, from the objects in ``storage``; each when it is built.
 
-    ``into`` is memory to build them in, if it has :func:`memory_bytes` for them; memory that was used before
-    is much faster than new memory. The segments live in it: it must not be used again before they are copied.
-    ``reading`` is held while objects are read: units that are built side by side take turns with it.
+    ``into`` is memory for building, if it has :func:`memory_bytes` for them; recycled memory is much faster
+    than new memory. The segments are in it: it must not be reused before they are copied. ``reading`` is held
+    while objects are read: units that are built in parallel take turns with it.
 
-    Raises ``StorageError`` (``ObjectNotFoundError`` when batches have left the WAL meanwhile: plan anew) and
-    :class:`CorruptRecordError` when the objects do not hold what was committed.
+    Raises ``StorageError`` (``ObjectNotFoundError`` when batches have left the WAL meanwhile: plan again) and
+    :class:`CorruptRecordError` when the objects do not contain the committed batches.
     """
     size_bytes = memory_bytes(segments)
     memory = memoryview(into if into is not None and len(into) >= size_bytes else mmap.mmap(-1, size_bytes))
@@ -169,7 +170,7 @@ async def _read(
 
 def _lay_out(view: memoryview, targets: Sequence[tuple[int, memoryview]]) -> None:
     for start, target in targets:
-        # In pieces, between which others may have the interpreter.
+        # In pieces, so that other threads get the interpreter in between.
         for at in range(0, len(target), _PIECE_BYTES):
             piece = target[at : at + _PIECE_BYTES]
             piece[:] = view[start + at : start + at + len(piece)]
@@ -178,11 +179,11 @@ def _lay_out(view: memoryview, targets: Sequence[tuple[int, memoryview]]) -> Non
 async def copy_segment(
     segment: PlannedSegment, built: BuiltSegment, manager: RemoteStorageManager, attempt: str = ""
 ) -> bytes | None:
-    """Store a built segment; what the storage manager wants to have in the segment's metadata.
+    """Store a built segment; returns the storage manager's custom metadata.
 
-    ``attempt`` (letters, digits, ``-`` and ``_``, at most 40) tells this copy from those of other tasks that
-    may be at work on the same plan; the answer names it. A storage manager that knows no attempts is given
-    the segment as it is: whoever builds it, its bytes are the same.
+    ``attempt`` (letters, digits, ``-`` and ``_``, at most 40) distinguishes this copy from those of other
+    tasks with the same plan; the result contains it. A storage manager without attempts gets the segment as
+    it is: its bytes do not depend on the builder.
 
     Raises ``RemoteStorageError``.
     """

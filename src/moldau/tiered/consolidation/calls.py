@@ -29,7 +29,7 @@ __all__ = [
 
 LEASE_MAX_MS: Final = 24 * 3_600_000
 PLAN_MAX_BYTES: Final = 16 * 1024**3
-"""In one answer: its coordinates are about a thousandth of that at small batches."""
+"""Maximum size of a plan in one answer: its coordinates take about a thousandth of that at small batches."""
 
 
 class PlanCall(NamedTuple):
@@ -44,7 +44,7 @@ class PlanCall(NamedTuple):
 
 
 class PlacedPlan(NamedTuple):
-    """A plan, and the place of its leader's remote segments."""
+    """A plan, and the location of its leader's remote segments."""
 
     plan: Plan
     place: RemotePlace
@@ -58,17 +58,17 @@ class PublishCall(NamedTuple):
 
 
 class LeaseCall(NamedTuple):
-    """Renew a lease, or give it up."""
+    """Renew a lease, or release it."""
 
     lease_id: UUID
     lease_ms: int = 600_000
-    """Its duration from now on; 0 gives it up."""
+    """Its duration from now on; 0 releases it."""
     partitions: Collection[TopicIdPartition] | None = None
-    """With 0 ms: only these are given up; ``None`` for all."""
+    """With 0 ms: only these are released; ``None`` for all."""
 
 
 class ConsolidationCalls(Protocol):
-    """A leader, as engines see it. A call that fails whole raises ``KafkaError``; each may be repeated.
+    """A leader, as engines see it. A call that fails as a whole raises ``KafkaError``; each may be repeated.
 
     UNSUPPORTED_VERSION: diskless topics have no remote tier there.
     """

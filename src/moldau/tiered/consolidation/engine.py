@@ -1,7 +1,7 @@
-"""Consolidation by the broker itself: what runs where no outside engine does.
+"""Consolidation by the broker itself, where no outside engine does it.
 
-Each round plans, builds unit after unit in memory, copies and publishes. A unit that fails is given up, and
-planned anew in a later round.
+Each round plans, builds unit after unit in memory, copies and publishes. A failed unit is abandoned, and
+planned again in a later round.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _UNITS_AT_A_TIME: Final = 3
 """One is read and built, one is copied, one is published."""
 _UNITS_IN_MEMORY: Final = 2
 _PLANS_A_ROUND: Final = 64
-"""Then the upkeep of all partitions comes again, though there always be something to build."""
+"""After this many plans, the upkeep of all partitions comes first, even if there is more to build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCopies:
-    """The place of all copies to remote storage, with the rate and the meters that they share."""
+    """The destination of all copies to remote storage, with their shared rate limit and meters."""
 
     storage: RemoteStorageManager
     quota: ByteRateQuota
@@ -78,7 +78,7 @@ class BrokerEngine:
         settings: EngineSettings | None = None,
         is_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``is_enabled``: false where an outside engine builds; the upkeep is done all the same."""
+        """``is_enabled``: false where an outside engine builds; the upkeep is done nevertheless."""
         self._leader = leader
         self._wal_storage = wal_storage
         self._storage = copies.storage
@@ -97,9 +97,9 @@ class BrokerEngine:
         self._failures = scope.counter("ErrorsPerSec", "Units that failed and are planned anew.")
 
     async def run_once(self) -> int:
-        """Put in order what is recorded, then consolidate what there is; bytes that were copied.
+        """Reconcile the recorded segments, then consolidate; returns the copied bytes.
 
-        Raises nothing but what is a defect.
+        Raises only defects.
         """
         await self._leader.tidy_all()
         total = 0
@@ -109,14 +109,14 @@ class BrokerEngine:
                     break
                 done = await self._carry_out_a_plan()
                 if not done:
-                    break  # nothing to do, or something is wrong: not at once again
+                    break  # nothing to do, or an error: not again immediately
                 total += done
         finally:
             self._memory.clear()
         return total
 
     async def _carry_out_a_plan(self) -> int:
-        """Plan once and build all of it; bytes that were published."""
+        """Make a plan and build all of it; returns the published bytes."""
         settings = self.settings
         plan = await self._leader.plan(ENGINE_NAME, max_bytes=settings.plan_bytes, lease_ms=settings.lease_ms)
         if not plan.work:
@@ -126,7 +126,7 @@ class BrokerEngine:
         try:
             await asyncio.gather(*(self._build_units(task) for _ in range(_UNITS_AT_A_TIME)))
         except asyncio.CancelledError:
-            raise  # the node stops: the next leader goes on
+            raise  # the node stops: the next leader continues
         except Exception:
             await self._leader.give_up(plan.lease_id)
             raise
@@ -143,10 +143,10 @@ class BrokerEngine:
                 await self._publish(task, segments, copies)
 
     async def _build(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
-        """Build and copy what can be built.
+        """Build and copy everything that can be built.
 
-        What does not fail by the store's or the data's fault is a defect that some batch has met: those of
-        the unit's other partitions are built without it.
+        An error that is caused neither by the store nor by the data is a defect in one batch: the unit's
+        other partitions are then built without it.
         """
         await self._keep_quota(task, sum(one.size_bytes for one in segments))
         async with self._places.place():
@@ -162,7 +162,7 @@ class BrokerEngine:
         return copies
 
     def _given_up(self, task: "_Task", segments: Sequence[PlannedSegment]) -> None:
-        """They are planned anew."""
+        """They are planned again."""
         self._failures.value += 1
         task.given_up.update(one.partition for one in segments)
         for segment in segments:
@@ -187,7 +187,7 @@ class BrokerEngine:
                 max_bytes = self._leader.custom_metadata_max_bytes
                 check_custom_metadata(str(segment.metadata.id), metadata, max_bytes)
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:
-            # Its memory is not used again: somebody may still be reading from it.
+            # Its memory is not reused: an upload may still be reading it.
             logger.warning("segments of %s cannot be built now: %s", _names(segments), error)
             self._given_up(task, segments)
             return []
@@ -200,7 +200,7 @@ class BrokerEngine:
         ]
 
     async def _keep_quota(self, task: "_Task", size_bytes: int) -> None:
-        """Wait until so much may be copied; the lease lasts meanwhile."""
+        """Wait until this amount may be copied; the lease is renewed meanwhile."""
         loop = asyncio.get_running_loop()
         while (wait_s := self._quota.throttle_s(loop.time())) > 0:
             self._leader.renew(task.lease_id, self.settings.lease_ms)
@@ -208,13 +208,13 @@ class BrokerEngine:
         self._quota.record(size_bytes, loop.time())
 
     def _take_memory(self, size_bytes: int) -> memoryview:
-        """Take memory that earlier units used, or new memory: fresh pages cost more than the copy."""
+        """Use memory of earlier units, or new memory: fresh pages cost more than the copy."""
         if self._memory and len(self._memory[-1]) >= size_bytes:
             return self._memory.pop()
         # Nearly full units are alike: the next one shall fit, too.
         is_nearly_full = self.settings.unit_bytes < 2 * size_bytes
         wanted_bytes = max(size_bytes, self.settings.unit_bytes if is_nearly_full else 0)
-        # Not a bytearray, which would be filled with zeros here and now, while the event loop waits.
+        # Not a bytearray, which would be filled with zeros here, while the event loop waits.
         return memoryview(mmap.mmap(-1, wanted_bytes))
 
     async def _publish(
@@ -239,7 +239,7 @@ class BrokerEngine:
             if not left:
                 break
         for copy in left:
-            # What is recorded and not pruned is found and gone on with in the next round.
+            # A recorded segment that was not pruned is found and completed in the next round.
             self._failures.value += 1
             task.given_up.add(copy.partition)
             logger.warning("%s is not published now", copy.partition)
@@ -253,7 +253,7 @@ class _Task:
     epochs: Mapping[UUID, int]
     units: Iterator[Unit]
     given_up: set[TopicIdPartition] = field(default_factory=set)
-    """Partitions of which something failed: what comes after it could not be published."""
+    """Partitions with a failure: later segments of theirs cannot be published."""
     done_bytes: int = 0
 
 

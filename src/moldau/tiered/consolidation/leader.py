@@ -1,9 +1,9 @@
-"""The leader's side of consolidation: plans segments, hands them to engines, publishes what these built.
+"""The leader's side of consolidation: plans segments, assigns them to engines, publishes the built ones.
 
-An engine is whoever builds: this broker itself (:mod:`moldau.tiered.consolidation.engine`) or one outside,
-by RPC. It takes a plan with a lease, tells of each copy that is done, renews the lease while it works, and
-gives up what it cannot do. Segments of a partition are published in the order of their offsets; one that
-comes early waits for those before it.
+An engine builds segments: this broker itself (:mod:`moldau.tiered.consolidation.engine`) or an outside one,
+by RPC. It gets a plan with a lease, reports each finished copy, renews the lease while it works, and releases
+the rest. Segments of a partition are published in the order of their offsets; one that is copied early waits
+for those before it.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 _State: Final = RemoteLogSegmentState
 _BATCHES_A_PAGE: Final = 1_000
 _SEGMENTS_A_PLAN: Final = 8
-"""Of one partition: so much work is lost, at most, when an engine dies."""
+"""Segments of one partition in a plan: the maximum work that is lost when an engine crashes."""
 _WRITES_MAX: Final = 3
 _FRESH_MS: Final = 1_000
 _AT_A_TIME: Final = 16
-"""Partitions that are planned or published side by side: what they write is synced together."""
+"""Partitions that are planned or published in parallel: their writes are synced together."""
 
 REFUSALS: Final = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version})
 """Errors of a published copy after which it is not needed."""
@@ -79,7 +79,7 @@ class BuiltCopy(NamedTuple):
     partition: TopicIdPartition
     segment_id: UUID
     epoch: int
-    """Of the leader that planned it."""
+    """Epoch of the leader that planned it."""
     custom_metadata: bytes | None
     """Custom metadata of the storage manager; it names the attempt whose objects are the segment."""
 
@@ -87,10 +87,10 @@ class BuiltCopy(NamedTuple):
 class PublishedSegment(NamedTuple):
     """The outcome of publishing a copy.
 
-    NONE: it is published, now or before, or will be as soon as those before it are (``is_waiting``).
-    FENCED_LEADER_EPOCH: it was planned by a leader that is not the one any more. INVALID_UPDATE_VERSION: the
-    plan has lapsed, or its custom metadata are too large. Its objects are not needed then. After any other
-    error the same may be told again.
+    NONE: it is published, now or before, or will be after those before it (``is_waiting``).
+    FENCED_LEADER_EPOCH: a former leader planned it. INVALID_UPDATE_VERSION: the plan has expired, or its
+    custom metadata are too large. Its objects are then not needed. After any other error the report may be
+    repeated.
     """
 
     segment_id: UUID
@@ -135,14 +135,14 @@ class ConsolidationLeader:
         self._locks: dict[TopicIdPartition, asyncio.Lock] = {}
         self._turn = 0
         self.standings: dict[TopicIdPartition, Standing] = {}
-        """As of the last time that each partition was looked at."""
+        """As of the last check of each partition."""
         self._fresh: dict[TopicIdPartition, tuple[int, int, Standing]] = {}
-        """Of those that were put in order a moment ago, to be planned next: with which epoch, and when."""
+        """Partitions that were reconciled a moment ago and are planned next: their epoch, and the time."""
 
     # -- upkeep -------------------------------------------------------------------------------
 
     async def tidy_all(self) -> None:
-        """Go on with what was left, apply retention, delete what is not needed: for each partition."""
+        """For each partition: complete interrupted work, apply retention, delete unneeded segments."""
         self._forget_others()
         for one in list(self._led().values()):
             async with self._lock(one.partition):
@@ -152,7 +152,7 @@ class ConsolidationLeader:
                 await self._keeper.sweep(standing.needless)
 
     async def _tidy(self, led: LedPartition) -> Standing | None:
-        """None when it could not be done now."""
+        """None when it was not possible now."""
         partition = led.partition
         for late in self._plans.expire(self._clock.now_ms()):
             logger.warning("%s gave no sign: its plan of %s lapses", late.lease.engine, late.partition)
@@ -165,7 +165,7 @@ class ConsolidationLeader:
             logger.info("%s is not put in order now: %s", partition, error)
             return None
         except Exception as error:
-            # The other partitions are to be put in order all the same.
+            # The other partitions must be reconciled nevertheless.
             self._unexpected.report("putting a partition's segments in order", error)
             return None
         self._note(led, standing)
@@ -183,7 +183,7 @@ class ConsolidationLeader:
         return standing if is_fresh else None
 
     async def _is_due(self, led: LedPartition, standing: Standing) -> bool:
-        """Whether there may be a segment to make: by size, else by the age of the oldest batch."""
+        """Whether a segment may be due: by size, or by the age of the oldest batch."""
         if not 0 <= standing.wal_size_bytes < led.rules.segment_bytes:
             return True
         topic_id, _, index = led.partition
@@ -216,11 +216,11 @@ class ConsolidationLeader:
     async def plan(
         self, engine: str, *, max_bytes: int, lease_ms: int, topics: Collection[str] | None = None
     ) -> Plan:
-        """The next segments of partitions without a plan in progress, about ``max_bytes``; maybe none.
+        """The next segments of partitions without a plan in progress, about ``max_bytes``; possibly none.
 
-        They are recorded as COPY_SEGMENT_STARTED. What an engine does not tell of within ``lease_ms``, or
-        renew, is planned anew. ``topics``: only these. Partitions whose coordinator or metadata do not
-        answer are left out.
+        They are recorded as COPY_SEGMENT_STARTED. Segments that an engine does not report or renew within
+        ``lease_ms`` are planned again. ``topics``: only these. Partitions whose coordinator or metadata do
+        not answer are left out.
         """
         self._forget_others()
         led = [
@@ -244,7 +244,7 @@ class ConsolidationLeader:
         try:
             found = await side_by_side(plan_one, led[start:] + led[:start], _AT_A_TIME)
         except BaseException:
-            # Nobody was told of the plan: no partition is to wait until its lease is over.
+            # No engine received the plan: its partitions must not wait until its lease ends.
             self._plans.give_up(lease.id)
             self._plans.end(lease)
             raise
@@ -266,7 +266,8 @@ class ConsolidationLeader:
             if not await self._is_due(led, standing):
                 return ()
             if not standing.is_fenced:
-                # What is begun after this, no older leader has seen, and none can take for a rest.
+                # No older leader has seen a segment that begins after this, so none can treat it as
+                # abandoned.
                 standing = self._note(led, Standing.of(await self._keeper.fence(led)))
             async with budget.gathering:
                 if budget.left_bytes <= 0:
@@ -275,7 +276,7 @@ class ConsolidationLeader:
                 budget.left_bytes -= sum(one.size_bytes for one in gathered)
             return await self._begin(led, lease, standing, gathered)
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
-            # Segments that were recorded are nobody's now: the next round deletes them.
+            # The recorded segments have no engine now: the next round deletes them.
             logger.info("%s is not planned now: %s", led.partition, error)
             return ()
         except Exception as error:
@@ -336,12 +337,12 @@ class ConsolidationLeader:
     # -- engines ------------------------------------------------------------------------------
 
     def renew(self, lease_id: UUID, lease_ms: int) -> int | None:
-        """Until when the lease lasts now, in ms since the epoch; None when it is over."""
+        """The new end of the lease, in ms since the epoch; None when it is over."""
         until_ms = self._clock.now_ms() + lease_ms
         return until_ms if self._plans.renew(lease_id, until_ms) else None
 
     async def give_up(self, lease_id: UUID, partitions: Collection[TopicIdPartition] | None = None) -> None:
-        """An engine does not go on with its plan (of some partitions): others may."""
+        """An engine abandons its plan (for some partitions): others may take them."""
         ended = self._plans.give_up(lease_id, partitions)
         for plan in ended:
             one = self._led().get(plan.partition)
@@ -352,7 +353,7 @@ class ConsolidationLeader:
                     await self._keeper.sweep(standing.needless)
 
     async def publish(self, lease_id: UUID, copies: Sequence[BuiltCopy]) -> list[PublishedSegment]:
-        """Segments that were copied: record them as finished, then let the WAL begin behind them."""
+        """Copied segments: record them as finished, then advance the WAL's start behind them."""
         of_partition: dict[TopicIdPartition, list[BuiltCopy]] = {}
         for copy in copies:
             of_partition.setdefault(copy.partition, []).append(copy)
@@ -385,7 +386,7 @@ class ConsolidationLeader:
         return answers
 
     def _take(self, led: LedPartition | None, lease_id: UUID, copy: BuiltCopy) -> PublishedSegment:
-        """Take note of a copy; it waits, unless it is refused or was published before."""
+        """Record a copy; it waits, unless it is refused or was published before."""
         id = copy.segment_id
         if led is None or copy.epoch != led.epoch:
             message = "another leader planned it" if led else "this broker does not lead the partition"
@@ -416,7 +417,7 @@ class ConsolidationLeader:
         return PublishedSegment(id, ErrorCode.invalid_update_version, "its plan has lapsed")
 
     async def _publish_ready(self, led: LedPartition, plan: OpenPlan) -> tuple[ErrorCode, str | None] | None:
-        """Publish the copied segments at the head of the plan; what went wrong, if anything."""
+        """Publish the copied segments at the head of the plan; returns the error, if any."""
         try:
             while plan.segments and plan.segments[0].is_copied:
                 await self._publish_one(led, plan, plan.segments[0])

@@ -1,4 +1,4 @@
-"""The plans of one leader that are being carried out: who does it, until when, and what came of it. Pure."""
+"""The plans of one leader in progress: their engines, leases and results. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ __all__ = ["Lease", "OpenPlan", "OpenPlans", "OpenSegment"]
 
 @dataclass(slots=True)
 class Lease:
-    """An engine's word to be at work; without it, or when it is over, others may plan the same."""
+    """An engine's promise to work on plans; without it, or when it ends, other engines may plan the same."""
 
     id: UUID
     engine: str
@@ -22,7 +22,7 @@ class Lease:
 
 @dataclass(slots=True)
 class OpenSegment:
-    """A planned segment, and the copy that its engine told of."""
+    """A planned segment, and the copy that its engine reported."""
 
     planned: PlannedSegment
     is_copied: bool = False
@@ -31,13 +31,15 @@ class OpenSegment:
 
 @dataclass(slots=True)
 class OpenPlan:
-    """The next segments of one partition, in the order of their offsets; each leaves when it is published."""
+    """The next segments of one partition, in the order of their offsets; each is removed when it is
+    published.
+    """
 
     partition: TopicIdPartition
     lease: Lease
     epoch: int
     wal_start: int
-    """Where the WAL began when it was last asked for."""
+    """The WAL's start as of the last check."""
     segments: list[OpenSegment] = field(default_factory=list)
 
     def find(self, segment_id: UUID) -> OpenSegment | None:
@@ -56,7 +58,7 @@ class OpenPlans:
         return iter(list(self._plans.values()))
 
     def of(self, partition: TopicIdPartition) -> OpenPlan | None:
-        """The partition's plan, whoever carries it out."""
+        """The partition's plan, of any engine."""
         return self._plans.get(partition)
 
     def own(self, partition: TopicIdPartition) -> set[UUID]:
@@ -74,7 +76,7 @@ class OpenPlans:
         self._leases.pop(lease.id, None)
 
     def renew(self, id: UUID, until_ms: int) -> bool:
-        """Make a lease last longer, never shorter; False when it is over."""
+        """Extend a lease, never shorten it; False when it is over."""
         lease = self._leases.get(id)
         if lease is None:
             return False
@@ -87,14 +89,14 @@ class OpenPlans:
         self._plans[plan.partition] = plan
 
     def held(self, own: Lease, of_interest: Callable[[TopicIdPartition], bool]) -> list[tuple[Lease, int]]:
-        """The leases of others, with the number of partitions of interest that each has plans of."""
+        """The leases of others, with the number of relevant partitions in the plans of each."""
         plans = [plan for plan in self if plan.lease is not own and of_interest(plan.partition)]
         counts = Counter(plan.lease.id for plan in plans)
         leases = {plan.lease.id: plan.lease for plan in plans}
         return [(leases[id], count) for id, count in counts.items()]
 
     def drop(self, plan: OpenPlan) -> None:
-        """Give a plan up, or note that it is done; a lease without plans is over."""
+        """Remove a plan that is done or abandoned; a lease without plans ends."""
         if self._plans.get(plan.partition) is plan:
             del self._plans[plan.partition]
         if not any(one.lease is plan.lease for one in self._plans.values()):
@@ -111,7 +113,7 @@ class OpenPlans:
         return ended
 
     def expire(self, now_ms: int) -> list[OpenPlan]:
-        """End the plans of leases that are over; returns them."""
+        """End the plans of expired leases; returns them."""
         ended = [plan for plan in self if plan.lease.until_ms < now_ms]
         for plan in ended:
             self.drop(plan)

@@ -1,8 +1,8 @@
-"""Finds objects of remote segments that nobody refers to, and deletes them.
+"""Finds unreferenced objects of remote segments, and deletes them.
 
-They are what failed and late attempts to build a segment leave behind: the metadata know no such segment, or
-know that another attempt's objects are the segment. An object is judged only when it is older than the grace
-period, which is longer than any job, and by the leader of its partition, after
+Failed and late attempts to build a segment leave such objects: the metadata do not contain the segment, or
+name the objects of another attempt. An object is checked only when it is older than the grace period, which
+is longer than any job, and by the leader of its partition, after
 
 1. an event of its own was written and applied, so that it has seen all events from before, and
 2. the coordinator has taken note of its epoch, so that no older leader's segment counts any more.
@@ -41,7 +41,7 @@ _DELETED_AT_A_TIME: Final = 500
 
 
 class SegmentOrphanScan:
-    """One bounded look at all objects at a time; the next one goes on behind it."""
+    """One bounded pass over the objects at a time; the next one continues after it."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class SegmentOrphanScan:
         self._deleted = scope.counter("DeletedPerSec", "Objects of segments that nobody referred to.")
 
     async def run(self) -> int:
-        """One scan; how many objects it deleted. Raises nothing but what is a defect."""
+        """One scan; returns the number of deleted objects. Raises only defects."""
         try:
             found = await self._list_old()
         except StorageError as error:
@@ -82,12 +82,12 @@ class SegmentOrphanScan:
             try:
                 deleted += await self._judge(led, keys)
             except (KafkaError, RemoteStorageError, IllegalTransitionError, StorageError, OSError) as error:
-                # Its topic may have been deleted just now.
+                # Its topic may just have been deleted.
                 logger.info("objects of %s cannot be judged now: %s", partition, error)
         return deleted
 
     async def _list_old(self) -> dict[TopicIdPartition, dict[str, ParsedKey]]:
-        """Objects beyond the grace period, of partitions that are led here."""
+        """Objects older than the grace period, of partitions that are led here."""
         before_ms = self._clock.now_ms() - self._grace_ms
         found: dict[TopicIdPartition, dict[str, ParsedKey]] = {}
         count, last = 0, ""
@@ -135,7 +135,7 @@ class SegmentOrphanScan:
         return len(orphans)
 
     def _orphans(self, partition: TopicIdPartition, keys: Mapping[str, ParsedKey]) -> list[str]:
-        """Which of the objects nobody refers to, as far as is known. Raises ``RemoteStorageError``."""
+        """The objects without a reference, by the current metadata. Raises ``RemoteStorageError``."""
         known = {one.id.id: one for one in self._keeper.metadata.list_remote_log_segments(partition)}
         return [text for text, key in keys.items() if self._is_orphan(known, key)]
 

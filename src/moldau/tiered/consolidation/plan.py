@@ -1,7 +1,7 @@
-"""Which batches make the next segments of a partition, and which segments are best built together. Pure.
+"""Selects the batches of a partition's next segments, and the segments that are built together. Pure.
 
-The plan of a segment tells where its bytes lie and nothing of what is in them, so that it can be sent to
-whoever builds it.
+The plan of a segment contains the positions of its bytes and nothing of their content, so that it can be sent
+to the builder.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,13 +33,13 @@ __all__ = [
 
 DEFAULT_UNIT_BYTES: Final = 256 * 1024**2
 DEFAULT_GAP_BYTES: Final = 8 * 1024**2
-"""As large as an object usually is: a request costs more than the bytes that are read for nothing."""
+"""The usual size of an object: a request costs more than the unneeded bytes."""
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class PlannedRun(NamedTuple):
-    """Batches of one partition that lie one behind the other in a WAL object, dense in offsets."""
+    """Adjacent batches of one partition in a WAL object, contiguous in offsets."""
 
     object_key: str
     byte_offset: int
@@ -51,18 +51,18 @@ class PlannedRun(NamedTuple):
 
     @property
     def as_batches(self) -> BatchRun:
-        """The batches as the builder takes them."""
+        """The batches in the builder's form."""
         return BatchRun(self.base_offset, self.last_offset, self.size_bytes, self.append_time_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRules:
-    """When the batches that a partition has in the WAL make a segment."""
+    """The conditions under which a partition's batches in the WAL form a segment."""
 
     segment_bytes: int = 64 * 1024**2
-    """As soon as there are so many; a segment is larger only when a single batch is."""
+    """At this size; a segment is larger only when a single batch is."""
     max_age_ms: int = 3_600_000
-    """Or, however few there are, when the oldest of them was committed so long ago."""
+    """Or, at any size, when the oldest of them is this old."""
 
 
 class GatheredSegment(NamedTuple):
@@ -76,17 +76,17 @@ class GatheredSegment(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """Of the first batch; the WAL may begin inside of it."""
+        """Base offset of the first batch; the WAL may begin inside it."""
         return self.runs[0].base_offset
 
     @property
     def end_offset(self) -> int:
-        """Of the last record (inclusive)."""
+        """Offset of the last record (inclusive)."""
         return self.runs[-1].last_offset
 
 
 class SegmentGathering:
-    """Takes a partition's batches in the order of their offsets and gives the segments that they make."""
+    """Collects a partition's batches in the order of their offsets and returns complete segments."""
 
     def __init__(self, rules: SegmentRules) -> None:
         self._rules = rules
@@ -101,7 +101,7 @@ class SegmentGathering:
 
     @property
     def size_bytes(self) -> int:
-        """Of the batches that make no segment yet."""
+        """Size of the batches that form no segment yet."""
         return self._size_bytes
 
     def add(self, batches: Iterable[BatchCoordinate]) -> list[GatheredSegment]:
@@ -193,10 +193,10 @@ class _OpenRun:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSegment:
-    """A segment to be built and copied: all that its builder needs, and what names its plan."""
+    """A segment to be built and copied: the builder's input, and the identity of its plan."""
 
     metadata: RemoteLogSegmentMetadata
-    """As recorded, in COPY_SEGMENT_STARTED: what the storage manager is given with the copy."""
+    """As recorded, in COPY_SEGMENT_STARTED: the storage manager gets it with the copy."""
     runs: tuple[PlannedRun, ...]
     index_interval_bytes: int = 4096
     """The topic's ``index.interval.bytes``."""
@@ -211,7 +211,7 @@ class PlannedSegment:
         now_ms: int,
         index_interval_bytes: int = 4096,
     ) -> "PlannedSegment":
-        """``segment_id`` is new: it is used for no other plan."""
+        """``segment_id`` is new: no other plan uses it."""
         metadata = RemoteLogSegmentMetadata(
             RemoteLogSegmentId.of(partition, segment_id),
             start_offset=gathered.base_offset,
@@ -221,7 +221,7 @@ class PlannedSegment:
             event_timestamp_ms=now_ms,
             segment_size_bytes=gathered.size_bytes,
             leader_epochs=(EpochStart(LEADER_EPOCH, gathered.base_offset),),
-            # Transactional batches are refused in diskless topics, so nothing in it was aborted.
+            # Transactional batches are refused in diskless topics, so it contains no aborted transactions.
             txn_index_empty=True,
         )
         return PlannedSegment(metadata, gathered.runs, index_interval_bytes)
@@ -247,24 +247,23 @@ class PlannedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Segments that one task builds, because their batches lie side by side in the same objects."""
+    """Segments that one task builds, because their batches are adjacent in the same objects."""
 
     segments: tuple[PlannedSegment, ...]
 
     @property
     def size_bytes(self) -> int:
-        """Of all its segments: what building it takes in memory."""
+        """Size of all its segments: the memory needed to build it."""
         return sum(segment.size_bytes for segment in self.segments)
 
 
 def lay_out_units(segments: Iterable[PlannedSegment], max_bytes: int = DEFAULT_UNIT_BYTES) -> list[Unit]:
-    """Segments as units of at most ``max_bytes`` (or one segment each), in the order to be built.
+    """Group segments into units of at most ``max_bytes`` (or one segment each), in the order of building.
 
-    WAL objects hold partitions in the order of (topic id, index), so a unit is made of neighbours in that
-    order whose segments begin at about the same time: the first segment of each partition, then the second
-    of each, and so on. Which leaders and coordinators they belong to does not matter. The segments of a
-    partition come in the order of their offsets, and units that are earlier in the list hold the earlier
-    ones.
+    WAL objects contain partitions in the order of (topic id, index), so a unit consists of neighbours in that
+    order whose segments begin at about the same time: the first segment of each partition, then the second of
+    each, and so on. Their leaders and coordinators do not matter. The segments of a partition keep the order
+    of their offsets, and earlier units contain the earlier ones.
     """
     by_partition: dict[tuple[int, int], list[PlannedSegment]] = {}
     for segment in segments:
@@ -291,14 +290,14 @@ def lay_out_units(segments: Iterable[PlannedSegment], max_bytes: int = DEFAULT_U
 
 
 class Piece(NamedTuple):
-    """A run within a range that is read: where it goes."""
+    """A run within a requested range, with its destination."""
 
     segment: int
     """Number of the segment in its unit."""
     position: int
-    """Of the run in the segment."""
+    """Position of the run in the segment."""
     start: int
-    """Of the run in the range."""
+    """Start of the run in the range."""
     size_bytes: int
 
 
@@ -317,7 +316,7 @@ def plan_ranges(
 ) -> list[ObjectRange]:
     """The requests that read all runs of ``segments``, in the order in which objects are first needed.
 
-    One request an object, unless more than ``max_gap_bytes`` lie between two runs.
+    One request an object, unless more than ``max_gap_bytes`` are between two runs.
     """
     by_object: dict[str, list[tuple[int, Piece]]] = {}
     for number, segment in enumerate(segments):

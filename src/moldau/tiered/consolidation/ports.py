@@ -35,9 +35,9 @@ class LedPartition:
 
     partition: TopicIdPartition
     epoch: int
-    """Of its leader, in the cluster's metadata: it fences who plans."""
+    """Leader epoch in the cluster's metadata: it fences older leaders' plans."""
     rules: SegmentRules = field(default_factory=SegmentRules)
     retention: Retention = field(default_factory=Retention)
     index_interval_bytes: int = 4096
     may_copy: bool = True
-    """False: what is in the WAL stays there (``remote.log.copy.disable``)."""
+    """False: records stay in the WAL (``remote.log.copy.disable``)."""

@@ -1,7 +1,7 @@
-"""Up to which offset retention deletes the remote part of a diskless partition. Pure.
+"""The offset below which retention deletes the remote part of a diskless partition. Pure.
 
-Retention of the part that is still in the WAL is the coordinator's, and begins when the remote part is gone:
-records are deleted from the oldest on, whatever their timestamps.
+The coordinator applies retention to the part in the WAL, after the remote part is gone: records are deleted
+from the oldest on, whatever their timestamps.
 """
 
 from collections.abc import Iterable
@@ -17,9 +17,9 @@ __all__ = ["expired_before", "readable_chain"]
 def readable_chain(
     segments: Iterable[RemoteLogSegmentMetadata], from_offset: int, to_offset: int
 ) -> list[RemoteLogSegmentMetadata]:
-    """Finished segments that hold the offsets in ``[from, to)``, each going on where the one before ends.
+    """Finished segments with the offsets in ``[from, to)``, each continuing where the previous one ends.
 
-    The list ends early where no segment goes on.
+    The list ends early where no segment continues.
     """
     finished = sorted(
         (one for one in segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED),
@@ -48,9 +48,9 @@ def expired_before(
     wal_size_bytes: int,
     now_ms: int,
 ) -> int | None:
-    """The log start that retention asks for, within the remote part; None when nothing has expired.
+    """The log start by retention, within the remote part; None when nothing has expired.
 
-    ``chain`` is what :func:`readable_chain` found from the log start on.
+    ``chain`` is the result of :func:`readable_chain` from the log start on.
     """
     known = list(chain)
     total_bytes = sum(one.segment_size_bytes for one in known) + wal_size_bytes

@@ -13,9 +13,9 @@ R = TypeVar("R")
 async def side_by_side(
     function: Callable[[T], Awaitable[R]], arguments: Sequence[T], at_a_time: int
 ) -> list[R]:
-    """``function`` of each argument, at most ``at_a_time`` of them under way; results in order.
+    """Apply ``function`` to each argument, at most ``at_a_time`` in parallel; results in order.
 
-    Raises the first error; what is under way then is cancelled, and has ended.
+    Raises the first error; the calls in progress are cancelled and awaited.
     """
     results: dict[int, R] = {}
     numbered = enumerate(arguments)

@@ -1,4 +1,4 @@
-"""Where a diskless partition stands, and putting in order what is recorded of its segments."""
+"""The state of a diskless partition's consolidation, and the reconciliation of its recorded segments."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _State: Final = RemoteLogSegmentState
 _STEPS_MAX: Final = 1_000
 NO_EPOCH: Final = -1
-"""Older than every leader's: fences nobody."""
+"""Older than every leader's: fences no leader."""
 
 _APPLIED_TIMEOUT_S: Final = 30.0
 
@@ -52,9 +52,9 @@ class Standing:
     wal_size_bytes: int
     wal_batches: int
     is_fenced: bool = True
-    """False: there was nothing to put in order, and the coordinator was only asked."""
+    """False: there was nothing to reconcile, and the coordinator was only read."""
     needless: Sequence[RemoteLogSegmentMetadata] = ()
-    """Segments that are to be deleted; more may be found the next time."""
+    """Segments to be deleted; more may be found the next time."""
 
     @staticmethod
     def of(
@@ -75,7 +75,7 @@ class Standing:
 
 
 class SegmentKeeper:
-    """Carries out what :mod:`steps` decides. Everything may be repeated, by anybody, at any time."""
+    """Carries out the decisions of :mod:`steps`. Every call may be repeated, by any broker, at any time."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class SegmentKeeper:
         on_deleted: Callable[[UUID], None] = lambda _: None,
         meters: TieredMeters | None = None,
     ) -> None:
-        """``metadata_partition``: which partition of the metadata topic tells of a partition.
+        """``metadata_partition``: the metadata topic's partition for a user partition.
 
-        ``on_deleted`` is told of each segment whose objects are gone.
+        ``on_deleted`` is called for each segment whose objects are deleted.
         """
         self.metadata = metadata
         self._wal = wal
@@ -103,14 +103,14 @@ class SegmentKeeper:
         self._meters = meters or TieredMeters(Meters())
 
     async def tidy(self, led: LedPartition, own: Collection[UUID]) -> Standing:
-        """Fence older leaders, go on with what they left, and move the log start over what has expired.
+        """Fence older leaders, complete their interrupted work, and move the log start over expired segments.
 
         Raises FENCED_LEADER_EPOCH when there is a newer leader, ``KafkaError`` and ``RemoteStorageError``
-        when somebody does not answer: what is done is done, the rest is for the next time.
+        when a call fails: completed steps remain, the rest is done the next time.
         """
         partition = led.partition
         if not self.metadata.is_ready(partition):
-            # Not waited for: others may be ready, and the next round comes soon.
+            # Not awaited: other partitions may be ready, and the next round comes soon.
             raise RemoteMetadataNotReadyError(f"the metadata of {partition} are being loaded")
         before = {one.id.id for one in self.metadata.list_remote_log_segments(partition)}
         if not before:
@@ -155,7 +155,7 @@ class SegmentKeeper:
         gauges.copy_lag_bytes = gauges.copy_lag_segments * led.rules.segment_bytes
 
     async def _look(self, led: LedPartition) -> PrunedPartition:
-        """Where the partition stands, without a trace."""
+        """The partition's state, without a change."""
         topic_id, _, index = led.partition
         here = await self._wal.prune(PruneCall(topic_id, index, FENCE_ONLY, FENCE_ONLY, NO_EPOCH))
         if here.error is not ErrorCode.fenced_leader_epoch:
@@ -163,9 +163,9 @@ class SegmentKeeper:
         return here
 
     async def fence(self, led: LedPartition) -> PrunedPartition:
-        """Where the partition stands, no older leader moving it any more, and the metadata up to there.
+        """The partition's state, after which no older leader can move it, and the metadata up to that point.
 
-        Raises ``TimeoutError`` when the metadata do not come that far.
+        Raises ``TimeoutError`` when the metadata do not arrive.
         """
         here = await self._wal.prune(_prune_call(led, FENCE_ONLY, FENCE_ONLY, -1))
         _check(here)
@@ -178,9 +178,9 @@ class SegmentKeeper:
     async def _adopt(
         self, led: LedPartition, segment: RemoteLogSegmentMetadata, wal_start: int
     ) -> PrunedPartition:
-        """Prune behind a segment that somebody else finished, and perhaps did not live to prune.
+        """Prune behind a segment that another leader finished but perhaps did not prune.
 
-        Its event is written again, so that the prune can name a position that has it.
+        Its event is written again, so that the prune can name a position that includes it.
         """
         position = await self.metadata.update_remote_log_segment_metadata(
             self.event(segment, _State.COPY_SEGMENT_FINISHED)
@@ -190,16 +190,16 @@ class SegmentKeeper:
     async def prune(
         self, led: LedPartition, segment: RemoteLogSegmentMetadata, wal_start: int, position: int
     ) -> PrunedPartition:
-        """Let the WAL begin behind a finished segment that holds ``wal_start``, wherever that is by now.
+        """Advance the WAL's start to the end of a finished segment that contains the current ``wal_start``.
 
-        ``position``: of the segment's last event in the metadata, as far as it is known.
+        ``position``: that of the segment's last event in the metadata, if it is known.
         """
         for _ in range(_STEPS_MAX):
             here = await self._wal.prune(_prune_call(led, wal_start, segment.end_offset + 1, position))
             moved = here.error is ErrorCode.invalid_update_version and here.wal_start_offset > wal_start
             if not moved:
                 break
-            # Records were deleted meanwhile, or this was done before: the rest of it is still to be moved.
+            # Records were deleted meanwhile, or this was done before: the rest must still be moved.
             wal_start = here.wal_start_offset
             if wal_start > segment.end_offset:
                 return here._replace(error=ErrorCode.none, message=None)
@@ -207,7 +207,7 @@ class SegmentKeeper:
         return here
 
     async def sweep(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-        """Delete segments; one that cannot be deleted now stays for the next time."""
+        """Delete segments; one that cannot be deleted now is left for the next time."""
         for segment in segments:
             self._meters.delete_request(segment.id.topic)
             try:
@@ -224,7 +224,7 @@ class SegmentKeeper:
                 gauges.size_bytes -= segment.segment_size_bytes
 
     async def discard(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Delete a segment, in whatever state it is. Raises ``RemoteStorageError``."""
+        """Delete a segment in any state. Raises ``RemoteStorageError``."""
         try:
             if segment.state is not _State.DELETE_SEGMENT_STARTED:
                 await self.metadata.update_remote_log_segment_metadata(
@@ -236,7 +236,7 @@ class SegmentKeeper:
                 self.event(segment, _State.DELETE_SEGMENT_FINISHED)
             )
         except (IllegalTransitionError, RemoteResourceNotFoundError) as error:
-            # Somebody else has taken it further meanwhile.
+            # Another broker has changed its state meanwhile.
             logger.info("%s is not to be deleted here: %s", segment.id, error)
 
     def event(
@@ -251,7 +251,7 @@ class SegmentKeeper:
         )
 
     async def _apply_retention(self, led: LedPartition, here: PrunedPartition) -> bool:
-        """Move the log start over what has expired in remote storage; whether it was moved."""
+        """Move the log start over expired remote segments; returns whether it was moved."""
         segments = self.metadata.list_remote_log_segments(led.partition)
         start = expired_before(
             readable_chain(segments, here.log_start_offset, here.wal_start_offset),

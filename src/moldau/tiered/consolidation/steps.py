@@ -1,6 +1,6 @@
 """Rules for recorded segments of a diskless partition: adopt, discard, delete. Pure.
 
-The rules keep every record readable at any moment, though several leaders may believe to be the one:
+The rules keep every record readable at any moment, even when several brokers believe to be the leader:
 
 1. A leader *fences* at the coordinator before it acts: with its epoch there, no older leader's prune is
    accepted any more. What it then reads of the metadata (up to the position that the coordinator names)
@@ -29,7 +29,7 @@ class Steps(NamedTuple):
     """Actions on recorded segments, in this order."""
 
     adopt: RemoteLogSegmentMetadata | None
-    """Finished and holding ``wal_start``: prune behind it, and decide again."""
+    """Finished and containing ``wal_start``: prune behind it, and decide again."""
     discard: tuple[RemoteLogSegmentMetadata, ...]
     """Record that they are deleted, delete their objects, record that it is done."""
 
@@ -44,7 +44,7 @@ def decide(
 ) -> Steps:
     """Decide on the actions for ``segments``, as they are after the fence.
 
-    ``own`` are those that are being built under plans of this leader.
+    ``own`` are the segments in progress under plans of this leader.
     """
     finished = [one for one in segments if one.state is _State.COPY_SEGMENT_FINISHED]
     adopt = max(
@@ -66,7 +66,7 @@ def decide(
 def _is_rest(
     segment: RemoteLogSegmentMetadata, seen_before_fence: Collection[UUID], own: Collection[UUID]
 ) -> bool:
-    """Whether somebody began to copy or to delete it and is not there any more."""
+    """Whether it is left over from an interrupted copy or deletion."""
     if segment.state is _State.DELETE_SEGMENT_STARTED:
         return True
     unfinished = segment.state is _State.COPY_SEGMENT_STARTED
@@ -74,8 +74,8 @@ def _is_rest(
 
 
 def _covered(finished: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Segments of which one other segment has all records; of equal ones all but one."""
-    # In this order a segment can be covered only by one before it: by the one that reaches farthest.
+    """Segments whose records are all in one other segment; of equal ones all but one."""
+    # In this order only an earlier segment can cover a segment: the one with the highest end.
     ordered = sorted(finished, key=lambda one: (one.start_offset, -one.end_offset, one.id.id))
     covered: list[RemoteLogSegmentMetadata] = []
     farthest = -1

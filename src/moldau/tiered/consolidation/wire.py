@@ -1,4 +1,4 @@
-"""Between the messages of APIs 11656 to 11658 and plans. Pure."""
+"""Converts messages of APIs 11656 to 11658 from and to plans. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,1 +1,1 @@
-"""The metadata of remote segments: their events, the topic that keeps them, the caches made from it."""
+"""The metadata of remote segments: their events, the topic that stores them, and the caches built from it."""

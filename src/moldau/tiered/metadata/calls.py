@@ -1,7 +1,7 @@
 """The calls of brokers to the leader of a partition of ``__remote_log_metadata`` (APIs 11662 and 11663).
 
-Events are read from it by Fetch. REQUEST_TIMED_OUT as the answer to an append means that its outcome is not
-known; every other error means that nothing was appended.
+Events are read from it by Fetch. REQUEST_TIMED_OUT as the answer to an append means that its outcome is
+unknown; every other error means that nothing was appended.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class AppendEventCall(NamedTuple):
 
 
 class EventOffsetsCall(NamedTuple):
-    """Ask for the offsets of a metadata partition, and for the end of ``epoch`` in it."""
+    """Request the offsets of a metadata partition, and the end of ``epoch`` in it."""
 
     metadata_partition: int
     metadata_leader_epoch: int
@@ -45,7 +45,7 @@ class EventOffsetsCall(NamedTuple):
 
 
 class MetadataPartitionCalls(Protocol):
-    """The metadata partitions that a broker leads, as other brokers see them.
+    """The metadata partitions that a broker leads, for other brokers.
 
     A call raises ``KafkaError``: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
     """

@@ -1,9 +1,9 @@
 """Follows one partition of ``__remote_log_metadata``: into the store first, then into memory.
 
-Memory holds only the partitions that somebody here asks about. They are loaded from the store between two
-batches of events, so that what is loaded and what comes next fit together without a gap. A follower that
-fails (no leader, a full disk) tries again after a while, from what the store then holds; what it has in
-memory stays as it was until then, which is old but consistent.
+Memory contains only the partitions in use here. They are loaded from the store between two batches of events,
+so that the loaded state and the next events fit together without a gap. A follower that fails (no leader, a
+full disk) retries after a while, from the store's state; until then its state in memory is old but
+consistent.
 """
 
 import asyncio
@@ -43,20 +43,20 @@ T = TypeVar("T")
 
 READ_BYTES: Final = 1 << 18
 EVENTS_A_TURN: Final = 500
-"""So many outcomes are taken over in a turn of the loop: a few milliseconds."""
+"""Outcomes that are applied in a turn of the loop: a few milliseconds."""
 LOGGED_MAX: Final = 10
-"""So many broken records of one read are logged one by one."""
+"""Maximum number of unreadable records of one read that are logged one by one."""
 BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 LATE_AFTER_FAILURES: Final = 5
-"""A second and a half: what is not ready by then is worth a line in the log."""
+"""A second and a half: a longer delay is logged."""
 
 
 class StoreCalls(Protocol):
     """The store, one call at a time and off the loop."""
 
     generation: int
-    """Grows when the store was thrown away, to be begun anew."""
+    """Incremented when the store was dropped and started over."""
 
     async def call(self, generation: int, function: Callable[..., T], *arguments: Any) -> T:
         """``function(store, *arguments)``; :class:`StoreRenewedError` in another generation."""
@@ -103,18 +103,20 @@ class MetadataFollower:
         self._store = store
         self._entropy = entropy
         self.position = -1
-        """Offset of the next event to apply; -1 until the store was looked at."""
+        """Offset of the next event to apply; -1 until the store was read."""
         self.skipped = 0
         """Records and batches that could not be read, since the start."""
         self.followed: dict[TopicIdPartition, FollowedPartition] = {}
         self.deletions: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = {}
         self.problem: str | None = None
-        """Why it does not get on, for operators."""
+        """The reason why it makes no progress, for operators."""
         self._failures = 0
         self._held: set[TopicIdPartition] = set()
         self._unready: list[FollowedPartition] = []
         self._wanted: dict[TopicIdPartition, int] = {}
-        """Partitions to load, with the number of the wish: one may be wished for again while it is loaded."""
+        """Partitions to load, with the number of the request: one may be requested again while it is
+        loading.
+        """
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._writers = 0
         self._dropped: dict[int, Exception] = {}
@@ -131,7 +133,7 @@ class MetadataFollower:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def close(self) -> None:
-        """Stop; whoever waits is told that the outcome is not known here."""
+        """Stop; waiting writers get an unknown outcome."""
         self._closed = True
         self._moved.set()
         if self._task is not None:
@@ -145,7 +147,7 @@ class MetadataFollower:
         for partition in list(self.followed):
             self._forget(partition)
 
-    # What the manager asks ------------------------------------------------------------------------
+    # Calls of the manager
 
     def want(self, partition: TopicIdPartition, *, afresh: bool = False) -> None:
         """Load a partition, and keep it in memory from then on.
@@ -161,12 +163,12 @@ class MetadataFollower:
             self._wake.set()
 
     def catch_up(self) -> None:
-        """Tell once more when all events are in: somebody has a new use for them."""
+        """Notify once more when all events are applied, for a new user."""
         self._is_behind = True
         self._wake.set()
 
     def drop(self, partition: TopicIdPartition) -> None:
-        """Let a partition go; while it is being deleted it stays all the same."""
+        """Drop a partition; while it is being deleted it is kept."""
         self._held.discard(partition)
         if partition not in self.deletions:
             self._wanted.pop(partition, None)
@@ -175,12 +177,12 @@ class MetadataFollower:
     def _forget(self, partition: TopicIdPartition) -> None:
         followed = self.followed.pop(partition, None)
         if followed is not None:
-            followed.ready.set()  # whoever waits sees that it is gone
+            followed.ready.set()  # waiting callers see that it is gone
         self._moved.set()
 
     @property
     def is_needed(self) -> bool:
-        """Whether somebody holds a partition of it, or a deletion is not finished."""
+        """Whether a partition of it is in use, or a deletion is not finished."""
         return bool(self._held or self.deletions)
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
@@ -188,7 +190,7 @@ class MetadataFollower:
         return found is not None and found.ready.is_set()
 
     async def until_loaded(self, partition: TopicIdPartition) -> FollowedPartition | None:
-        """The partition once it is ready; None when it is not wanted (any more)."""
+        """The partition once it is ready; None when it is not requested (any more)."""
         while not self._closed:
             found = self.followed.get(partition)
             if found is not None:
@@ -203,7 +205,9 @@ class MetadataFollower:
         return None
 
     async def until_applied(self, offset: int) -> None:
-        """Return when the event at ``offset`` is in; raises what dropped it (see :meth:`writing`)."""
+        """Return when the event at ``offset`` is applied; raises the reason why it was dropped (see
+        :meth:`writing`).
+        """
         if self.position > offset:
             if offset in self._dropped:
                 raise self._dropped[offset]
@@ -214,9 +218,9 @@ class MetadataFollower:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Around a write and the wait for it: the event may be here before its writer knows its offset.
+        """Encloses a write and the wait for it: the event may arrive here before its writer knows its offset.
 
-        Within it, what was dropped is known to whoever begins to wait later, too.
+        Within it, dropped events are remembered for callers that begin to wait later.
         """
         self._writers += 1
         try:
@@ -238,14 +242,14 @@ class MetadataFollower:
             except RETRIED as error:
                 self._failed(error)
             except Exception as error:
-                # A mistake of ours must not end in silence: whoever waits for events would wait for ever.
+                # An internal error must not be silent: waiting callers would wait for ever.
                 self._failed(error, exc_info=True)
             backoff_s = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(self._failures - 1, 30))
             await asyncio.sleep(backoff_s * self._entropy.uniform(0.8, 1.2))
 
     def _failed(self, error: Exception, *, exc_info: bool = False) -> None:
         self._failures += 1
-        # Between the start of a broker and its leading of the partition there is a moment.
+        # Between the start of a broker and its leadership of the partition there is a moment.
         is_news = self.problem != str(error) and not isinstance(error, RemoteMetadataNotReadyError)
         if is_news or self._failures == LATE_AFTER_FAILURES:
             logger.warning(
@@ -257,7 +261,7 @@ class MetadataFollower:
         self.problem, self._failures = None, 0
 
     async def _prepare(self) -> None:
-        """Find out where to go on, and load what is wanted as of there."""
+        """Find the next offset to read, and load the requested partitions as of there."""
         wanted = dict(self._wanted)
         applied = await self._ask(MetadataStore.applied, self.partition)
         offsets = await self._topic.offsets(self.partition, applied.epoch)
@@ -278,7 +282,7 @@ class MetadataFollower:
         self._is_behind |= behind
         self.position = position
         for followed in self._unready:
-            # The end that they wait for may be that of an earlier leader, which others never heard of.
+            # The end that they wait for may be that of an earlier leader, which others do not know.
             followed.ready_at = offsets.log_end_offset
         for partition, wish in again.items():
             keep_ready = not behind and wish is None
@@ -296,7 +300,7 @@ class MetadataFollower:
 
     async def _step(self) -> None:
         while wanted := dict(self._wanted):
-            # Asked for after they were wanted: all that earlier leaders have written is before it.
+            # Requested after they were wanted: all events of earlier leaders are before it.
             end_offset = (await self._topic.offsets(self.partition)).log_end_offset
             for partition, wish in wanted.items():
                 await self._load(partition, end_offset, wish, keep_ready=False)
@@ -398,7 +402,7 @@ class MetadataFollower:
 
 
 async def _first(*waits: Awaitable[Any]) -> None:
-    """Wait for any one of several; the others are cancelled."""
+    """Wait for the first of several; the others are cancelled."""
     tasks = [asyncio.ensure_future(each) for each in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -414,7 +418,7 @@ async def _first(*waits: Awaitable[Any]) -> None:
 def _apply_records(
     store: MetadataStore, partition: int, records: Sequence[tuple[int, bytes]], applied: AppliedEvents
 ) -> list[EventOutcome]:
-    """Runs on a worker: a thousand events take longer than the loop may be kept."""
+    """Runs on a worker: a thousand events would block the event loop too long."""
     return store.apply(partition, list(_decoded(partition, records)), applied)
 
 
@@ -424,7 +428,7 @@ def _decoded(partition: int, records: Sequence[tuple[int, bytes]]) -> Iterator[t
         try:
             yield offset, decode_event(value)
         except ProtocolError as error:
-            # Of a later version, or somebody else's: the events around it are still good.
+            # From a later version or another implementation: the events around it are valid.
             skipped_count += 1
             if skipped_count <= LOGGED_MAX:
                 logger.error("record %d of __remote_log_metadata-%d is skipped: %s", offset, partition, error)

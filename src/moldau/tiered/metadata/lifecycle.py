@@ -1,7 +1,7 @@
-"""The lives of a remote segment and of a deleted partition's remote data, as tables. Pure.
+"""The states of a remote segment and of a deleted partition's remote data, as tables. Pure.
 
 Kafka's names and numbers (``RemoteLogSegmentState``, ``RemotePartitionDeleteState``). Writing a state again
-is no move and is allowed: a writer that did not hear the outcome of its event, or its successor, repeats it.
+is allowed and changes nothing: a writer without an answer to its event, or its successor, repeats it.
 """
 
 import enum
@@ -20,9 +20,9 @@ __all__ = [
 
 
 class RemoteLogSegmentState(enum.IntEnum):
-    """Where a segment is between the first byte of its copy and the end of its deletion.
+    """The state of a segment between the first byte of its copy and the end of its deletion.
 
-    Only ``COPY_SEGMENT_FINISHED`` segments are read. The others count for cleaning up.
+    Only ``COPY_SEGMENT_FINISHED`` segments are read. The others matter for cleaning up.
     """
 
     COPY_SEGMENT_STARTED = 0
@@ -32,7 +32,7 @@ class RemoteLogSegmentState(enum.IntEnum):
 
 
 class RemotePartitionDeleteState(enum.IntEnum):
-    """How far the remote data of a deleted partition has been removed."""
+    """The progress of removing the remote data of a deleted partition."""
 
     DELETE_PARTITION_MARKED = 0
     DELETE_PARTITION_STARTED = 1
@@ -51,7 +51,7 @@ SEGMENT_TRANSITIONS: Final[Mapping[RemoteLogSegmentState | None, frozenset[Remot
     _Segment.DELETE_SEGMENT_STARTED: frozenset({_Segment.DELETE_SEGMENT_FINISHED}),
     _Segment.DELETE_SEGMENT_FINISHED: frozenset(),
 }
-"""From each state (None: not there yet) to those that may follow."""
+"""For each state (None: not there yet), its possible successors."""
 
 PARTITION_DELETE_TRANSITIONS: Final[
     Mapping[RemotePartitionDeleteState | None, frozenset[RemotePartitionDeleteState]]
@@ -61,7 +61,7 @@ PARTITION_DELETE_TRANSITIONS: Final[
     _Partition.DELETE_PARTITION_STARTED: frozenset({_Partition.DELETE_PARTITION_FINISHED}),
     _Partition.DELETE_PARTITION_FINISHED: frozenset(),
 }
-"""From each state (None: not deleted) to those that may follow."""
+"""For each state (None: not deleted), its possible successors."""
 
 
 class IllegalTransitionError(ValueError):

@@ -1,4 +1,4 @@
-"""Which leader epoch an offset belongs to, as whoever reads a partition's remote segments sees it. Pure."""
+"""The leader epoch of an offset, as readers of a partition's remote segments see it. Pure."""
 
 from typing import Protocol
 
@@ -11,16 +11,18 @@ class Lineage(Protocol):
     """The epochs of a partition's records."""
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that wrote ``offset``; None below all that is known."""
+        """The epoch that wrote ``offset``; None below all known epochs."""
         ...
 
     def end_of_epoch(self, epoch: int) -> int | None:
-        """The offset behind the epoch's last record; None for the latest one, which goes on."""
+        """The offset after the epoch's last record; None for the latest epoch, which has no end."""
         ...
 
 
 class LogLineage:
-    """That of a classic partition: its leader epoch checkpoint, which reaches down to the log's start."""
+    """Lineage of a classic partition: its leader epoch checkpoint, which covers everything from the log's
+    start.
+    """
 
     def __init__(self, epochs: LeaderEpochs) -> None:
         self._epochs = epochs
@@ -36,7 +38,9 @@ class LogLineage:
 
 
 class FixedEpoch:
-    """That of a diskless partition, whose order has one source: one epoch for ever."""
+    """Lineage of a diskless partition: it has a single epoch, because the coordinator determines the
+    order.
+    """
 
     def __init__(self, epoch: int = 0) -> None:
         self._epoch = epoch

@@ -1,8 +1,8 @@
-"""The remote log metadata manager (KIP-405's ``RemoteLogMetadataManager``): which remote segments there are.
+"""The remote log metadata manager (KIP-405's ``RemoteLogMetadataManager``): the set of remote segments.
 
 Writes are asynchronous and strongly consistent: when one has returned, reads through the same manager see it
-(read-your-writes), and it is durable. Reads answer at once, from what the manager holds of the partitions
-that this broker leads or follows. The default of ``remote.log.metadata.manager.class.name`` stands for the
+(read-your-writes), and it is durable. Reads are answered at once, from the manager's state of the partitions
+that this broker leads or follows. The default of ``remote.log.metadata.manager.class.name`` is the
 topic-based one.
 """
 
@@ -30,21 +30,23 @@ __all__ = [
 
 
 class RemoteMetadataNotReadyError(RemoteStorageError):
-    """The partition's metadata is still being loaded, or it was not assigned to this broker; ask again.
+    """The partition's metadata is still loading, or was not assigned to this broker; retry.
 
-    What Kafka says with ``ReplicaNotAvailableException``.
+    Corresponds to Kafka's ``ReplicaNotAvailableException``.
     """
 
 
 class RemoteMetadataUnknownOutcomeError(RemoteStorageError):
-    """It is not known whether an event was written.
+    """It is unknown whether an event was written.
 
-    Writing the same event again is harmless (a state may follow itself), and is how to find out.
+    Writing the same event again is harmless (a state may follow itself), and determines the outcome.
     """
 
 
 class MetadataPosition(NamedTuple):
-    """Where an event lies in ``__remote_log_metadata``: whoever has applied it has seen the event."""
+    """The position of an event in ``__remote_log_metadata``: a reader that has applied it has seen the
+    event.
+    """
 
     partition: int
     offset: int
@@ -70,17 +72,17 @@ class RemoteLogMetadataManager(Protocol):
     ) -> MetadataPosition:
         """Record an event of a segment.
 
-        Raises ``RemoteResourceNotFoundError`` when the segment is not known (any more).
+        Raises ``RemoteResourceNotFoundError`` when the segment is unknown (or deleted).
         """
         ...
 
     async def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata
     ) -> MetadataPosition:
-        """Record how far the removal of a partition's remote data is.
+        """Record the progress of removing a partition's remote data.
 
-        After DELETE_PARTITION_FINISHED nothing is known of the partition. After DELETE_PARTITION_MARKED its
-        segments stay listed, on this broker and after a restart, until then.
+        DELETE_PARTITION_FINISHED removes the partition. From DELETE_PARTITION_MARKED until then its segments
+        stay listed, on this broker and after a restart.
         """
         ...
 
@@ -105,8 +107,8 @@ class RemoteLogMetadataManager(Protocol):
     ) -> Sequence[RemoteLogSegmentMetadata]:
         """All segments that are not DELETE_SEGMENT_FINISHED, or those of one epoch, by start offset.
 
-        Without an epoch it includes segments that no epoch refers to any more (a later copy covers them).
-        The sequence is a snapshot: it does not change while events come.
+        Without an epoch it includes segments that no epoch refers to any more (a later copy covers them). The
+        sequence is a snapshot: later events do not change it.
         """
         ...
 
@@ -115,7 +117,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether the partition's metadata is loaded up to what was written when it was assigned."""
+        """Whether the partition's metadata is loaded up to the end as of its assignment."""
         ...
 
     async def wait_ready(self, partition: TopicIdPartition) -> None:
@@ -125,21 +127,22 @@ class RemoteLogMetadataManager(Protocol):
     async def wait_applied(self, position: MetadataPosition) -> None:
         """Return when reads here see the event at ``position`` (at once for :data:`NO_POSITION`).
 
-        How a replica that did not write an event makes sure not to answer from before it.
+        With it, a replica that did not write an event avoids answering from an older state.
         """
         ...
 
     def remote_partition_deletions(self) -> Sequence[RemotePartitionDeleteMetadata]:
         """Removals that are not finished, of the metadata partitions which this broker follows.
 
-        What a partition remover resumes after a restart; the partitions stay listed until FINISHED.
+        The deletions that a partition remover resumes after a restart; the partitions stay listed until
+        FINISHED.
         """
         ...
 
     async def remote_log_partitions(self) -> Sequence[TopicIdPartition]:
-        """Partitions with remote data that nobody has begun to remove, as far as this broker follows them.
+        """Partitions with remote data whose removal has not begun, as far as this broker follows them.
 
-        Whoever removes what deleted topics have left compares them with the topics that there are.
+        The remover of deleted topics' data compares them with the existing topics.
         """
         ...
 
@@ -163,5 +166,5 @@ MetadataManagerMaker: TypeAlias = Callable[[Mapping[str, str], Machine, Meters],
 
 Called with the broker's keys under ``remote.log.metadata.manager.impl.prefix`` (without that prefix) and
 ``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the machine's
-ports and meters. It raises :class:`RemoteStorageError` naming a key that is wrong.
+ports and meters. It raises :class:`RemoteStorageError` that names an invalid key.
 """

@@ -1,7 +1,7 @@
 """Records of ``__remote_log_metadata``, as Kafka released them, and the events that they carry. Pure.
 
 A record has no key; its value is a frame (version 1, type, version: unsigned varints) and the body. Type 3 is
-in no log: it is a segment within its partition's stored state, here in the local cache's rows.
+in no log: it is a segment within its partition's stored state, used in the local cache's rows.
 """
 
 from collections.abc import Sequence
@@ -119,7 +119,7 @@ RECORDS = FramedRecords(
     RemotePartitionDeleteMetadataRecord,
     RemoteLogSegmentMetadataSnapshotRecord,
 )
-"""All of them; Kafka's ``RemoteLogMetadataSerde`` reads and writes the same bytes."""
+"""All record types; Kafka's ``RemoteLogMetadataSerde`` reads and writes the same bytes."""
 
 _SegmentRecord: TypeAlias = RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataSnapshotRecord
 
@@ -160,7 +160,7 @@ def encode_event(event: RemoteLogMetadata) -> bytes:
 
 
 def decode_event(value: Buffer) -> RemoteLogMetadata:
-    """Read an event. Raises ``ProtocolError`` for malformed bytes, a type or a state that is not known."""
+    """Read an event. Raises ``ProtocolError`` for malformed bytes, an unknown type or an unknown state."""
     record = RECORDS.decode(value)
     try:
         match record:
@@ -187,7 +187,7 @@ def decode_event(value: Buffer) -> RemoteLogMetadata:
 
 
 def encode_snapshot(metadata: RemoteLogSegmentMetadata) -> bytes:
-    """A segment in its partition's stored state, which says to which partition it belongs."""
+    """A segment in its partition's stored state, which identifies the partition."""
     return RECORDS.encode(
         RemoteLogSegmentMetadataSnapshotRecord(
             segment_id=metadata.id.id,
@@ -206,7 +206,7 @@ def encode_snapshot(metadata: RemoteLogSegmentMetadata) -> bytes:
 
 
 def decode_snapshot(partition: TopicIdPartition, value: Buffer) -> RemoteLogSegmentMetadata:
-    """Read what :func:`encode_snapshot` wrote. Raises ``ProtocolError``."""
+    """Decode the result of :func:`encode_snapshot`. Raises ``ProtocolError``."""
     record = RECORDS.decode(value)
     if not isinstance(record, RemoteLogSegmentMetadataSnapshotRecord):
         raise ProtocolError(f"{type(record).__name__} is no segment of a snapshot")

@@ -1,14 +1,14 @@
 """The remote segments of one partition, found by leader epoch and offset. Pure.
 
-Copies of the same records may overlap: a leader that was late to learn of its predecessor's copies makes
-its own, and a retried consolidation leaves a duplicate. So within an epoch only those finished segments are
-looked at that no other one covers; their starts and their ends both ascend, and what the one with the
-greatest start at or before an offset does not hold, none holds. The others (Kafka's *unreferenced* segments)
-stay listed, for cleaning, and come back when what covered them is deleted: a record is found for as long as
-any finished segment holds it.
+Copies of the same records may overlap: a leader that did not know its predecessor's copies makes its own, and
+a retried consolidation leaves a duplicate. So within an epoch only those finished segments are searched that
+no other one covers; their starts and their ends both ascend, so an offset is either in the one with the
+greatest start at or before it, or in none. The others (Kafka's *unreferenced* segments) stay listed, for
+cleaning, and are searched again when the segment that covers them is deleted: a record is found while any
+finished segment contains it.
 
-What the cache answers depends on the segments and their states only, not on the order in which it learned of
-them; of two copies of the same range the one that finished last is read, then the one with the greater id.
+The cache's answers depend only on the segments and their states, not on the order of their events; of two
+copies of the same range the one that finished last is read, then the one with the greater id.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -23,7 +23,7 @@ __all__ = ["SegmentCache", "epoch_ranges"]
 
 
 class _Range(NamedTuple):
-    """A finished segment within one epoch: offsets, both inclusive, and what prefers it to an equal one."""
+    """A finished segment within one epoch: offsets, both inclusive, and its precedence over an equal one."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ class _EpochState:
         self.covered: dict[UUID, _Range] = {}
 
     def insert(self, new: _Range) -> None:
-        """Take a finished segment in: it is read, or covered, and may cover others."""
+        """Add a finished segment: it is read, or covered, and may cover others."""
         floor = bisect_right(self.starts, new.start) - 1
         if floor >= 0 and self.ends[floor] >= new.end:
             other = self.referenced[floor]
@@ -71,7 +71,7 @@ class _EpochState:
         self.referenced[first:last] = [new]
 
     def remove(self, id: UUID, start: int) -> None:
-        """A finished segment from ``start`` on is read no more; those that only it covered are again."""
+        """Remove a finished segment from ``start`` on; segments that only it covered are read again."""
         if self.covered.pop(id, None) is not None:
             return
         index = bisect_left(self.starts, start)
@@ -84,7 +84,7 @@ class _EpochState:
             self.insert(each)
 
     def floor(self, offset: int) -> int:
-        """Index of the referenced segment that holds an offset, if any does; -1 below all."""
+        """Index of the referenced segment that can contain an offset; -1 below all."""
         return bisect_right(self.starts, offset) - 1
 
 
@@ -98,7 +98,7 @@ class SegmentCache:
     def __init__(self) -> None:
         self._segments: dict[UUID, RemoteLogSegmentMetadata] = {}
         self._order: list[tuple[int, int, UUID]] = []
-        """Of all of them: start offset, end offset, id."""
+        """Start offset, end offset and id of all of them."""
         self._epochs: dict[int, _EpochState] = {}
         self._highest: dict[int, int] = {}
 
@@ -112,7 +112,7 @@ class SegmentCache:
     # Changes ------------------------------------------------------------------------------------
 
     def put(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """A segment is now so; moves are judged before. DELETE_SEGMENT_FINISHED takes it out."""
+        """Set a segment's state; the move was checked before. DELETE_SEGMENT_FINISHED removes it."""
         id = metadata.id.id
         known = self._segments.get(id)
         if known is not None:
@@ -132,7 +132,7 @@ class SegmentCache:
                 self.raise_highest(epoch, end)
 
     def raise_highest(self, epoch: int, offset: int) -> None:
-        """Remember that an epoch was copied up to ``offset``, even when its segments are gone."""
+        """Record that an epoch was copied up to ``offset``, even when its segments are gone."""
         if offset > self._highest.get(epoch, -1):
             self._highest[epoch] = offset
 
@@ -161,7 +161,9 @@ class SegmentCache:
         return self._segments[state.referenced[index].id]
 
     def next_with_txn_index(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        """The first finished segment of the epoch that ends at or after ``offset`` and has that index."""
+        """The first finished segment of the epoch that ends at or after ``offset`` and has a transaction
+        index.
+        """
         state = self._epochs.get(epoch)
         if state is None:
             return None
@@ -172,7 +174,7 @@ class SegmentCache:
         return None
 
     def highest_offset(self, epoch: int) -> int | None:
-        """The highest offset of an epoch that was ever copied; None when nothing was."""
+        """The highest offset of an epoch that was ever copied; None when there is none."""
         return self._highest.get(epoch)
 
     def list(self, epoch: int | None = None) -> tuple[RemoteLogSegmentMetadata, ...]:

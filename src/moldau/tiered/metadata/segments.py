@@ -1,4 +1,4 @@
-"""Metadata of remote segments: the values that the metadata manager keeps. Pure.
+"""Metadata of remote segments: the values that the metadata manager stores. Pure.
 
 Kafka's names (``RemoteLogSegmentId``, ``RemoteLogSegmentMetadata``, ...); offsets are inclusive on both ends,
 times are milliseconds since the epoch.
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition, told apart from that of a topic of the same name before or after it."""
+    """A partition, distinguished from that of an earlier or later topic of the same name."""
 
     topic_id: UUID
     topic: str
@@ -46,7 +46,7 @@ class EpochStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentId:
-    """Names one copy of a segment; every attempt of a broker to copy the same offsets mints a new ``id``."""
+    """Identifies one copy of a segment; every attempt to copy the same offsets gets a new ``id``."""
 
     topic_id: UUID
     topic: str
@@ -71,9 +71,9 @@ class RemoteLogSegmentId:
 class RemoteLogSegmentMetadata:
     """One remote segment.
 
-    ``leader_epochs`` holds, in order, each leader epoch with records in the segment and the epoch's first
+    ``leader_epochs`` contains, in order, each leader epoch with records in the segment and the epoch's first
     offset within it: the first entry starts at ``start_offset``, and there is at least one.
-    ``segment_size_bytes`` is that of the log file without its indexes (an int32 on the wire).
+    ``segment_size_bytes`` is the size of the log file without its indexes (an int32 on the wire).
     ``custom_metadata`` is the storage manager's; None until the copy has finished, or when it has none.
     """
 
@@ -103,10 +103,10 @@ class RemoteLogSegmentMetadata:
         return self.id.topic_id_partition
 
     def with_update(self, update: "RemoteLogSegmentMetadataUpdate") -> "RemoteLogSegmentMetadata":
-        """This segment after an event; raises IllegalTransitionError for a move that there is not.
+        """This segment after an event; raises IllegalTransitionError for an undefined move.
 
-        Custom metadata that was set is kept where the event has none, so that it still tells, while the
-        segment is deleted, where its objects are.
+        Existing custom metadata is kept where the event has none, because it is needed to find the objects
+        while the segment is deleted.
         """
         if update.id != self.id:
             raise ValueError(f"an event of {update.id} is none of {self.id}")
@@ -160,4 +160,4 @@ class RemotePartitionDeleteMetadata:
 RemoteLogMetadata: TypeAlias = (
     RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
 )
-"""Everything that the metadata manager is told."""
+"""Every event of the metadata manager."""

@@ -1,10 +1,11 @@
-"""The local cache of the topic-based metadata manager: what the events came to, in a SQLite database.
+"""The local cache of the topic-based metadata manager: the state after all applied events, in a SQLite
+database.
 
-It holds every partition whose events this broker has followed, and for each metadata partition the offset up
-to which its events are in, written in the same transaction; so a restart goes on from there, and a partition
-that is newly assigned here is read from the database rather than from the whole topic. It is a cache: what
-does not fit the topic (another topic id, an offset or a leader epoch that the log does not have) or cannot be
-read is dropped and built again from the topic.
+It contains every partition whose events this broker has followed, and for each metadata partition the offset
+up to which its events are applied, written in the same transaction. So a restart continues from there, and a
+newly assigned partition is read from the database rather than from the whole topic. It is a cache: a database
+that does not match the topic (another topic id, an offset or a leader epoch that the log does not have) or is
+unreadable is dropped and rebuilt from the topic.
 
 All calls block and are made one at a time, on worker threads.
 """
@@ -71,11 +72,15 @@ _COLUMNS: Final = {
     "segments": "number, id, content",
     "epochs": "number, epoch, highest_offset",
 }
-"""Of each table: those whose sum its rows hold. SQLite itself finds damage in the structure of its pages."""
+"""Columns of each table that the rows' checksums cover. SQLite itself detects damage in the structure of its
+pages.
+"""
 
 
 class AppliedEvents(NamedTuple):
-    """Up to where a metadata partition's events are in: the next offset, and the epoch of the one before."""
+    """The position up to which a metadata partition's events are applied: the next offset, and the epoch of
+    the one before.
+    """
 
     next_offset: int
     epoch: int
@@ -139,7 +144,7 @@ class MetadataStore:
         return cls(connection, disk, path)
 
     def close(self) -> None:
-        """Release the file, and seal it; a full disk does not stop that."""
+        """Release the file, and seal it; a full disk does not prevent that."""
         with contextlib.suppress(apsw.Error, OSError):
             self._connection.close(True)
             seal_database(self._disk, self._path)
@@ -153,14 +158,14 @@ class MetadataStore:
     # Reads --------------------------------------------------------------------------------------
 
     def applied(self, metadata_partition: int) -> AppliedEvents:
-        """Up to where a metadata partition is in."""
+        """The position up to which a metadata partition is applied."""
         row = self._one(
             "select next_offset, epoch from applied where metadata_partition = ?", metadata_partition
         )
         return NOTHING_APPLIED if row is None else AppliedEvents(*row)
 
     def load(self, partition: TopicIdPartition) -> StoredSegments:
-        """All that is known of a partition."""
+        """The stored state of a partition."""
         number = self._number(partition)
         if number is None:
             return StoredSegments()
@@ -211,7 +216,7 @@ class MetadataStore:
         events: Sequence[tuple[int, RemoteLogMetadata]],
         applied: AppliedEvents,
     ) -> list[EventOutcome]:
-        """Apply events in order, all or none; what a table of moves forbids is dropped and said."""
+        """Apply events in order, all or none; illegal moves are dropped and reported."""
         outcomes = []
         with self._transaction():
             for offset, event in events:
@@ -225,7 +230,7 @@ class MetadataStore:
         return outcomes
 
     def reset(self, metadata_partition: int) -> None:
-        """Forget all of a metadata partition: it is read again from its start."""
+        """Delete the state of a metadata partition: it is read again from its start."""
         mine = "(select number from partitions where metadata_partition = ?)"
         with self._transaction():
             for sql in (
@@ -288,7 +293,7 @@ class MetadataStore:
         known = self._number(event.partition)
         check_partition_delete_move(None if known is None else self._delete_state(known), event.state)
         number = self._number_or_new(metadata_partition, event.partition)
-        # The row stays when all is gone, so that nothing of a copy that was late brings the partition back.
+        # The row is kept after the removal, so that a late event of a copy does not restore the partition.
         self._connection.execute(
             "update partitions set delete_state = ?, delete_timestamp_ms = ?, delete_broker_id = ?"
             " where number = ?",
@@ -347,7 +352,7 @@ class MetadataStore:
 
 
 def _damage(connection: apsw.Connection) -> str | None:
-    """The damage of a database that was not closed cleanly; None when it is whole."""
+    """The damage of a database that was not closed cleanly; None when it is intact."""
     verdict = str(connection.pragma("integrity_check"))
     if verdict != "ok":
         return verdict
@@ -366,7 +371,7 @@ def _row_sum(*values: Any) -> int:
 
 
 def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
-    """The reason why a database is not this topic's cache; empty when nothing was ever written to it."""
+    """The reason why a database is not this topic's cache; empty when it was never written."""
     if next(iter(connection.execute("select 1 from sqlite_master")), None) is None:
         return ""
     row = next(iter(connection.execute("select version, topic_id from meta")), None)
@@ -376,7 +381,7 @@ def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
 
 
 def _connect(machine: Machine, path: str) -> apsw.Connection:
-    """A cache with one owner: consistent after a crash of the machine, at worst a little behind."""
+    """A cache with one owner: consistent after a crash of the machine, at worst slightly behind."""
     connection = machine.open_sqlite(path)
     try:
         connection.create_scalar_function("row_sum", _row_sum, deterministic=True)

@@ -1,4 +1,4 @@
-"""The topic ``__remote_log_metadata`` as the metadata manager needs it, and where an event goes."""
+"""The topic ``__remote_log_metadata`` for the metadata manager, and the partition of each event."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -28,14 +28,14 @@ class TopicDescription(NamedTuple):
 
 
 class TopicOffsets(NamedTuple):
-    """Of one partition: its first offset, the end of what is committed, and of what may come to be."""
+    """Offsets of one partition: its first offset, the end of the committed part, and the end of the log."""
 
     start_offset: int
     end_offset: int
     log_end_offset: int
-    """No event that was acknowledged before is at or behind it."""
+    """All events that were acknowledged before are below it."""
     epoch_end_offset: int = -1
-    """End of the leader epoch that was asked for; -1 where the log does not have it."""
+    """End of the requested leader epoch; -1 where the log does not have it."""
 
 
 class TopicRecords(NamedTuple):
@@ -52,7 +52,7 @@ class TopicRecords(NamedTuple):
 class EventWriter(NamedTuple):
     """A leader that writes an event about its partition.
 
-    The log takes no event of a leader whose epoch has passed: what one leader has written bars all before it.
+    The log refuses events of a leader with an older epoch: an event of one leader fences all earlier leaders.
     """
 
     partition: TopicIdPartition
@@ -62,14 +62,14 @@ class EventWriter(NamedTuple):
 class MetadataTopic(Protocol):
     """The topic, wherever its partitions are led.
 
-    Every call may raise ``moldau.tiered.storage.storage_manager.RemoteStorageError``; one that is
-    transient (no leader, not loaded) is tried again.
+    Every call may raise ``moldau.tiered.storage.storage_manager.RemoteStorageError``; a transient one (no
+    leader, not loaded) is retried.
     """
 
     async def ensure(self) -> TopicDescription:
-        """Create the topic when there is none; return when it can be used.
+        """Create the topic when it does not exist; return when it is usable.
 
-        Raises an error that is not transient when its partitions are not as many as configured.
+        Raises a permanent error when its partition count differs from the configuration.
         """
         ...
 
@@ -92,15 +92,16 @@ class MetadataTopic(Protocol):
         ...
 
     async def offsets(self, partition: int, epoch: int = -1) -> TopicOffsets:
-        """Where the partition begins and ends now, and where a leader epoch ends in it."""
+        """Current start and end of the partition, and the end of a leader epoch in it."""
         ...
 
 
 @lru_cache(maxsize=REMEMBERED_PARTITIONS_MAX)
 def metadata_partition_of(partition: TopicIdPartition, partition_count: int) -> int:
-    """Where a partition's events go: the mapping of Kafka's ``RemoteLogMetadataTopicPartitioner``.
+    """The metadata partition for a partition's events: the mapping of Kafka's
+    ``RemoteLogMetadataTopicPartitioner``.
 
-    Remembered, for every read and every round of a task asks.
+    Cached, because every read and every round of a task needs it.
     """
     number = partition.topic_id.int
     combined = 1

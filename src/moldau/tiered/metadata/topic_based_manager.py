@@ -1,8 +1,8 @@
 """The metadata manager on ``__remote_log_metadata`` (Kafka's ``TopicBasedRemoteLogMetadataManager``).
 
 A write appends its event, which is durable and committed when that returns, and then waits until the follower
-of that metadata partition has applied it: so a writer reads what it wrote, and learns when another writer's
-event came first and its own was dropped. The topic is made when the first partition needs it.
+of that metadata partition has applied it: so a writer reads its own writes, and detects when another writer's
+event came first and its own was dropped. The topic is created when the first partition needs it.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class MetadataManagerSettings:
 
 
 class TopicBasedRemoteLogMetadataManager:
-    """A ``RemoteLogMetadataManager``; its calls are made on the loop."""
+    """A ``RemoteLogMetadataManager``; called on the event loop."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class TopicBasedRemoteLogMetadataManager:
     ) -> None:
         """``folder`` (absolute, made when absent) is for the local cache.
 
-        ``leader_epoch_of``: the epoch in which this broker leads a partition, None where it does not: events
-        about its segments are written by its leader. ``on_caught_up`` is called when all events of a metadata
-        partition are in, after each start and loss of the local cache: until then, what is asked of all
-        partitions leaves out some.
+        ``leader_epoch_of``: the epoch in which this broker leads a partition, None where it does not: the
+        leader writes events about its segments. ``on_caught_up`` is called when all events of a metadata
+        partition are applied, after each start and loss of the local cache: until then, answers about all
+        partitions are incomplete.
         """
         self._topic = topic
         self._entropy = machine.entropy
@@ -98,7 +98,7 @@ class TopicBasedRemoteLogMetadataManager:
 
     @property
     def problems(self) -> dict[int, str]:
-        """Metadata partitions that cannot be followed now, and why; -1 is the topic itself."""
+        """Metadata partitions that cannot be followed now, with the reason; -1 is the topic itself."""
         found = {index: each.problem for index, each in self._followers.items() if each.problem is not None}
         return found if self._failure is None else {**found, -1: str(self._failure)}
 
@@ -114,7 +114,7 @@ class TopicBasedRemoteLogMetadataManager:
     ) -> None:
         terms = {partition: self._leader_epoch_of(partition) for partition in leaders}
         for partition, term in {**dict.fromkeys(followers), **terms}.items():
-            # A new leader goes by all that its predecessors have written.
+            # A new leader depends on all events of its predecessors.
             afresh = term is not None and self._held.get(partition) != term
             self._held[partition] = term
             if self._described is not None:
@@ -131,14 +131,16 @@ class TopicBasedRemoteLogMetadataManager:
                     self._settle(index)
 
     def owns(self, partition: TopicIdPartition) -> bool:
-        """Whether this broker leads the metadata partition of ``partition``, and so ends deletions there."""
+        """Whether this broker leads the metadata partition of ``partition``, and therefore completes
+        deletions there.
+        """
         return self._described is not None and self._metadata_partition(partition) in self._led
 
     def on_metadata_partition_leadership(self, metadata_partition: int, *, leads: bool) -> None:
-        """This broker begins or ends to lead a partition of the topic.
+        """This broker begins or ceases to lead a partition of the topic.
 
-        The leader follows it whoever holds the partitions in it, so that it knows of deletions that nobody
-        has finished (the KIP's remote partition remover).
+        The leader follows it regardless of the partitions in it, so that it knows unfinished deletions (the
+        KIP's remote partition remover).
         """
         if leads:
             self._led.add(metadata_partition)
@@ -159,7 +161,7 @@ class TopicBasedRemoteLogMetadataManager:
         return found
 
     def _settle(self, index: int) -> None:
-        """End a follower that nobody needs; what it stored is there for the next one."""
+        """Stop an unused follower; its stored state is used by the next one."""
         follower = self._followers.get(index)
         if follower is None or index in self._led or follower.is_needed:
             return
@@ -348,7 +350,7 @@ class TopicBasedRemoteLogMetadataManager:
 
 
 class _Store:
-    """The database: one call at a time, on worker threads; begun anew when it turns out to be damaged."""
+    """The database: one call at a time, on worker threads; rebuilt when it is damaged."""
 
     def __init__(self, machine: Machine, folder: str) -> None:
         self._machine = machine
@@ -360,7 +362,7 @@ class _Store:
         self.generation = 0
 
     async def open(self, described: TopicDescription) -> None:
-        """Open what is there, or make it."""
+        """Open the existing database, or create it."""
         self._described = described
         await self._in_turn(self._open)
 
@@ -403,7 +405,7 @@ class _Store:
             raise
 
     async def close(self) -> None:
-        """Wait for what runs, then release the file."""
+        """Wait for the call in progress, then release the file."""
         await asyncio.gather(*self._calls, return_exceptions=True)
         store, self._store = self._store, None
         if store is not None:

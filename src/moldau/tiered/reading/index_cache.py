@@ -1,9 +1,10 @@
-"""Indexes of remote segments on the local disk, as many as fit; the least recently used ones go first.
+"""Indexes of remote segments on the local disk, within a size limit; least recently used ones are removed
+first.
 
-One file a segment, ``<base offset>_<segment id>.indexes`` in the folder that Kafka has for it, in the
-container form of ``object_layout`` with what a reader needs: offset, time and transaction index. Nothing is
-synced: each content has its checksum, and a file that is damaged, or torn by a crash, is removed and fetched
-again. At a start the files that are there are taken over, in the order of their age.
+One file a segment, ``<base offset>_<segment id>.indexes`` in the folder that Kafka uses for it, in the
+container form of ``object_layout`` with the indexes that a reader needs: offset, time and transaction index.
+Nothing is synced: each content has its checksum, and a damaged or torn file is removed and fetched again. At
+a start the existing files are used, in the order of their age.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 SUFFIX: Final = ".indexes"
 TEMPORARY_SUFFIX: Final = ".tmp"
 OPEN_MAX: Final = 1_000
-"""Segments whose indexes stay mapped; the others are mapped, and checked, again when they are asked."""
+"""Segments whose indexes stay mapped; the others are mapped, and checked, again at their next use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,12 @@ class SegmentIndexes:
     aborted: Sequence[AbortedEntry]
 
     def position_of(self, offset: int) -> int:
-        """A position at or before the batch that holds ``offset``, never far before."""
+        """A position at or shortly before the batch that contains ``offset``."""
         found = _floor(OffsetIndex.entry, self.offsets, offset - self.base_offset)
         return 0 if found is None else found[1]
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """An offset with no record of ``timestamp_ms`` or later before it."""
+        """An offset before which all records are earlier than ``timestamp_ms``."""
         found = _floor(TimeIndex.entry, self.times, timestamp_ms - 1)
         return self.base_offset if found is None else self.base_offset + found[1] + 1
 
@@ -75,7 +76,7 @@ def _floor(entry: Struct, content: memoryview, key: int) -> tuple[int, int] | No
 
 
 class RemoteIndexCache:
-    """Every call is made on the loop; files are touched on worker threads.
+    """Every call is made on the event loop; worker threads access the files.
 
     Lookups raise :class:`RemoteStorageError` when the indexes cannot be had.
     """
@@ -91,10 +92,10 @@ class RemoteIndexCache:
         self._max_size_bytes = max_size_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._open: OrderedDict[str, SegmentIndexes] = OrderedDict()
-        """Only of those in ``_sizes``: a file that is still mapped takes its place on the disk."""
+        """Only of those in ``_sizes``: a mapped file still uses disk space."""
         self._loading: dict[UUID, asyncio.Task[SegmentIndexes]] = {}
         self._removing: dict[str, asyncio.Task[None]] = {}
-        """By file name: whoever writes the file again waits, or its new content would go."""
+        """By file name: a new write of the file waits; otherwise its content would be removed."""
         self.size_bytes = 0
         """Of the files."""
 
@@ -102,7 +103,7 @@ class RemoteIndexCache:
         return len(self._sizes)
 
     async def start(self) -> None:
-        """Take over the files that are there."""
+        """Use the existing files."""
         try:
             found = await self._workers.run(self._list)
         except DiskError as error:
@@ -114,7 +115,7 @@ class RemoteIndexCache:
         self._shrink()
 
     async def close(self) -> None:
-        """Wait for what is under way; the files stay."""
+        """Wait for the work in progress; the files are kept."""
         for task in self._loading.values():
             task.cancel()
         await asyncio.gather(*self._loading.values(), *self._removing.values(), return_exceptions=True)
@@ -134,13 +135,15 @@ class RemoteIndexCache:
     # Lookups ------------------------------------------------------------------------------------
 
     async def lookup_offset(self, metadata: RemoteLogSegmentMetadata, offset: int) -> int:
-        """A position at or before the batch that holds ``offset``, never far before."""
+        """A position at or shortly before the batch that contains ``offset``."""
         return (await self.indexes_of(metadata)).position_of(offset)
 
     async def lookup_timestamp(
         self, metadata: RemoteLogSegmentMetadata, timestamp_ms: int, starting_offset: int
     ) -> int:
-        """A position with no record of ``timestamp_ms`` or later, from ``starting_offset`` on, before it."""
+        """A position before which, from ``starting_offset`` on, all records are earlier than
+        ``timestamp_ms``.
+        """
         indexes = await self.indexes_of(metadata)
         return indexes.position_of(max(starting_offset, indexes.offset_at(timestamp_ms)))
 
@@ -151,7 +154,7 @@ class RemoteIndexCache:
         return (await self.indexes_of(metadata)).aborted
 
     async def indexes_of(self, metadata: RemoteLogSegmentMetadata) -> SegmentIndexes:
-        """A segment's indexes: from memory, from the disk, or fetched (once for all who ask meanwhile)."""
+        """A segment's indexes: from memory, from the disk, or fetched (once for concurrent requests)."""
         id, name = metadata.id.id, _file_name(metadata)
         found = self._open.get(name)
         if found is not None:
@@ -217,7 +220,7 @@ class RemoteIndexCache:
         try:
             found = await self._workers.run(self._write_and_read, name, packed, metadata)
         except (OSError, ProtocolError, CorruptIndexError) as error:
-            # A full disk makes reads slower, no more: they count as if they lay there.
+            # A full disk only makes reads slower: the indexes count as if they were stored.
             logger.warning("the indexes of %s cannot be kept on the disk: %s", metadata.id, error)
             found = indexes
         self._drop_size(name)
@@ -255,7 +258,7 @@ class RemoteIndexCache:
             logger.warning("%s/%s cannot be removed: %s", self._folder, name, error)
 
     def _list(self) -> list[tuple[int, str, int]]:
-        """(time, name, size) of what is there, without what an earlier process began to write."""
+        """(time, name, size) of the existing files, without unfinished files of an earlier process."""
         disk, folder = self._disk, self._folder
         disk.make_dirs(folder)
         found = []
@@ -298,7 +301,7 @@ def _file_name(metadata: RemoteLogSegmentMetadata) -> str:
 
 
 def _checked(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexType, memoryview]) -> SegmentIndexes:
-    """Raises :class:`CorruptIndexError` for what cannot be the indexes of a segment."""
+    """Raises :class:`CorruptIndexError` for bytes that are not the indexes of a segment."""
     offsets, times = indexes.get(IndexType.OFFSET), indexes.get(IndexType.TIMESTAMP)
     if offsets is None or times is None:
         raise CorruptIndexError("an index is missing")

@@ -45,7 +45,7 @@ class RemoteOffsetSearch:
     ) -> FoundOffset | None:
         """The first record with the largest timestamp of that range, if that is above ``above_ms``.
 
-        What a segment's metadata say of timestamps counts for all its records.
+        The timestamp in a segment's metadata counts for all its records.
         """
         return await self._limited(wanted, self._find_max_timestamp(wanted, start_offset, above_ms, lookup))
 
@@ -91,7 +91,8 @@ class RemoteOffsetSearch:
         ]
         best: FoundOffset | None = None
         for part in sorted(later, key=lambda part: part.segment.max_timestamp_ms, reverse=True):
-            # A segment of records without timestamps says when its file was written: then it has none.
+            # A segment of records without timestamps has the time of its file in its metadata: then it has
+            # none.
             found = await self._in_segment(part, part.segment.max_timestamp_ms, lookup)
             if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
                 best = found

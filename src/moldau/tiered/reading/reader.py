@@ -1,7 +1,7 @@
-"""Reads from the remote tier: for any partition, by its lineage and what lies behind its remote part.
+"""Reads from the remote tier: for any partition, by its lineage and the offsets after its remote part.
 
-A read is a job of a bounded pool. Who asked waits for it at most ``remote.fetch.max.wait.ms`` and is then
-answered without records, but the read goes on: whoever asks for the same again gets what it has found.
+A read is a job of a bounded pool. A request waits for it at most ``remote.fetch.max.wait.ms`` and is then
+answered without records, but the read continues, and a repeated request gets its result.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
 """A client's larger limit is cut to this (a larger first batch is not): so much waits for one answer."""
 INDEX_SLACK_BYTES: Final = 16 * 1024
-"""The index leads to a batch some way before the wanted one."""
+"""The index leads to a batch slightly before the wanted one."""
 KEPT_S: Final = 5.0
-"""How long the result of a read that came too late for its asker waits for the next one."""
+"""How long the result of a late read is kept for the next request."""
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of all such results; the oldest go first, and are read again."""
+"""Maximum size of all such results; the oldest are dropped first, and read again."""
 REMEMBERED_POSITIONS_MAX: Final = 4_096
 READS_A_TURN: Final = 3
-"""So many begin in a turn of the event loop: from memory, a few tenths of a millisecond."""
+"""Reads that begin in a turn of the event loop: from memory, a few tenths of a millisecond."""
 WARNING_INTERVAL_S: Final = 10.0
 
 
@@ -55,9 +55,9 @@ class ReaderSettings:
 
 
 class RemoteBatches(NamedTuple):
-    """Whole batches, from the one that holds the wanted offset on; ``next_offset`` follows them.
+    """Whole batches, from the one that contains the wanted offset on; ``next_offset`` follows them.
 
-    ``is_exhausted``: there are none, and none will come: the remote tier has no batch at or after the offset.
+    ``is_exhausted``: there are none, and will be none: the remote tier has no batch at or after the offset.
     """
 
     records: memoryview | bytes
@@ -91,7 +91,7 @@ class RemoteReader:
         self._settings = settings
         self._under_way: dict[_ReadKey, asyncio.Task[RemoteBatches]] = {}
         self._late: OrderedDict[_ReadKey, int] = OrderedDict()
-        """The bytes of reads that are over and that nobody has taken."""
+        """The bytes of finished reads that were not requested again yet."""
         self._late_bytes = 0
         self._positions: OrderedDict[tuple[UUID, int], int] = OrderedDict()
         self._last_warning_s = float("-inf")
@@ -111,10 +111,11 @@ class RemoteReader:
     # -- answering ----------------------------------------------------------------------------
 
     def read(self, wanted: RemoteRead, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        """Complete ``known``, the offsets that the partition tells, with what the remote tier holds.
+        """Complete ``known``, the partition's own offsets, with batches from the remote tier.
 
         Never raises. ``unknown_server_error`` when the tier fails, as Kafka answers; ``offset_out_of_range``
-        for what was deleted; no records and no error when there is no room, no quota or no time: ask again.
+        for deleted records; no records and no error when there is no place, no quota or no time: repeat the
+        request.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[ReadOutcome] = loop.create_future()
@@ -145,7 +146,7 @@ class RemoteReader:
             answer.set_result(known)
 
     def _join(self, wanted: RemoteRead) -> "asyncio.Task[RemoteBatches] | None":
-        """The read that is under way, or a new one if there is room and quota."""
+        """The read in progress, or a new one if there is a place and quota."""
         loop = asyncio.get_running_loop()
         key = _key_of(wanted)
         task = self._under_way.get(key)
@@ -162,12 +163,12 @@ class RemoteReader:
         taken_bytes = min(wanted.max_bytes, READ_MAX_BYTES)
         self._pacer.take(taken_bytes, loop.time())
         task = self._under_way[key] = loop.create_task(self._work(wanted, wait_s, taken_bytes))
-        # By then those who still wait for it have taken it.
+        # Waiting requests have taken it by then.
         task.add_done_callback(lambda done: loop.call_soon(self._keep, key, done))
         return task
 
     def _keep(self, key: _ReadKey, task: "asyncio.Task[RemoteBatches]") -> None:
-        """A read is over; if it was late, its result waits for the next asker."""
+        """A read is over; if it was late, its result is kept for the next request."""
         if self._under_way.get(key) is not task:
             return
         failed = task.cancelled() or task.exception() is not None
@@ -198,7 +199,7 @@ class RemoteReader:
             return wanted.read_behind()
         size_bytes = len(found.records)
         views = (found.records,) if size_bytes else ()
-        # What is remote does not grow.
+        # The remote part does not grow.
         return known._replace(
             views=views, size_bytes=size_bytes, aborted=found.aborted, is_cut=size_bytes > 0
         )
@@ -216,16 +217,16 @@ class RemoteReader:
 
     @property
     def kept_bytes(self) -> int:
-        """Of reads that were late and that nobody has asked for again."""
+        """Size of late results that were not requested again."""
         return self._late_bytes
 
     async def idle(self) -> None:
-        """Wait until no read is under way."""
+        """Wait until no read is in progress."""
         while tasks := [task for task in self._under_way.values() if not task.done()]:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the reads in progress."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
@@ -318,7 +319,7 @@ class RemoteReader:
     ) -> Sequence[AbortedTransaction]:
         """The aborted transactions with records in ``[offset, next_offset)``.
 
-        Their markers may lie in any later segment: an index tells when it has seen enough.
+        Their markers may be in any later segment: an index shows when the search is complete.
         """
         found: dict[AbortedEntry, None] = {}
         cursor = offset

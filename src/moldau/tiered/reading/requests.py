@@ -15,16 +15,18 @@ __all__ = ["RemoteIndexes", "RemoteRange", "RemoteRead", "segment_at"]
 
 
 class RemoteIndexes(Protocol):
-    """The indexes of remote segments; raises RemoteStorageError when they cannot be had."""
+    """The indexes of remote segments; raises RemoteStorageError when they are not available."""
 
     async def lookup_offset(self, metadata: RemoteLogSegmentMetadata, offset: int) -> int:
-        """A position at or before the batch that holds ``offset``, never far before."""
+        """A position at or shortly before the batch that contains ``offset``."""
         ...
 
     async def lookup_timestamp(
         self, metadata: RemoteLogSegmentMetadata, timestamp_ms: int, starting_offset: int
     ) -> int:
-        """A position with no record of ``timestamp_ms`` or later, from ``starting_offset`` on, before it."""
+        """A position before which, from ``starting_offset`` on, all records are earlier than
+        ``timestamp_ms``.
+        """
         ...
 
     async def aborted_transactions(self, metadata: RemoteLogSegmentMetadata) -> Sequence[AbortedEntry]:
@@ -34,10 +36,11 @@ class RemoteIndexes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRange:
-    """The part of a partition that is in the remote tier only.
+    """The part of a partition that is only in the remote tier.
 
-    ``end_offset`` is where the partition's own data begin (its local log start, or where its WAL begins);
-    nothing at or behind it is read. ``log_start`` is asked when an offset is not there: was it deleted?
+    ``end_offset`` is the start of the partition's own data (its local log start, or its WAL start); the
+    remote tier is not read from there on. ``log_start`` is called when an offset is not found, to check
+    whether it was deleted.
     """
 
     partition: TopicIdPartition
@@ -46,9 +49,9 @@ class RemoteRange:
     log_start: Callable[[], int]
 
     def bound_at(self, offset: int, segment: RemoteLogSegmentMetadata) -> int:
-        """Up to where ``segment`` speaks for the partition, from ``offset`` on.
+        """The offset up to which ``segment`` is valid for the partition, from ``offset`` on.
 
-        It may hold more: what an old leader had written and nobody else has.
+        It may contain more: records of an old leader that no other replica has.
         """
         bound = min(self.end_offset, segment.end_offset + 1)
         epoch = self.lineage.epoch_for_offset(offset)
@@ -65,7 +68,7 @@ class RemoteRead(RemoteRange):
     min_one_batch: bool = True
     read_committed: bool = False
     aborted_behind: Callable[[int, int], Sequence[AbortedEntry]] | None = None
-    """Aborted transactions with records in ``[first, end)`` whose markers lie behind the remote tier."""
+    """Aborted transactions with records in ``[first, end)`` whose markers are after the remote tier."""
     read_behind: Callable[[], ReadOutcome] | None = None
     """Read from ``end_offset`` on, when no batch is left before it (compaction leaves holes)."""
 

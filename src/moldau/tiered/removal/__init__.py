@@ -1,1 +1,1 @@
-"""Removal from the remote tier: by retention, with a topic, or of what nothing knows."""
+"""Removal from the remote tier: by retention, with a topic, or of orphans."""

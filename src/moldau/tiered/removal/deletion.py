@@ -1,4 +1,4 @@
-"""Removing one remote segment: the event that it begins, the bytes, the event that it is done."""
+"""Removes one remote segment: the event of its beginning, the bytes, the event of its end."""
 
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate

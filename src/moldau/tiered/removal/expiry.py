@@ -1,4 +1,4 @@
-"""Which remote segments have outlived their partition's retention. Pure."""
+"""Selects remote segments past their partition's retention. Pure."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class Expiry:
 
 
 class ExpiryPlan:
-    """Expiry of a partition's segments: look at all of them, by start offset, then decide.
+    """Expiry of a partition's segments: add all of them, by start offset, then decide.
 
-    A segment that ends before the log's start is read by nobody. Of those behind it, the first ones go for
-    as long as they are too old or both tiers together too large (``local_only_bytes`` counts what has not
-    been copied). Segments that are not of the log's lineage keep nothing from going, and go when the
-    log's start has passed them.
+    A segment that ends before the log's start is not read any more. Of those after it, the first ones are
+    removed while they are too old or both tiers together too large (``local_only_bytes`` counts the uncopied
+    part). Segments outside the log's lineage do not prevent that, and are removed when the log's start has
+    passed them.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class ExpiryPlan:
                 self._total_bytes += segment.segment_size_bytes
 
     def decide(self) -> Expiry:
-        """Of all that was looked at; what this takes grows with what is due."""
+        """The decision over all added segments; its cost grows with the expired ones."""
         outlived = expired(self._rest, self._retention, total_bytes=self._total_bytes, now_ms=self._now_ms)
         new_start = max((segment.end_offset + 1 for segment in outlived), default=None)
         return Expiry(new_start, [*self._due, *outlived])
 
 
 def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:
-    """Whether the log itself has, or had, what the segment holds, from the log's start on.
+    """Whether the log itself has, or had, the segment's records, from the log's start on.
 
-    Its epochs begin where the log's do, and none goes on where the log's has ended.
+    Its epochs begin where the log's do, and none continues beyond the end of the log's epoch.
     """
     starts = [(epoch.epoch, max(epoch.start_offset, log_start_offset)) for epoch in segment.leader_epochs]
     ends = [start for _, start in starts[1:]] + [segment.end_offset + 1]
@@ -90,10 +90,10 @@ def unreferenced(
     now_ms: int,
     grace_ms: int,
 ) -> list[RemoteLogSegmentMetadata]:
-    """Segments without readers: copies that were begun and given up, deletions that were not finished,
-    and segments whose offsets a later copy covers.
+    """Segments without readers: abandoned copies, unfinished deletions, and segments whose offsets a later
+    copy covers.
 
-    A copy that was given up stays for ``grace_ms``: one of its writes may still be on its way.
+    An abandoned copy is kept for ``grace_ms``: one of its writes may still take effect.
     """
     found = []
     for segment in segments:

@@ -1,9 +1,9 @@
-"""The remote partition remover: of a topic that is gone, or not tiered any more, nothing stays remote.
+"""The remote partition remover: removes the remote data of topics that are deleted, or no longer tiered.
 
-A deleted partition goes through the events DELETE_PARTITION_MARKED, STARTED and FINISHED; whoever finds one
-that is not finished goes on with it, after a restart too. What was deleted while nobody could write the first
-event is found by comparing what has remote data with the topics of the cluster: a topic that the committed
-metadata do not have any more is deleted, one that this broker's metadata do not have may be new.
+A deleted partition passes through the events DELETE_PARTITION_MARKED, STARTED and FINISHED; a broker that
+finds an unfinished one continues it, also after a restart. Deletions without a first event are found by
+comparing partitions with remote data to the topics of the cluster: a topic that is missing in the committed
+metadata is deleted; one that is missing only in this broker's metadata may be new.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 _State = RemotePartitionDeleteState
 RECONCILE_INTERVAL_S: Final = 300.0
 NEWS_PAUSE_S: Final = 1.0
-"""Metadata partitions catch up one soon after another: one look is for all of them."""
+"""Metadata partitions catch up shortly after one another: one check is for all of them."""
 
 
 class HostedPartitions(Protocol):
@@ -49,7 +49,7 @@ class HostedPartitions(Protocol):
     async def until_current(self) -> None:
         """Return when :meth:`untiered` answers by all metadata that were committed at the time of the call.
 
-        Raises ``KafkaError`` or ``TimeoutError`` while that cannot be known.
+        Raises ``KafkaError`` or ``TimeoutError`` while that is unknown.
         """
         ...
 
@@ -59,7 +59,7 @@ class HostedPartitions(Protocol):
 
 
 class NoHostedPartitions:
-    """Of a broker without partitions that were ever tiered."""
+    """For a broker without partitions that were ever tiered."""
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
         return ()
@@ -70,7 +70,7 @@ class NoHostedPartitions:
 
 
 class RemotePartitionRemover:
-    """Runs beside the log manager, on every broker that follows metadata partitions."""
+    """Runs in parallel to the log manager, on every broker that follows metadata partitions."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class RemotePartitionRemover:
     ) -> None:
         """``deleted``: which of some partitions with remote data are of deleted topics.
 
-        It judges by committed records, and raises ``KafkaError`` or ``TimeoutError`` without them. ``owns``:
-        whether the deletion of a partition is this broker's to begin and to end. ``news`` is set by those
-        who learn that there may be more to remove.
+        It decides by committed records, and raises ``KafkaError`` or ``TimeoutError`` without them. ``owns``:
+        whether this broker begins and completes the deletion of a partition. ``news`` is set when there may
+        be more to remove.
         """
         self._around = manager.around
         self._manager = manager
@@ -97,29 +97,29 @@ class RemotePartitionRemover:
         self._news = news or asyncio.Event()
 
     def start(self) -> None:
-        """Begin to look for what others have left."""
+        """Begin to look for unfinished deletions."""
         if self._reconciling is None and not self._is_closed:
             self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
 
     def delete_partition(
         self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None
     ) -> None:
-        """The topic is gone. ``after``: the end of the partition's tasks here.
+        """The topic was deleted. ``after``: the end of the partition's tasks here.
 
-        Only the owner removes anything: others let go of the partition's metadata.
+        Only the owner removes anything: other brokers drop the partition's metadata.
         """
         self._begin(partition, lambda: self._delete_partition(partition), after)
 
     def empty_partition(self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None) -> None:
-        """The topic is not tiered any more: its segments go, and the partition lives on.
+        """The topic is not tiered any more: its segments are removed, and the partition stays.
 
-        They stay where the committed metadata say otherwise: another broker leads, or it is tiered again.
+        They are kept where the committed metadata differ: another broker leads, or it is tiered again.
         """
         self._begin(partition, lambda: self._empty_partition(partition), after, self._hosted.emptied)
 
     @property
     def jobs(self) -> "list[asyncio.Task[None]]":
-        """Removals that are under way."""
+        """Removals in progress."""
         return list(self._jobs.values())
 
     def is_at_work_on(self, partition: TopicIdPartition) -> bool:
@@ -156,7 +156,7 @@ class RemotePartitionRemover:
         return asyncio.get_running_loop().create_task(work, name=name)
 
     async def _insist(self, partition: TopicIdPartition, work: Callable[[], Awaitable[None]]) -> None:
-        """Until it is done: every step may be repeated."""
+        """Retry until it is done: every step may be repeated."""
         failures = 0
         while True:
             try:
@@ -177,7 +177,7 @@ class RemotePartitionRemover:
     async def _delete_partition(self, partition: TopicIdPartition) -> None:
         metadata = self._around.metadata
         if not self._owns(partition):
-            # The log takes no event of this broker: the owner finds what is left.
+            # The log refuses events of this broker: the owner finds the rest.
             metadata.on_stop_partitions([partition])
             return
         state = self._state_of(partition)
@@ -185,7 +185,7 @@ class RemotePartitionRemover:
             try:
                 await self._tell(partition, _State.DELETE_PARTITION_MARKED)
             except IllegalTransitionError:
-                return  # it had been finished, and nobody heard of it
+                return  # it had been finished, but the answer was lost
         if state in (None, _State.DELETE_PARTITION_MARKED):
             await self._tell(partition, _State.DELETE_PARTITION_STARTED)
         await metadata.wait_ready(partition)
@@ -213,7 +213,7 @@ class RemotePartitionRemover:
     async def _outwait_late_writes(
         self, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> Sequence[RemoteLogSegmentMetadata]:
-        """Return when no copy that had begun can bring its bytes any more; those are to be removed then.
+        """Return when no started copy can write any more bytes; those must be removed then.
 
         ``segments``: as they were before their objects were deleted, for a copy may have finished since.
         """
@@ -235,8 +235,8 @@ class RemotePartitionRemover:
         await metadata.wait_ready(partition)
         begun = await self._outwait_late_writes(metadata.list_remote_log_segments(partition))
         segments = metadata.list_remote_log_segments(partition)
-        # This broker's metadata may be late: elsewhere the partition may be led, and be tiered again. What is
-        # copied after this is not among the segments.
+        # This broker's metadata may be late: another broker may lead the partition, and it may be tiered
+        # again. Later copies are not among the segments.
         await self._hosted.until_current()
         removals = [partial(delete_segment, self._around, segment) for segment in segments]
         removals += [partial(delete_objects, self._around, segment) for segment in begun]
@@ -266,11 +266,11 @@ class RemotePartitionRemover:
             self._news.clear()
 
     def look_soon(self) -> None:
-        """More is known than at the last look: a local cache that is lost knows of no deletion at first."""
+        """More is known than at the last check: a lost local cache knows no deletions at first."""
         self._news.set()
 
     async def look_for_strays(self) -> None:
-        """Go on with deletions that were begun; begin those that nobody has."""
+        """Continue unfinished deletions; begin those that were never begun."""
         metadata = self._around.metadata
         known = await metadata.remote_log_partitions()
         if self._around.deletions_are_held():

@@ -10,7 +10,7 @@ __all__ = ["Retention", "expired"]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """``retention.ms`` and ``retention.bytes``, over both tiers; -1 is without bound."""
+    """``retention.ms`` and ``retention.bytes``, over both tiers; -1 is unlimited."""
 
     ms: int = -1
     size_bytes: int = -1
@@ -26,8 +26,8 @@ def expired(
 ) -> list[RemoteLogSegmentMetadata]:
     """The first of ``segments``, in order of offsets, that have outlived ``retention``.
 
-    As in Kafka a segment goes when its newest record is too old, or when what is left without it is still
-    ``retention.bytes`` or more. The first one that may stay ends the list. ``total_bytes`` counts both tiers.
+    As in Kafka a segment is removed when its newest record is too old, or when the rest without it is still
+    ``retention.bytes`` or more. The first segment to keep ends the list. ``total_bytes`` counts both tiers.
     """
     bounds_size = retention.size_bytes >= 0
     excess_bytes = total_bytes - retention.size_bytes if bounds_size else 0

@@ -1,1 +1,1 @@
-"""Where the bytes of remote segments lie, and how segments are laid out there."""
+"""The storage of remote segments: their objects and the layout of these."""

@@ -1,10 +1,9 @@
 """Turns batches from WAL objects into one Kafka segment with its indexes. Pure.
 
-Whoever consolidates (a broker, a task of an outside engine) lays the batches of a segment one behind the
-other in a buffer, in any order in which they arrive, for where each belongs is known beforehand; then
-:func:`finish_segment` verifies them and writes the coordinator's decisions into them. Batches are never
-decompressed. Offset and leader epoch lie outside a batch's checksum; LogAppendTime does not, so there the
-checksum is made anew.
+The consolidating broker or task places the batches of a segment in a buffer one after the other, in any order
+of arrival, because their positions are known beforehand; then :func:`finish_segment` verifies them and writes
+the coordinator's decisions into them. Batches are never decompressed. Offset and leader epoch are not covered
+by a batch's checksum; LogAppendTime is, so the checksum is then computed again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +36,7 @@ from moldau.storage.segments.transaction_index import encode_transactions
 __all__ = ["LEADER_EPOCH", "MAX_SEGMENT_BYTES", "BatchRun", "BuiltSegment", "build_segment", "finish_segment"]
 
 LEADER_EPOCH: Final = 0
-"""Of every diskless batch and segment: their order has one source for ever, the coordinator."""
+"""Leader epoch of every diskless batch and segment: the coordinator alone determines the order."""
 
 MAX_SEGMENT_BYTES: Final = 2**31 - 1
 """Positions in an index are 32 bits, and Kafka reads them as signed."""
@@ -50,35 +49,35 @@ _RELEASE_BYTES: Final = 64 * 1024
 
 
 class BatchRun(NamedTuple):
-    """Batches that lie one behind the other, in a WAL object and so in the segment; dense in offsets."""
+    """Adjacent batches, in a WAL object and therefore in the segment; contiguous in offsets."""
 
     base_offset: int
     last_offset: int
     size_bytes: int
     append_time_ms: int = NO_TIMESTAMP
-    """The timestamp of all their records where the topic says LogAppendTime; else -1."""
+    """The timestamp of all their records where the topic has LogAppendTime; else -1."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltSegment:
-    """A segment as Kafka stores it; each field but the numbers is the content of a file."""
+    """A segment in Kafka's form; each field but the numbers is the content of a file."""
 
     base_offset: int
     end_offset: int
-    """Of the last record (inclusive, as remote segment metadata has it)."""
+    """Offset of the last record (inclusive, as in remote segment metadata)."""
     max_timestamp_ms: int
     """-1 when no record has a timestamp."""
     batches: int
     records: int
     log: memoryview
-    """The buffer that was given, or a part of it."""
+    """The given buffer, or a part of it."""
     offset_index: bytes
     time_index: bytes
     transaction_index: bytes
-    """Empty when no transaction was aborted in it: Kafka has no file then."""
+    """Empty when it contains no aborted transaction: Kafka has no file then."""
     leader_epoch_checkpoint: bytes
     producer_snapshot: bytes
-    """The producers as they stand behind the last batch."""
+    """The producers after the last batch."""
 
     @property
     def size_bytes(self) -> int:
@@ -94,8 +93,8 @@ def build_segment(
 ) -> BuiltSegment:
     """Copy runs, in the order of their offsets, and finish the copy; see :func:`finish_segment`.
 
-    ``into`` is where the segment is built, if it fits: memory that was used before is much faster than
-    new memory. The result then lives in it.
+    ``into`` is the memory for the segment, if it fits: recycled memory is much faster than new memory. The
+    result is then in it.
     """
     given = list(parts)
     size_bytes = sum(run.size_bytes for run, _ in given)
@@ -125,14 +124,14 @@ def finish_segment(
     index_interval_bytes: int = 4096,
     producers_before: bytes = b"",
 ) -> BuiltSegment:
-    """Make a segment of batches that lie in a writable ``buffer``, as they were in WAL objects.
+    """Make a segment of batches in a writable ``buffer``, in their form of WAL objects.
 
-    ``runs`` say what lies in it, in order, without gaps in bytes or offsets. ``producers_before`` is the
-    producer snapshot of the segment before, if the new one's is to know its producers too (an aborted
-    transaction that began there is found only then).
+    ``runs`` describe its content, in order, without gaps in bytes or offsets. ``producers_before`` is the
+    producer snapshot of the previous segment, if the new one must include its producers (needed for an
+    aborted transaction that began there).
 
-    Raises :class:`CorruptRecordError` when the bytes are not the batches that were committed;
-    ``ValueError`` for no run, or more than a segment holds.
+    Raises :class:`CorruptRecordError` when the bytes are not the committed batches; ``ValueError`` for no
+    run, or more than a segment can contain.
     """
     if not runs:
         raise ValueError("a segment needs at least one batch")
@@ -148,7 +147,7 @@ def finish_segment(
 
 
 class _Finisher:
-    """Walks over the batches once; what the indexes note is what Kafka's log notes on append."""
+    """Iterates over the batches once; the index entries are those that Kafka's log adds on append."""
 
     def __init__(
         self, buffer: memoryview, base_offset: int, index_interval_bytes: int, producers_before: bytes
@@ -166,7 +165,7 @@ class _Finisher:
         self._producers.reset(
             base_offset, decode_producer_snapshot(producers_before) if producers_before else ()
         )
-        # A snapshot keeps one batch of a producer, so only its last one has to be noted, at the end.
+        # A snapshot contains one batch per producer, so only its last one must be recorded, at the end.
         self._last_batches: dict[int, tuple[int, int]] = {}
 
     def finish(self, run: BatchRun) -> None:
@@ -185,7 +184,7 @@ class _Finisher:
             if size < HEADER_SIZE_BYTES or position + size > end or header[3] != MAGIC or header[6] < 0:
                 raise CorruptRecordError(f"there is no batch at byte {position}, offset {offset}")
             unreleased += size
-            # Now and then let others have the interpreter: in a broker this runs beside the event loop.
+            # Release the interpreter from time to time: in a broker this runs in parallel to the event loop.
             release = unreleased >= _RELEASE_BYTES
             unreleased = 0 if release else unreleased
             computed = crc32c(buffer[position + _CRC_START : position + size], 0, int(release))
@@ -229,7 +228,7 @@ class _Finisher:
             entries.append((self._latest_ms, self._latest_offset - self._base_offset))
 
     def _note_transaction(self, position: int, size_bytes: int) -> None:
-        """Transactions need the producers' state at once, in order."""
+        """Transactions need the producers' state immediately, in order."""
         self._apply_last_batches()
         batch = self._buffer[position : position + size_bytes]
         completed = self._producers.apply_batch(batch, parse_header(batch))

@@ -1,4 +1,4 @@
-"""Whole batches in a piece of a segment file. Pure."""
+"""Selects whole batches in a piece of a segment file. Pure."""
 
 from struct import Struct
 from typing import Final, NamedTuple
@@ -14,9 +14,9 @@ _UNPACK: Final = Struct(">qi11xi").unpack_from
 class Selection(NamedTuple):
     """The batches for a reader in a piece of a segment: ``piece[start:end]``.
 
-    ``next_offset`` follows the last of them. With ``start == end`` there are none: ``missing_bytes`` says
-    how many more bytes of the segment, from ``start`` on, would hold the first (0: none is there at all,
-    all lie before the offset or the first is at or after the bound).
+    ``next_offset`` follows the last of them. With ``start == end`` there are none: ``missing_bytes`` is the
+    number of bytes of the segment, from ``start`` on, that contain the first one (0: there is none, because
+    all are before the offset or the first is at or after the bound).
     """
 
     start: int
@@ -30,8 +30,8 @@ def select_batches(
 ) -> Selection:
     """The batches from the one that holds ``offset`` on, below ``bound_offset``, up to ``max_bytes``.
 
-    ``piece`` begins with a batch and may break off in one. The first batch may be larger than
-    ``max_bytes`` when ``min_one_batch`` says so.
+    ``piece`` begins with a batch and may end inside one. The first batch may be larger than ``max_bytes``
+    with ``min_one_batch``.
     """
     length, at = len(piece), 0
     while length - at >= HEADER_SIZE_BYTES:

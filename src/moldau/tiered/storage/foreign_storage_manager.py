@@ -1,7 +1,7 @@
 """A storage manager from a plug-in, checked against its protocol.
 
-Whatever it raises becomes a :class:`RemoteStorageError`: it is counted, waited for and tried again as
-failures of a store are, and one segment that it cannot take does not stop the others.
+Any exception of it becomes a :class:`RemoteStorageError`: it is counted, delayed and retried like a failure
+of a store, and a segment that it cannot store does not stop the others.
 """
 
 import asyncio
@@ -34,7 +34,9 @@ METHODS: Final = (
 """Methods of a ``RemoteStorageManager``."""
 CLOSE_TIMEOUT_S: Final = 10.0
 TRACEBACK_INTERVAL_S: Final = 10.0
-"""Each failure is logged in a line by whoever asked; where in foreign code it arose is told now and then."""
+"""Each failure is logged in one line by the caller; its stack trace is logged at most once in this
+interval.
+"""
 
 
 class ForeignStorageManager:
@@ -74,7 +76,7 @@ class ForeignStorageManager:
         await self._told("deleting", metadata, lambda: self.inner.delete_log_segment_data(metadata))
 
     async def close(self) -> None:
-        """Never raises: the node ends, whatever the other says, and within a time."""
+        """Never raises: the node ends in any case, and within a time limit."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.inner.close()
@@ -85,7 +87,7 @@ class ForeignStorageManager:
         self, doing: str, metadata: RemoteLogSegmentMetadata, call: Callable[[], Awaitable[T]]
     ) -> T:
         try:
-            return await call()  # which may raise before there is anything to wait for
+            return await call()  # which may raise before there is anything to await
         except RemoteStorageError:
             raise
         except Exception as error:

@@ -1,20 +1,20 @@
-"""Where a segment lies in an object store, and what its objects look like. Pure.
+"""The keys and the content of a segment's objects in an object store. Pure.
 
 Two objects a segment, in a folder for each partition::
 
     <prefix>/<topic>-<topic id>/<partition>/<base offset, 20 digits>-<segment id>[.<attempt>].log
     <prefix>/<topic>-<topic id>/<partition>/<base offset, 20 digits>-<segment id>[.<attempt>].indexes
 
-The first is the segment's log file, byte for byte. The second holds the files beside it in a row, then a
-record that says which segment it is (type 0 of ``__remote_log_metadata``), then a table and a trailer::
+The first is the segment's log file, byte for byte. The second contains the other files one after the other,
+then a record that identifies the segment (type 0 of ``__remote_log_metadata``), then a table and a trailer::
 
     contents | table: (kind u8, CRC-32C u32, length u32) for each
              | CRC-32C of the table u32, its length u16, version u8, b"MLDIX"
 
-so that a bucket explains itself when all brokers are gone. Big-endian. Whoever knows a segment's custom
-metadata needs neither table nor trailer: it holds the lengths, so that one ranged read fetches one index.
-An attempt's name is there when several builders may be at work on one segment: each writes objects of its
-own, and the custom metadata of COPY_SEGMENT_FINISHED says whose are the segment.
+so that a bucket is self-describing without brokers. Big-endian. A reader with a segment's custom metadata
+needs neither table nor trailer: it contains the lengths, so that one ranged read fetches one index. An
+attempt's name is present when several builders may work on one segment: each writes objects of its own, and
+the custom metadata of COPY_SEGMENT_FINISHED names the attempt that counts.
 """
 
 import base64
@@ -68,7 +68,7 @@ ORDER: Final = (
     IndexType.PRODUCER_SNAPSHOT,
     IndexType.LEADER_EPOCH,
 )
-"""In which order the contents lie; their numbers in the table are their places here, and 5 the record's."""
+"""The order of the contents; their numbers in the table are their indexes here, and 5 is the record's."""
 
 
 class SegmentKeys(NamedTuple):
@@ -89,9 +89,9 @@ class ParsedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """The custom metadata of a segment here: whose objects it is, and where its indexes lie.
+    """The custom metadata of a segment: the attempt of its objects, and the sizes of its indexes.
 
-    ``index_sizes`` are bytes in :data:`ORDER`; None for a transaction index that there is not.
+    ``index_sizes`` are bytes in :data:`ORDER`; None for a missing transaction index.
     """
 
     attempt: str
@@ -106,7 +106,7 @@ class ObjectLocation:
 
 @dataclass(frozen=True, slots=True)
 class PackedIndexes:
-    """The content of a ``.indexes`` object and what the custom metadata says of it."""
+    """The content of a ``.indexes`` object and its part of the custom metadata."""
 
     content: bytes
     index_sizes: Sequence[int | None]
@@ -185,7 +185,7 @@ def pack_indexes(metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> Pa
 
 
 def pack_container(metadata: RemoteLogSegmentMetadata, contents: Mapping[IndexType, Buffer]) -> bytes:
-    """Some files of a segment as the object above has them; :func:`unpack_indexes` reads it."""
+    """Some files of a segment in the form of the object above; :func:`unpack_indexes` reads it."""
     parts: list[Buffer] = []
     table = bytearray()
     for kind, index_type in enumerate(ORDER):

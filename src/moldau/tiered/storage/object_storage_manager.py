@@ -1,4 +1,4 @@
-"""The built-in storage manager: segments in the object store of a URL, laid out as ``object_layout`` says.
+"""The built-in storage manager: segments in the object store of a URL, in the layout of ``object_layout``.
 
 Keys of its own, under ``remote.log.storage.manager.impl.prefix`` (``rsm.config.``): ``url`` (by default
 ``diskless.storage.url`` with its options), ``prefix`` (``tiered``), and the options of the store.
@@ -66,7 +66,7 @@ class ObjectStorageManager:
     ) -> None:
         """``copies_to`` is the same store, with the patience that an upload of a segment needs.
 
-        ``health`` is what the store's requests are told to.
+        ``health`` records the outcome of the store's requests.
         """
         self._health = health or StorageHealth()
         self._storage = storage
@@ -89,14 +89,14 @@ class ObjectStorageManager:
     async def copy_attempt(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
     ) -> bytes:
-        """As ``copy_log_segment_data``, to objects that no other attempt to build the segment writes."""
+        """Like ``copy_log_segment_data``, to objects that no other attempt to build the segment writes."""
         keys = segment_keys(self.prefix, metadata.id, metadata.start_offset, attempt)
         packed = pack_indexes(metadata, data)
         log = data.log_segment
         uploads = asyncio.gather(
             self._uploads.upload(keys.log, log, memoryview(log).nbytes),
             self._uploads.upload(keys.indexes, packed.content, len(packed.content)),
-            return_exceptions=True,  # both are over before anybody tidies up
+            return_exceptions=True,  # both are over before the cleanup
         )
         for result in await uploads:
             if isinstance(result, StorageError):
@@ -160,7 +160,7 @@ class ObjectStorageManager:
         await self._storage.delete(keys)
 
     def attempt_of(self, metadata: RemoteLogSegmentMetadata) -> str:
-        """Which attempt's objects a finished segment is. Raises ``RemoteStorageError``."""
+        """The attempt whose objects are a finished segment. Raises ``RemoteStorageError``."""
         return self._location(metadata).attempt
 
     async def close(self) -> None:
@@ -195,7 +195,7 @@ def _failed(doing: str, metadata: RemoteLogSegmentMetadata, error: StorageError)
 def open_object_storage_manager(
     configs: Mapping[str, str], machine: Machine, meters: Meters
 ) -> ObjectStorageManager:
-    """The maker that ``remote.log.storage.manager.class.name`` stands for when it names nothing."""
+    """The default of ``remote.log.storage.manager.class.name``."""
     url = configs.get("url")
     if not url:
         raise RemoteStorageError(

@@ -1,4 +1,4 @@
-"""A closed local segment as the remote storage manager wants it: the bytes of its files."""
+"""A closed local segment for the remote storage manager: the bytes of its files."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -23,17 +23,17 @@ __all__ = ["ClosedSegment", "closed_segments", "epochs_of", "read_segment"]
 
 
 class ClosedSegment(NamedTuple):
-    """A segment that nothing is appended to, and the offset behind its last record."""
+    """A segment without further appends, and the offset after its last record."""
 
     segment: Segment
     next_offset: int
 
 
 def closed_segments(log: PartitionLog, from_offset: int, stable_offset: int) -> Iterator[ClosedSegment]:
-    """From the one that holds ``from_offset`` on, those that lie below ``stable_offset`` as a whole.
+    """From the one that contains ``from_offset`` on, those that are entirely below ``stable_offset``.
 
-    That is below the high watermark and without open transactions. Newer ones follow as long as the caller
-    goes on, for it takes its time over each.
+    That is below the high watermark and without open transactions. The generator includes newer ones while it
+    runs, because the caller takes long for each.
     """
     segments = log.segments
     while True:
@@ -48,7 +48,7 @@ def closed_segments(log: PartitionLog, from_offset: int, stable_offset: int) -> 
 
 
 def epochs_of(log: PartitionLog, closed: ClosedSegment) -> list[EpochStart]:
-    """The leader epochs with records in the segment; below the log's start nothing is known."""
+    """The leader epochs with records in the segment; those below the log's start are unknown."""
     entries = log.leader_epochs.in_range(closed.segment.base_offset, closed.next_offset)
     return [EpochStart(entry.epoch, entry.start_offset) for entry in entries]
 
@@ -71,7 +71,7 @@ def read_segment(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> LogSeg
 
 
 def _producers_at(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> bytes:
-    """The producers' state behind the segment: as it was written when the segment was closed."""
+    """The producers' state after the segment, as it was written when the segment was closed."""
     path = log.producers.snapshots.path(closed.next_offset)
     try:
         content = disk.read(path)
@@ -82,7 +82,7 @@ def _producers_at(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> bytes
 
 
 def _replayed_producers(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> bytes:
-    """A snapshot was lost: the segment's own batches upon the state before it, if that is there."""
+    """Replaces a lost snapshot: the segment's own batches applied to the earlier state, if that exists."""
     segment, next_offset = closed
     state = ProducerState(expiration_ms=log.config.producer_id_expiration_ms)
     path = log.producers.snapshots.path(segment.base_offset)

@@ -1,6 +1,6 @@
 """The remote storage manager (KIP-405's ``RemoteStorageManager``): where the bytes of remote segments live.
 
-The class that ``remote.log.storage.manager.class.name`` names is called as :data:`StorageManagerMaker` says.
+The class in ``remote.log.storage.manager.class.name`` is called as a :data:`StorageManagerMaker`.
 """
 
 import enum
@@ -29,10 +29,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class RemotePlace(NamedTuple):
-    """Where a broker keeps remote segments, for who builds them elsewhere; nothing secret."""
+    """The place of a broker's remote segments, for builders elsewhere; without secrets."""
 
     class_name: str | None
-    """``None`` for the built-in storage manager, of which the rest is told."""
+    """``None`` for the built-in storage manager, which the other fields describe."""
     url: str | None
     prefix: str | None
 
@@ -40,7 +40,7 @@ class RemotePlace(NamedTuple):
 class RemoteStorageError(Exception):
     """Remote storage or its metadata refused, failed or did not answer; one line for a person.
 
-    ``transient`` says whether the same call may succeed later without anybody's help.
+    ``transient`` says whether the same call may succeed later without intervention.
     """
 
     def __init__(self, message: str, *, transient: bool = True) -> None:
@@ -56,7 +56,7 @@ class RemoteResourceNotFoundError(RemoteStorageError):
 
 
 class CustomMetadataSizeLimitExceededError(RemoteStorageError):
-    """A storage manager gave more than ``remote.log.metadata.custom.metadata.max.bytes``."""
+    """A storage manager returned more than ``remote.log.metadata.custom.metadata.max.bytes``."""
 
 
 def check_custom_metadata(segment: str, custom: bytes | None, max_bytes: int) -> None:
@@ -83,10 +83,10 @@ class IndexType(enum.Enum):
 class LogSegmentData:
     """The files of one segment, as bytes in Kafka's file formats.
 
-    A local segment's log is given as a view of its (closed) file, ``runtime.File.view``, which costs no
-    memory. ``transaction_index`` is None when no transaction was aborted in the segment.
-    ``producer_snapshot`` and ``leader_epochs`` (the text of a ``leader-epoch-checkpoint``) tell the state
-    *after* the segment: a replica that starts where it ends needs nothing before.
+    A local segment's log is passed as a view of its (closed) file, ``runtime.File.view``, which costs no
+    memory. ``transaction_index`` is None when the segment contains no aborted transaction.
+    ``producer_snapshot`` and ``leader_epochs`` (the text of a ``leader-epoch-checkpoint``) are the state
+    *after* the segment: a replica that starts at its end needs nothing before.
     """
 
     log_segment: Buffer
@@ -97,7 +97,7 @@ class LogSegmentData:
     leader_epochs: Buffer
 
     def index(self, index_type: IndexType) -> Buffer | None:
-        """One of the files beside the log; None for a transaction index that there is not."""
+        """One of the files beside the log; None for a missing transaction index."""
         match index_type:
             case IndexType.OFFSET:
                 return self.offset_index
@@ -114,8 +114,8 @@ class LogSegmentData:
 class RemoteStorageManager(Protocol):
     """Stores, reads and removes the bytes of segments. Every call may raise :class:`RemoteStorageError`.
 
-    A call that is cancelled or fails may have taken effect in part; ``delete_log_segment_data`` removes what
-    a failed copy left, knowing nothing but the segment's metadata in COPY_SEGMENT_STARTED.
+    A call that is cancelled or fails may have taken effect in part; ``delete_log_segment_data`` removes the
+    rest of a failed copy, given only the segment's metadata in COPY_SEGMENT_STARTED.
     """
 
     async def copy_log_segment_data(
@@ -134,20 +134,20 @@ class RemoteStorageManager(Protocol):
     ) -> memoryview:
         """The segment's bytes from ``start_position`` up to, not including, ``end_position`` or its end.
 
-        A shorter answer means that the segment ends there. (Kafka's ``endPosition`` is inclusive; this one
-        is Python's.) Raises :class:`RemoteResourceNotFoundError` when the segment is gone.
+        A shorter answer means that the segment ends there. (Kafka's ``endPosition`` is inclusive; this one is
+        Python's.) Raises :class:`RemoteResourceNotFoundError` when the segment does not exist.
         """
         ...
 
     async def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
-        """A whole index. Raises :class:`RemoteResourceNotFoundError` when it is gone.
+        """A whole index. Raises :class:`RemoteResourceNotFoundError` when it does not exist.
 
-        The same for the transaction index of a segment that has none.
+        Also for the transaction index of a segment that has none.
         """
         ...
 
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove all that was stored for a segment, in whatever state; absent data counts as removed."""
+        """Remove everything that was stored for a segment in any state; absent data counts as removed."""
         ...
 
     async def close(self) -> None:
@@ -160,5 +160,5 @@ StorageManagerMaker: TypeAlias = Callable[[Mapping[str, str], Machine, Meters], 
 
 Called with the broker's keys under ``remote.log.storage.manager.impl.prefix`` (without that prefix) and
 ``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the machine's
-ports and meters. It raises :class:`RemoteStorageError` naming a key that is wrong.
+ports and meters. It raises :class:`RemoteStorageError` that names an invalid key.
 """

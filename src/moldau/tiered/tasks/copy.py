@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Attempt:
-    """A copy under way. It is taken up where it failed: what was stored once is not stored as another."""
+    """A copy in progress. After a failure it is continued: a stored segment is not stored again as another
+    one.
+    """
 
     closed: ClosedSegment
     metadata: RemoteLogSegmentMetadata
@@ -33,7 +35,7 @@ class _Attempt:
 
 
 class CopyTask:
-    """One partition's, while this broker leads it. :meth:`run` is one round."""
+    """The task of one partition while this broker leads it. :meth:`run` is one round."""
 
     def __init__(self, around: Surroundings, partition: TaskPartition) -> None:
         self._around = around
@@ -42,7 +44,7 @@ class CopyTask:
         self._gauges = around.meters.gauges(partition.partition.topic, partition.partition.partition)
 
     async def run(self) -> None:
-        """Copy all that is ready. Raises ``RemoteStorageError``; the next round goes on from there."""
+        """Copy all complete segments. Raises ``RemoteStorageError``; the next round continues."""
         around, log = self._around, self._partition.log
         await around.metadata.wait_ready(self._partition.partition)
         log.highest_copied_offset = max(
@@ -60,7 +62,7 @@ class CopyTask:
         attempt = self._attempt
         first_offset = max(log.highest_copied_offset + 1, log.local_log_start_offset)
         if attempt is not None and attempt.metadata.end_offset < first_offset:
-            self._give_up()  # it had succeeded, and nobody heard of it, or its records were deleted
+            self._give_up()  # it had succeeded without an answer, or its records were deleted
         for closed in closed_segments(log, first_offset, self._stable_offset(log)):
             self._measure_lag(log)
             await self._keep_quota(closed.segment.size_bytes)
@@ -70,7 +72,7 @@ class CopyTask:
         return log.last_stable_offset(self._partition.replica.high_watermark)
 
     def stop(self) -> None:
-        """No further round: what was begun and not finished is left to whoever cleans up."""
+        """No further round: unfinished copies are left to the clean-up."""
         self._give_up()
         self._gauges.copy_lag_bytes = self._gauges.copy_lag_segments = 0
 
@@ -89,8 +91,8 @@ class CopyTask:
         if attempt is None or attempt.closed != closed:
             self._give_up()
             attempt = self._attempt = self._new_attempt(log, closed)
-        # What the remote tier has must not be lost here: the offsets would be given out again. Both at once,
-        # for then a disk syncs them together, and whoever writes to it waits once.
+        # Copied records must not be lost here, because their offsets would be assigned again. Both files are
+        # synced together, so that other writers wait once.
         for result in await asyncio.gather(
             log.flush(closed.next_offset), self._record(attempt), return_exceptions=True
         ):
@@ -126,7 +128,7 @@ class CopyTask:
             id=segment_id,
             start_offset=segment.base_offset,
             end_offset=closed.next_offset - 1,
-            # Without timestamps a segment is as old as its file: retention must not take it for older.
+            # Without timestamps a segment has the age of its file: retention must not treat it as older.
             max_timestamp_ms=segment.retention_timestamp_ms,
             broker_id=around.broker_id,
             event_timestamp_ms=around.now_ms(),

@@ -1,4 +1,4 @@
-"""The leader's clean-up: what is past the topic's whole retention, below the log's start, or left over."""
+"""The leader's clean-up: segments past the topic's whole retention, below the log's start, or left over."""
 
 import asyncio
 import logging
@@ -21,11 +21,11 @@ __all__ = ["ExpirationTask"]
 logger = logging.getLogger(__name__)
 
 SEGMENTS_A_TURN: Final = 200
-"""So many are looked at before others have the event loop: half a millisecond."""
+"""Segments that are checked in a turn of the event loop: half a millisecond."""
 
 
 class ExpirationTask:
-    """One partition's, while this broker leads it. :meth:`run` is one round."""
+    """The task of one partition while this broker leads it. :meth:`run` is one round."""
 
     def __init__(self, around: Surroundings, partition: TaskPartition) -> None:
         self._around = around
@@ -34,8 +34,9 @@ class ExpirationTask:
         self._gauges = around.meters.gauges(partition.partition.topic, partition.partition.partition)
 
     async def run(self) -> None:
-        """Move the log's start, durably, and then remove what lies before it. Raises
-        ``RemoteStorageError``; the next round goes on from there."""
+        """Move the log's start, durably, and then remove the segments before it. Raises
+        ``RemoteStorageError``; the next round continues.
+        """
         around, log, partition = self._around, self._partition.log, self._partition.partition
         if around.deletions_are_held():
             return
@@ -74,7 +75,7 @@ class ExpirationTask:
         self._gauges.delete_lag_bytes = self._gauges.delete_lag_segments = 0
 
     def _lacks_start(self) -> bool:
-        """Whether nothing holds the log's first offset: an earlier leader deleted it a moment ago."""
+        """Whether no segment contains the log's first offset, because an earlier leader just deleted it."""
         log, partition = self._partition.log, self._partition.partition
         start = log.log_start_offset
         if start >= log.local_log_start_offset:
@@ -83,7 +84,7 @@ class ExpirationTask:
         return self._around.metadata.remote_log_segment_metadata(partition, epoch, start) is None
 
     async def _some_at_a_time(self) -> AsyncIterator[Sequence[RemoteLogSegmentMetadata]]:
-        """The partition's segments as they are now; a partition may have very many."""
+        """The partition's current segments; a partition may have very many."""
         segments = self._around.metadata.list_remote_log_segments(self._partition.partition)
         for first in range(0, len(segments), SEGMENTS_A_TURN):
             if first:
@@ -93,7 +94,7 @@ class ExpirationTask:
     async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
         around, partition = self._around, self._partition.partition
         found: list[RemoteLogSegmentMetadata] = []
-        # As of when the segments are listed: one that is finished meanwhile was begun, and not given up.
+        # As of the time of the listing: a segment that finishes meanwhile is not an abandoned copy.
         being_copied = frozenset(around.being_copied)
         async for segments in self._some_at_a_time():
             referenced = {

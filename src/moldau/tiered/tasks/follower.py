@@ -1,4 +1,4 @@
-"""The task of a follower: learn how far the leader has copied, and free the local disk."""
+"""The task of a follower: track the leader's copies, and free the local disk."""
 
 from moldau.tiered.position import find_highest_copied
 from moldau.tiered.tasks.surroundings import Surroundings, TaskPartition
@@ -7,7 +7,7 @@ __all__ = ["FollowerTask"]
 
 
 class FollowerTask:
-    """One partition's, while this broker follows it. :meth:`run` is one round."""
+    """The task of one partition while this broker follows it. :meth:`run` is one round."""
 
     def __init__(self, around: Surroundings, partition: TaskPartition) -> None:
         self._around = around
@@ -20,4 +20,4 @@ class FollowerTask:
         partition.log.highest_copied_offset = max(partition.log.highest_copied_offset, found)
 
     def stop(self) -> None:
-        """Nothing to give back."""
+        """It holds no resources."""

@@ -16,8 +16,9 @@ from moldau.tiered.storage.storage_manager import RemoteStorageManager
 __all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "Surroundings"]
 
 LATE_WRITE_GRACE_MS = 60_000
-"""A write that its sender has given up, or whose sender is gone, may still take effect for so long: what a
-failed copy has left is removed after that, or once more after that. Object stores give up much earlier."""
+"""An abandoned write, or one whose sender is gone, may still take effect within this time: the rest of a
+failed copy is removed after that, or once more after that. Object stores give up much earlier.
+"""
 
 
 class LocalReplica(Protocol):
@@ -32,7 +33,7 @@ class LocalReplica(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """One for each broker. ``copy_quota`` belongs to all copies together."""
+    """One for each broker. All copies share ``copy_quota``."""
 
     machine: Machine
     broker_id: int
@@ -42,24 +43,24 @@ class Surroundings:
     copy_quota: ByteRateQuota
     custom_metadata_max_bytes: int
     on_segment_deleted: Callable[[UUID], None] = lambda _id: None
-    """Told of each remote segment that is no more, so that caches forget it."""
+    """Called for each deleted remote segment, so that caches drop it."""
     being_copied: set[UUID] = field(default_factory=set)
-    """Segments that this broker has begun to copy and has not given up."""
+    """Segments that this broker has begun to copy and has not abandoned."""
 
     deletions_are_held: Callable[[], bool] = lambda: False
-    """While so, no remote segment is deleted."""
+    """While true, no remote segment is deleted."""
 
     def now_ms(self) -> int:
         return self.machine.clock.now_ms()
 
     def deletion_now_ms(self) -> int:
-        """For what is deleted when it is old enough."""
+        """The clock for deletions by age."""
         return self.machine.deletion_clock.now_ms()
 
 
 @dataclass(slots=True)
 class TaskPartition:
-    """A partition that has tasks: its identity and its replica here."""
+    """A partition with tasks: its identity and its replica here."""
 
     partition: TopicIdPartition
     replica: LocalReplica

@@ -1,7 +1,7 @@
-"""AlterConfigs and IncrementalAlterConfigs: what this broker judges, and what the controller decides.
+"""AlterConfigs and IncrementalAlterConfigs: checked by this broker, decided by the controller.
 
-The broker refuses what is wrong whatever the cluster looks like, changes the levels of its own loggers, and
-sends the rest on. An answer has a row for each resource of the request, in its order.
+The broker refuses requests that are invalid regardless of the cluster's state, changes the levels of its own
+loggers, and forwards the rest. A response has a row for each resource of the request, in its order.
 """
 
 from collections import Counter
@@ -78,7 +78,7 @@ class ConfigChangeHandlers:
         judge: Callable[[Any], bool],
         row: Callable[..., Any],
     ) -> Sequence[Any]:
-        """``judge`` refuses a resource, has done with it (true), or leaves it to the controller."""
+        """``judge`` refuses a resource, completes it (True), or leaves it to the controller."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
         judged: dict[tuple[int, str], Outcome] = {}
         passed_on: list[Resource] = []

@@ -77,7 +77,8 @@ class ConfigHandlers:
     def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse:
-        # A resource that is named again and again is described once: its answer is a thousand times its name.
+        # A resource that is named repeatedly is described once: its answer is a thousand times as long as its
+        # name.
         wanted: dict[tuple[int, str], DescribeConfigsResource] = {}
         for resource in request.resources:
             wanted.setdefault((resource.resource_type, resource.resource_name), resource)
@@ -151,7 +152,7 @@ class ConfigHandlers:
         return self._configs.broker.describe()
 
     def _broker_defaults(self) -> Iterable[ConfigEntry]:
-        """Configs set for all brokers, also those that this broker cannot use."""
+        """Configs that are set for all brokers, including those that this broker cannot use."""
         defaults = self._view.image.config(ResourceType.BROKER, "")
         config = BrokerConfig({}, {key: defaults[key] for key in sorted(defaults) if key in BROKER})
         for key in config.cluster_defaults:

@@ -12,10 +12,10 @@ from moldau.server.requests.dispatch import Handler, failure
 
 
 class EnvelopeHandler:
-    """Handles the request in an envelope as its client's own."""
+    """Handles the request in an envelope like the client's own."""
 
     def __init__(self, handlers: Callable[[], Mapping[int, Handler]], forwarded: Collection[int]) -> None:
-        """``forwarded``: the APIs that may come in an envelope; any other is refused."""
+        """``forwarded``: the APIs that are accepted in an envelope; any other is refused."""
         self._handlers = handlers
         self._forwarded = forwarded
 

@@ -1,7 +1,8 @@
-"""Requests that the active controller decides: passed on, and answered when this broker has seen the result.
+"""Requests that the active controller decides: forwarded, and answered when this broker has applied the
+result.
 
-A client that has just created a topic asks the same broker for it next; answering only once the new
-image is here, and the partitions are, spares it a confusing "unknown topic" or "not leader".
+A client that has just created a topic requests it from the same broker next. Answering only when the new
+image and the partitions are here avoids errors such as "unknown topic" or "not leader".
 """
 
 import asyncio
@@ -39,8 +40,8 @@ class ForwardedHandlers:
     ) -> None:
         """``apis`` are forwarded; those that change topics are answered when the result is visible here.
 
-        ``settled`` returns when this broker serves what its image says; ``partition_count`` tells of a
-        topic in that image, 0 when it does not exist.
+        ``settled`` returns when this broker serves the partitions of its image; ``partition_count`` returns
+        that of a topic in the image, 0 when it does not exist.
         """
         self._controller = controller
         self._apis = apis
@@ -68,7 +69,7 @@ class ForwardedHandlers:
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:
         if request.topic_names:
-            # The controller is asked in a newer version than clients may use, which has no such field.
+            # The controller is asked in a newer version than clients may use; that version has no such field.
             topics = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
             request = DeleteTopicsRequest(topics=topics, timeout_ms=request.timeout_ms)
         response: DeleteTopicsResponse = await forward(self._controller, context, request)
@@ -96,5 +97,5 @@ class ForwardedHandlers:
         try:
             await asyncio.wait_for(visible(), max(VISIBLE_TIMEOUT_S, timeout_ms / 1000))
         except TimeoutError:
-            # The change is committed; only this broker's view of it is late.
+            # The change is committed; only this broker's image is late.
             return

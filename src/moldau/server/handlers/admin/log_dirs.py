@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: which partitions lie in which of this broker's folders."""
+"""DescribeLogDirs and AlterReplicaLogDirs: the log folders of this broker's partitions."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -99,7 +99,7 @@ class LogDirHandlers:
         ]
 
     def _refusal(self, path: str, name: TopicPartition) -> ErrorCode:
-        """Replicas stay in the folder that they were made in; asking for just that is granted."""
+        """Replicas stay in their folder; a request for exactly that succeeds."""
         target = next((one for one in self._logs.directories if one.path == path), None)
         if target is None:
             return ErrorCode.log_dir_not_found

@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster: what clients learn of brokers, topics and partitions."""
+"""Metadata and DescribeCluster: brokers, topics and partitions for clients."""
 
 import asyncio
 from collections.abc import Generator, Iterable, Sequence
@@ -43,7 +43,7 @@ ENDPOINT_BROKERS: Final = 1
 ENDPOINT_CONTROLLERS: Final = 2
 TOPIC_IDS_SINCE: Final = 12
 NOT_ASKED: Final = -(2**31)
-"""The bit field of operations that were not asked for."""
+"""The bit field of operations that were not requested."""
 ROWS_A_TURN: Final = 1_000
 """Partitions rendered without a break: some 3 ms."""
 TOPICS_A_TURN: Final = 100
@@ -99,7 +99,7 @@ class MetadataHandlers:
         request: MetadataRequest,
         wanted: Iterable[Topic | MetadataRequestTopic],
     ) -> MetadataResponse:
-        """As :meth:`_respond`, of many partitions, with turns of the loop in between."""
+        """Like :meth:`_respond`, for many partitions, with turns of the loop in between."""
         found: list[MetadataResponseTopic] = []
         for count, each in enumerate(wanted, 1):
             topic = each if isinstance(each, Topic) else self._visible(context, each)
@@ -185,7 +185,7 @@ class MetadataHandlers:
         return self._render(context, topic)
 
     def _visible(self, context: RequestContext, wanted: MetadataRequestTopic) -> Topic | None:
-        """The topic that :meth:`_find` renders; None where it answers with an error."""
+        """The topic that :meth:`_find` renders; None where it returns an error."""
         topics = self._view.image.topics
         if wanted.topic_id != ZERO_UUID:
             return topics.get_by_id(wanted.topic_id)
@@ -195,7 +195,7 @@ class MetadataHandlers:
         return topics.get(name)
 
     def _render(self, context: RequestContext, topic: Topic) -> MetadataResponseTopic:
-        """A topic as the listener's clients of a rack see it; kept as long as the image is the same."""
+        """A topic for a listener's clients of a rack; cached while the image is the same."""
         steps = self._render_steps(context, topic)
         while True:
             try:
@@ -235,7 +235,7 @@ class MetadataHandlers:
             is_internal=topic.name in MARKED_INTERNAL_TOPICS,
             partitions=partitions,
         )
-        # The image may have changed since the first partition, or since the list of topics was taken.
+        # The image may have changed since the first partition, or since the list of topics was made.
         if image is self._rendered_from and image.topics.get_by_id(topic.topic_id) is topic:
             self._rendered[context.listener_name, rack, topic.name] = rendered
         return rendered

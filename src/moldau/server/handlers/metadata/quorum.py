@@ -1,4 +1,4 @@
-"""DescribeQuorum: who leads the metadata quorum, and how far everyone is (KIP-595, KIP-836)."""
+"""DescribeQuorum: the leader of the metadata quorum, and the progress of its replicas (KIP-595, KIP-836)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -23,7 +23,7 @@ NO_CURSOR: Final = ("", 0)
 
 
 class TopicPartitionHandlers:
-    """One page of partitions, in the order of topic names, and where the next one begins."""
+    """One page of partitions, in the order of topic names, and the start of the next page."""
 
     def __init__(
         self, view: ClusterView, creator: TopicCreator, authorizer: Authorizer, partitions_max: int
@@ -45,7 +45,7 @@ class TopicPartitionHandlers:
             start = (request.cursor.topic_name, request.cursor.partition_index)
             names = [topic.name for topic in request.topics]
             if start[1] < 0 or (names and start[0] not in names):
-                # There is no other place for the error of a request than the rows of its topics.
+                # The response has no field for an error of the whole request, only for errors of topics.
                 return DescribeTopicPartitionsResponse(
                     topics=[_failed(name, ErrorCode.invalid_request) for name in names]
                 )
@@ -74,7 +74,7 @@ class TopicPartitionHandlers:
         request: DescribeTopicPartitionsRequest,
         refused: list[DescribeTopicPartitionsResponseTopic],
     ) -> list[str]:
-        """The topics to describe, in order; those that may or can not be get their rows before."""
+        """The topics to describe, in order; rows of topics that cannot be described are added here."""
         if not request.topics:
             names = [topic.name for topic in self._view.image.topics]
             return sorted(name for name in names if self._may_describe(context, name))

@@ -1,4 +1,4 @@
-"""ApiVersions: which APIs a listener serves, in which versions, and the cluster's features."""
+"""ApiVersions: the APIs and versions that a listener serves, and the cluster's features."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -31,8 +31,8 @@ def finalized_features(image: MetadataImage, kraft_version: int) -> dict[str, in
 class VersionHandlers:
     """The ApiVersions API of one listener, and DescribeOwnApis.
 
-    ``finalized`` gives the features' epoch and levels as of the current image, ``supported`` the ranges
-    of levels that this node can work with.
+    ``finalized`` returns the features' epoch and levels as of the current image, ``supported`` the ranges of
+    levels that this node supports.
     """
 
     def __init__(

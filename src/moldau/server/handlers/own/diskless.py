@@ -1,6 +1,7 @@
-"""The diskless coordinators' APIs (KIP-1164's and what it implies), for nodes, readers and operators' tools.
+"""The APIs of the diskless coordinators (KIP-1164's and additional ones), for nodes, readers and operators'
+tools.
 
-They are served on every listener of a broker; each call's declaration says which right it asks for.
+They are served on every listener of a broker; each call's declaration contains the required right.
 """
 
 import asyncio
@@ -55,9 +56,10 @@ class DisklessHandlers:
         return call.answer(self._coordinators, request, context.api_version, waited_ms(context))
 
     async def _find(self, context: RequestContext, request: DisklessFindBatchesRequest) -> Message:
-        """A question that waits is answered with what there is when its connection asks the next one.
+        """A waiting FindBatches is answered early when its connection sends the next one.
 
-        Answers leave in the order of the requests: a reader that gave up waiting would wait on.
+        Answers are sent in the order of the requests: without this, a reader that has stopped waiting would
+        wait on.
         """
         version = context.api_version
         finding = self._finding.setdefault(context.connection, {})
@@ -83,7 +85,7 @@ class DisklessHandlers:
         return await FIND_BATCHES.answer(self._coordinators, at_once, version, waited_ms(context))
 
     def _check(self, context: RequestContext, call: DisklessCall[Any, Any], request: Any) -> None:
-        """Raises an authorization error; UNKNOWN_TOPIC_ID where a name is needed and unknown."""
+        """Raises an authorization error; UNKNOWN_TOPIC_ID where the topic's name is needed and unknown."""
         if acts_for_cluster(self._authorizer, context):
             return
         if call.right is not Right.READ_TOPIC:

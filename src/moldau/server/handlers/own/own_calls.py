@@ -1,4 +1,4 @@
-"""Our own calls on a listener: which it serves, and the rights that they ask for."""
+"""Our own calls on a listener: the served APIs, and their required rights."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ S = TypeVar("S")
 
 
 class OwnApiHandlers:
-    """Answers DescribeOwnApis for one listener, to everybody: a caller has to know versions first."""
+    """Answers DescribeOwnApis for one listener, to every client: a caller needs the versions first."""
 
     def __init__(self, served: Callable[[], Iterable[int]]) -> None:
         """``served``: the API keys of the listener, Kafka's among them."""
@@ -79,7 +79,7 @@ def acts_for_cluster(authorizer: Authorizer, context: RequestContext) -> bool:
 
 
 def check_cluster_action(authorizer: Authorizer, context: RequestContext) -> None:
-    """Raises CLUSTER_AUTHORIZATION_FAILED for whoever is neither a node nor an operator."""
+    """Raises CLUSTER_AUTHORIZATION_FAILED unless the principal is a node or an operator."""
     if not acts_for_cluster(authorizer, context):
         raise cluster_action_needed()
 

@@ -27,7 +27,7 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPar
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 SEGMENTS_MAX = 10_000
-"""In one answer, whatever was asked for: about two megabytes."""
+"""Maximum number in one answer, whatever was requested: about two megabytes."""
 
 
 def tiered_handlers(
@@ -37,7 +37,7 @@ def tiered_handlers(
     authorizer: Authorizer,
     metadata_partitions: MetadataPartitionCalls | None = None,
 ) -> dict[int, Handler]:
-    """The handlers of the calls: of tools, over a :class:`LocalTier`, and of other brokers."""
+    """The handlers of the calls: those of tools, over a :class:`LocalTier`, and those of other brokers."""
     tier = LocalTier(partitions, metadata, is_tiered)
     table = BrokerCallHandlers[TieredCalls](CALLS, tier, authorizer).table()
     if metadata_partitions is not None:
@@ -55,7 +55,9 @@ class LocalTier:
         metadata: RemoteLogMetadataManager | None,
         is_tiered: Callable[[str], bool],
     ) -> None:
-        """``metadata`` is None where there is no remote tier; ``is_tiered`` tells of a topic by name."""
+        """``metadata`` is None where there is no remote tier; ``is_tiered`` returns whether a topic is
+        tiered.
+        """
         self._partitions = partitions
         self._manager = metadata
         self._is_tiered = is_tiered
@@ -91,7 +93,7 @@ class LocalTier:
                 yield partition
 
     async def list_segments(self, call: ListSegmentsCall) -> ListedSegments:
-        """All that are known, in whatever state, a page at a time."""
+        """All known segments in any state, a page at a time."""
         metadata = self._metadata()
         partition = self._partitions.get(call.topic, call.partition_index)
         if partition is None or not partition.is_leader:

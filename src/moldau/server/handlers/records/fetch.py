@@ -1,7 +1,7 @@
-"""Fetch: read partitions in request order within the byte budget, or wait until there is enough.
+"""Fetch: read partitions in request order within the byte budget, or wait for more data.
 
-A request that finds less than ``min_bytes`` waits in the one waiting room, by partition, until an
-append there or its ``max_wait_ms``. Bytes are views of segments and are never joined.
+A request that finds less than ``min_bytes`` waits in the waiting room, by partition, until an append there or
+its ``max_wait_ms``. Bytes are views of segments and are never joined.
 """
 
 import asyncio
@@ -52,11 +52,11 @@ class Fetcher(NamedTuple):
     replica_id: int
     """-1: a consumer."""
     broker_epoch: int
-    """-1: not told."""
+    """-1: unknown."""
     rack: str | None
-    """None: the sender does not know of followers that serve consumers."""
+    """None: the sender does not support fetching from followers."""
     near: str | None
-    """The rack that the sender is in, as far as it is known."""
+    """The sender's rack, if it is known."""
 
 
 def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
@@ -74,22 +74,23 @@ class Gathering:
     outcomes: list[FetchedPosition] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False
-    """An error, a divergence or a redirection, of which the fetcher should hear at once; or it is behind:
-    as in Kafka it does not wait for ``min_bytes`` then."""
+    """An error, a divergence or a redirection, which must be answered at once; or the fetcher lags: as in
+    Kafka it then does not wait for ``min_bytes``.
+    """
     keys: list[PartitionKey] = field(default_factory=list)
-    """Partitions whose growth would give the request more."""
+    """Partitions whose growth would add to the response."""
 
 
 @dataclass(slots=True)
 class WaitingFetch:
-    """A request that has found too little so far."""
+    """A request that has found too little data so far."""
 
     scope: FetchScope
     request: FetchRequest
     fetcher: Fetcher
     forbidden: frozenset[FetchTarget]
     due: float
-    """When it is answered with what there is, in the loop's time."""
+    """The time at which it is answered in any case, on the loop's clock."""
     answer: "asyncio.Future[FetchResponse]"
 
 
@@ -136,12 +137,12 @@ class FetchHandlers:
     async def _fetch_in_turns(
         self, scope: FetchScope, request: FetchRequest, fetcher: Fetcher, forbidden: frozenset[FetchTarget]
     ) -> FetchResponse:
-        """As :meth:`fetch`, with turns of the loop between the partitions."""
+        """Like :meth:`fetch`, with turns of the loop between the partitions."""
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
         keys = await self._keys_in_turns(scope)
         while True:
-            # In the room before the first is read: what arrives at it meanwhile is not missed.
+            # It enters the waiting room before the first read, so that no append is missed.
             waiter = room.wait_until(keys, due)
             try:
                 gathering = await self._gather_in_turns(scope, request, fetcher, forbidden)
@@ -213,8 +214,8 @@ class FetchHandlers:
         )
 
     def _wait(self, waiting: "WaitingFetch", pending: "Gathering | Remote") -> None:
-        """By callbacks, not by a task: idle consumers are many."""
-        # In the room before anything can be missed: remote reads take their time.
+        """By callbacks, not by a task, because there are many idle consumers."""
+        # It enters the waiting room before an append can be missed: remote reads take long.
         waiter = self._arrivals.wait_until(pending.keys, waiting.due)
         if isinstance(pending, Remote):
             pending.then(partial(self._consider, waiting, waiter), waiting.answer)
@@ -260,7 +261,7 @@ class FetchHandlers:
         asked: FetchTarget | None = None
         allowed = True
         for target in scope.positions:
-            # Partitions of a topic mostly stand in a row, and ids are the decoder's own objects.
+            # Partitions of a topic are usually adjacent, and ids are the decoder's own objects.
             if asked is None or target.topic_id is not asked.topic_id or target.topic != asked.topic:
                 asked = target
                 name = target.topic or self._partitions.name_of(target.topic_id)
@@ -290,9 +291,9 @@ class FetchHandlers:
         fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
     ) -> "Generator[None, None, Gathering | Remote]":
-        """Spend the byte budget in order; the first partition with data gets a batch whatever its size.
+        """Use the byte budget in order; the first partition with data gets a batch of any size.
 
-        Yields now and then, for a turn of the loop.
+        Yields from time to time, for a turn of the loop.
         """
         gathering = Gathering()
         remote: Remote | None = None
@@ -386,7 +387,7 @@ class FetchHandlers:
 
 
 class Remote:
-    """A pass of which some reads are under way at a slower store."""
+    """A pass with reads in progress at a slower store."""
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering = gathering
@@ -394,11 +395,11 @@ class Remote:
 
     @property
     def keys(self) -> list[PartitionKey]:
-        """As a gathering's."""
+        """See a gathering's."""
         return self._gathering.keys
 
     def then(self, take: Callable[[Gathering], None], answer: "asyncio.Future[Any]") -> None:
-        """Call ``take`` when all of them are done; what one of them raised goes to ``answer``."""
+        """Call ``take`` when all of them are done; an exception of one of them goes to ``answer``."""
         left = len(self.reads)
 
         def done(_: "asyncio.Future[ReadOutcome]") -> None:

@@ -1,8 +1,8 @@
-"""Produce to one partition, straight from the request's bytes to those of the answer.
+"""Produce to one partition, directly from the request's bytes to those of the response.
 
-It does what the general handler does, in the same order, without messages: ``protocol.produce`` says which
-requests have the lone shape. Whatever would be refused before the append, and every other shape, is left to
-the general handler, which knows how to say why; nothing has happened by then.
+It does the same as the general handler, in the same order, without messages: ``protocol.produce`` defines the
+lone shape. Requests that would be refused before the append, and every other shape, are left to the general
+handler, which builds the error; nothing has been done by then.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from moldau.server.requests.throttles import Hold, rest_ms
 from moldau.server.topics.registry import PartitionRegistry
 
 MayWrite = Callable[[RequestContext, Partition], bool]
-"""Whether the general handler would append what this request brings for a partition."""
+"""Whether the general handler would append this request's batch for a partition."""
 RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
 """A partition's row of the general answer."""
 

@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where things are in a partition."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: offsets of a partition."""
 
 import asyncio
 from collections import Counter
@@ -30,7 +30,7 @@ _FIRST_VERSIONS: Final = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-"""Since which version of ListOffsets a special timestamp has its meaning."""
+"""The first version of ListOffsets in which a special timestamp is defined."""
 
 
 class OffsetHandlers:

@@ -46,7 +46,7 @@ class ProduceHandlers:
         turn: AppendTurn,
         throttles: Throttles,
     ) -> None:
-        """``turn``: who calls :meth:`direct` keeps its contract."""
+        """``turn``: the caller of :meth:`direct` must keep its contract."""
         self._turn = turn
         self._partitions = partitions
         self._authorizer = authorizer
@@ -56,7 +56,7 @@ class ProduceHandlers:
         return {ApiKey.PRODUCE: self.produce}
 
     def direct(self, version: int) -> DirectHandler | None:
-        """The quick way for requests of one partition."""
+        """The fast path for requests to one partition."""
         hold = self._throttles.of(ApiKey.PRODUCE)
         return lone_produce(version, self._partitions, self._turn, self._may_write, row_of, hold)
 
@@ -84,17 +84,20 @@ class ProduceHandlers:
         )
 
     def _may_write_for_brokers(self, context: RequestContext, topic: str) -> bool:
-        """Whether a client may write to a topic that brokers keep their state in.
+        """Whether a client may write to a topic in which brokers keep their state.
 
-        Kafka lets in a client with the id ``__admin_client``, behind its access control lists. Without an
-        authorizer that id is open to all clients, and one record could close a coordinator.
+        Kafka allows this for a client with the id ``__admin_client``, behind its access control lists.
+        Without an authorizer that id is open to all clients, and one record could make a coordinator
+        unavailable.
         """
         if isinstance(self._authorizer, AllowEveryone):
             return False
         return topic not in MARKED_INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
 
     def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
-        """Why nothing may be written to a topic, if so. What a principal may do hangs on the topic's name."""
+        """The reason why nothing may be written to a topic, if any. The rights of a principal depend on the
+        topic's name.
+        """
         by_id = context.api_version >= TOPIC_ID_VERSION
         name = self._partitions.name_of(topic.topic_id) if by_id else topic.name
         if name is None:
@@ -174,7 +177,7 @@ class ProduceHandlers:
     def _close_if_refused(
         context: RequestContext, answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]]
     ) -> None:
-        """With acks=0 the closed connection is the only way to tell the producer that something failed."""
+        """With acks=0 the closed connection is the only way to report a failure to the producer."""
         refused = any(
             isinstance(answer, AppendOutcome) and answer.error is not ErrorCode.none
             for _, _, rows in answers
@@ -201,7 +204,7 @@ class ProduceHandlers:
 
 
 def row_of(index: int, outcome: AppendOutcome) -> PartitionProduceResponse:
-    """How the answer says what became of one partition's records."""
+    """The response's row for the outcome of one partition's records."""
     error, base_offset, log_append_time_ms, log_start_offset, message, record_errors = outcome
     if error is ErrorCode.none:
         return PartitionProduceResponse(

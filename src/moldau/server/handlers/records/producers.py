@@ -29,7 +29,8 @@ class ProducerHandlers:
         self, context: RequestContext, request: InitProducerIdRequest
     ) -> InitProducerIdResponse:
         if request.transactional_id is not None:
-            # Not retriable. Who comes this far shows no text of FindCoordinator's, so the code has to say it.
+            # Not retriable. A client at this point does not show the text of FindCoordinator's error, so the
+            # code must express it.
             return InitProducerIdResponse(error_code=ErrorCode.unsupported_version)
         try:
             producer_id = await self._producer_ids.next_id()

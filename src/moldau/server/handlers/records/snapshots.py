@@ -1,4 +1,5 @@
-"""FetchSnapshot between brokers: followers of logs that snapshots shorten fetch what the log lacks (KIP-630).
+"""FetchSnapshot between brokers: followers of logs with snapshots fetch the records that the log lacks
+(KIP-630).
 
 Brokers do not list the API in ApiVersions: to clients it is the controllers', as in Kafka.
 """
@@ -34,7 +35,7 @@ class SnapshotHandlers:
     def __init__(
         self, find: Callable[[str, int], Partition | None], workers: Workers, authorizer: Authorizer
     ) -> None:
-        """``find`` gives a partition of this broker."""
+        """``find`` returns a partition of this broker."""
         self._find = find
         self._workers = workers
         self._authorizer = authorizer

@@ -1,4 +1,4 @@
-"""The remote part of a diskless partition: what lies below its WAL, given to the remote reader."""
+"""The remote part of a diskless partition: the records below its WAL, for the remote reader."""
 
 import asyncio
 

@@ -102,7 +102,7 @@ class ConsolidationSubsystem(Subsystem):
             self._scanning.start()
 
     async def stop(self) -> None:
-        """End where it is: all of it may be begun anew."""
+        """End at any point: all work can be started over."""
         if self._scanning is not None:
             await self._scanning.stop()
         await self._measuring.stop()
@@ -112,7 +112,7 @@ class ConsolidationSubsystem(Subsystem):
         await self.engine.run_once()
 
     def _orphan_scan(self) -> Repeating | None:
-        """None where the storage manager is another than the built-in one: it may not be listed."""
+        """None where a plug-in is the storage manager: its objects may not be listable."""
         context, storage = self._context, self._tiered.storage
         if not isinstance(storage, ObjectStorageManager):
             return None
@@ -144,7 +144,7 @@ class ConsolidationSubsystem(Subsystem):
         self._backlog.max_bytes = self._configs.broker.integer("diskless.wal.backlog.max.bytes")
 
     def nudge(self) -> None:
-        """Do now what would be done at the end of the interval."""
+        """Do the work of the interval's end now."""
         self._repeating.nudge()
 
     def reconfigure(self) -> None:
@@ -162,17 +162,17 @@ class ConsolidationSubsystem(Subsystem):
         partition.remote = DisklessRemotePart(partition.cache, self._tiered.reader)
 
     def reader_opened(self, partition: DisklessPartition) -> None:
-        """A partition is read here without a replica: its records below the WAL, too."""
+        """A partition is read here without a replica, including its records below the WAL."""
         partition.remote = DisklessRemotePart(partition.cache, self._tiered.reader)
         self._tiered.metadata.on_partition_leadership_changes([], [_identity(partition)])
 
     def reader_closed(self, partition: DisklessPartition) -> None:
-        """It is not read here any more; where a replica comes instead, that follows after this."""
+        """It is not read here any more; a replica may be opened instead afterwards."""
         partition.remote = None
         self._tiered.metadata.on_stop_partitions([_identity(partition)])
 
     def role_taken(self, partition: DisklessPartition) -> None:
-        """This broker leads the partition or follows it, as the metadata say."""
+        """This broker leads the partition or follows it, according to the metadata."""
         name = _identity(partition)
         metadata = self._tiered.metadata
         if partition.is_leader:
@@ -190,7 +190,7 @@ class ConsolidationSubsystem(Subsystem):
             self._led[name] = self._as_led(name, partition)
 
     def closed(self, partition: DisklessPartition, reason: StopReason) -> None:
-        """This broker serves the partition no more."""
+        """This broker no longer serves the partition."""
         name = _identity(partition)
         self._held.pop(name, None)
         partition.remote = None

@@ -1,4 +1,4 @@
-"""The APIs of a controller's listeners: the quorum's own, and what brokers and admin tools ask of it."""
+"""The APIs of a controller's listeners: the quorum's own, and those for brokers and admin tools."""
 
 from collections.abc import Callable
 from functools import partial
@@ -52,7 +52,7 @@ class ControllerApi:
         config: BrokerConfig,
         address: Callable[[], Address],
     ) -> None:
-        """``address`` is the listener's, and is asked for when it is open."""
+        """``address`` returns the listener's, and is called when the listener is open."""
         self._metadata = metadata
         self._service = service
         self._address = address

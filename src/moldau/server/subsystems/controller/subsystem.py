@@ -73,7 +73,7 @@ class ControllerSubsystem(Subsystem):
         self._servers.append((server, dispatcher))
 
     async def stop(self) -> None:
-        """Give up leading, and stop listening."""
+        """Resign, and stop listening."""
         self.service.close()
         for server, dispatcher in self._servers:
             await server.stop(NETWORK_GRACE_S)

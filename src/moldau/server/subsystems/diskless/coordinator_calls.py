@@ -1,8 +1,9 @@
-"""The calls of all diskless coordinators of the cluster: in process where this broker leads, else by RPC.
+"""The calls of all diskless coordinators of the cluster: in process where this broker leads, otherwise by
+RPC.
 
-The metadata say who leads a coordinator. A connection's answers come in the order of its requests, so that
-what waits at a coordinator has connections of its own: a commit must not stand behind a question that waits
-for commits.
+The metadata name the leader of a coordinator. A connection's answers come in the order of its requests, so
+requests that wait at a coordinator have connections of their own: a commit must not be queued behind a
+FindBatches that waits for commits.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -24,17 +25,17 @@ _LIMITS: Final = ClientLimits(connect_timeout_ms=2_000, reconnect_backoff_max_ms
 
 
 class CoordinatorAddress(NamedTuple):
-    """Where the leader of a coordinator listens."""
+    """The address of a coordinator's leader."""
 
     host: str
     port: int
 
 
 class ClusterCoordinators:
-    """Sends each call to whoever leads its coordinator as of this broker's metadata.
+    """Sends each call to the leader of its coordinator as of this broker's metadata.
 
-    A call that fails because the leader has moved, or cannot be reached, raises ``KafkaError``: its caller
-    repeats it. What is under way at a leader that is none any more, by newer metadata, fails at once.
+    A call that fails because the leader has moved, or does not answer, raises ``KafkaError``: its caller
+    repeats it. Calls in progress at a former leader fail as soon as newer metadata show that.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ClusterCoordinators:
         listener_name: str,
         entropy: Entropy,
     ) -> None:
-        """``listener_name``: of the listener at which brokers reach each other."""
+        """``listener_name``: the listener for connections between brokers."""
         self._local = local
         self._view = view
         self._listener_name = listener_name
@@ -52,7 +53,7 @@ class ClusterCoordinators:
         self._commits = _Lane(self, "commits")
         self._others = _Lane(self, "calls")
         self._waiting: dict[int, _Lane] = {}
-        """For questions that wait at a coordinator, by its number."""
+        """Connections for requests that wait at a coordinator, by its number."""
         self._leaders: dict[int, CoordinatorAddress | None] = {}
 
     # -- the calls ------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class ClusterCoordinators:
     # -- who is asked ---------------------------------------------------------------------------
 
     def on_image(self, image: MetadataImage) -> list[int]:
-        """Newer metadata; returns the coordinators that are led elsewhere than before."""
+        """Apply newer metadata; returns the coordinators that have moved."""
         topic = image.topics.get(DISKLESS_METADATA_TOPIC)
         count = 0 if topic is None else len(topic.partitions)
         leaders = {number: self._leader_or_none(number) for number in range(count)}
@@ -122,7 +123,7 @@ class ClusterCoordinators:
         return found
 
     async def close(self) -> None:
-        """Close all connections; calls under way fail."""
+        """Close all connections; calls in progress fail."""
         for lane in self._lanes():
             await lane.rpc.close()
 
@@ -149,7 +150,7 @@ class ClusterCoordinators:
 
 
 class _Lane:
-    """Connections of their own to leaders: a :class:`CoordinatorChannel` and the calls over it."""
+    """A set of connections to leaders: a :class:`CoordinatorChannel` and the calls over it."""
 
     def __init__(self, cluster: ClusterCoordinators, name: str) -> None:
         self._cluster = cluster

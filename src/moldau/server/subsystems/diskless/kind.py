@@ -1,4 +1,4 @@
-"""Diskless partitions on this broker: a cache in a log folder, and the runtime that they share."""
+"""Diskless partitions on this broker: a cache in a log folder, and their shared runtime."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -121,7 +121,9 @@ class DisklessKind:
 
 
 class ConsolidatedKind:
-    """Diskless partitions whose records leave the WAL for remote storage: the hooks are told of each one."""
+    """Diskless partitions whose records leave the WAL for remote storage: the hooks are called for each
+    one.
+    """
 
     def __init__(self, diskless: DisklessKind, hooks: RemoteHooks) -> None:
         self._diskless = diskless

@@ -18,11 +18,11 @@ METADATA_LOG_CONFIG: Final = LogConfig(
     cleanup_delete=False,
     max_message_bytes=2**31 - 1,
 )
-"""Its start is moved by snapshots alone."""
+"""Only snapshots move its start."""
 
 
 class MetadataReplicas:
-    """A :class:`ReplicaListener`: replicas that are followed here keep the coordinator's state, too."""
+    """A :class:`ReplicaListener`: followers of the log maintain the coordinator's state as standbys."""
 
     def __init__(
         self, replication: ReplicaListener[ClassicPartition], coordinators: DisklessCoordinator
@@ -64,7 +64,7 @@ def diskless_metadata_kind(
 ) -> ClassicKind:
     """Classic partitions whose records count once they are synced, and whose start is moved by snapshots.
 
-    ``min_in_sync``: the topic's ``min.insync.replicas``. ``replicas`` are told of their roles.
+    ``min_in_sync``: the topic's ``min.insync.replicas``. ``replicas`` are notified of their roles.
     """
     return ClassicKind(
         host,

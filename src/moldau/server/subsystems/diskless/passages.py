@@ -1,4 +1,4 @@
-"""Diskless partitions without a replica on this broker, opened when clients ask for them."""
+"""Diskless partitions without a replica on this broker, opened when clients request them."""
 
 from collections.abc import Callable, Iterable
 
@@ -43,7 +43,9 @@ class Passages:
                 self.close(key)
 
     def close(self, key: PartitionKey) -> None:
-        """Forget one, which gets a replica here or is deleted; fine where there is none."""
+        """Close a passage, when its partition gets a replica here or is deleted; harmless where there is
+        none.
+        """
         passage = self._open_ones.pop(key, None)
         if passage is not None:
             passage.close()

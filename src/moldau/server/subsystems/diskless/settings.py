@@ -1,4 +1,4 @@
-"""From ``diskless.*`` to what the diskless rooms want to be told."""
+"""Conversion of ``diskless.*`` to the settings of the diskless rooms."""
 
 from dataclasses import replace
 from typing import Final
@@ -15,7 +15,7 @@ from moldau.tiered.consolidation.plan import SegmentRules
 
 OPTION_PREFIX: Final = "diskless.storage."
 _FREE_PUTS_PER_SECOND: Final = 100.0
-"""Where no request is billed, a quiet producer need not wait for the commit interval."""
+"""Where requests are not billed, a producer that pauses need not wait for the commit interval."""
 
 
 def is_enabled(config: BrokerConfig) -> bool:
@@ -44,18 +44,18 @@ def runtime_settings(config: BrokerConfig) -> DisklessSettings:
 
 
 def deletion_hold_ms(config: BrokerConfig) -> int:
-    """How long nothing shared is deleted after a start that cut a log."""
+    """How long no shared data are deleted after a start that truncated a log."""
     return config.integer("diskless.coordinator.orphan.scan.grace.period.ms")
 
 
 def consolidation_engine(config: BrokerConfig) -> EngineSettings:
-    """How much a broker consolidates at a time."""
+    """Limits on a broker's consolidation at a time."""
     segment_bytes = config.integer("diskless.consolidation.segment.bytes")
     return EngineSettings(unit_bytes=max(DEFAULT_UNIT_BYTES, segment_bytes))
 
 
 def consolidation_rules(config: BrokerConfig, topic: LogConfig) -> SegmentRules:
-    """Which batches of a topic make a segment."""
+    """The rules by which a topic's batches form segments."""
     return SegmentRules(
         segment_bytes=min(config.integer("diskless.consolidation.segment.bytes"), topic.segment_bytes),
         max_age_ms=min(config.integer("diskless.consolidation.max.age.ms"), topic.segment_ms),
@@ -72,6 +72,6 @@ def writer_settings(config: BrokerConfig) -> WriterSettings:
     if puts_per_second >= 0:
         return replace(settings, puts_per_second=puts_per_second)
     url = config.optional_text("diskless.storage.url") or ""
-    # A class of the operator's own may stand for a store that bills its requests.
+    # A plug-in may stand for a store that bills its requests.
     is_free = url.startswith(("file:", "memory:")) and not config.optional_text("diskless.storage.class.name")
     return replace(settings, puts_per_second=_FREE_PUTS_PER_SECOND) if is_free else settings

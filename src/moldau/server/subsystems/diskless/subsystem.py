@@ -1,4 +1,4 @@
-"""Diskless topics: their coordinators, their kinds of partitions, and the runtime that they share."""
+"""Diskless topics: their coordinators, their kinds of partitions, and their shared runtime."""
 
 import asyncio
 import logging
@@ -156,9 +156,9 @@ class DisklessSubsystem(Subsystem):
         return {"bytes for unknown partitions": waiting, **self.runtime.in_hand()}
 
     def _throttle(self, context: RequestContext, waits: bool) -> float:
-        """Back-pressure: while too much of what was taken waits, a producer is read in small sips.
+        """Back-pressure: while the backlog is too large, producers are read slowly.
 
-        Only those whose records wait: an append to a classic topic is over by now.
+        Only producers with waiting records: an append to a classic topic is complete by now.
         """
         congestion = self.congestion if waits else None
         return 0.0 if congestion is None else pause_of(congestion, context.size_bytes)
@@ -167,7 +167,8 @@ class DisklessSubsystem(Subsystem):
     def congestion(self) -> float | None:
         """Whether producers should be read more slowly, and how much: from 0, a little, to 1.
 
-        Too much waits for its upload (0: past twice that it is refused), or lies in the WAL.
+        Excess of the upload backlog (0: at the bound; appends are refused at twice the bound), or of the WAL
+        backlog.
         """
         excess = self.backlog.excess
         return 0.0 if excess is None and self.runtime.writer.is_full else excess
@@ -178,18 +179,18 @@ class DisklessSubsystem(Subsystem):
 
     @property
     def metadata_topic(self) -> InternalTopic:
-        """How ``__diskless_metadata`` is made."""
+        """The properties of ``__diskless_metadata`` at its creation."""
         key = "diskless.metadata.topic.replication.factor"
         factor = self._configs.broker.integer(key)
         return InternalTopic.of(DISKLESS_METADATA, self._metadata_partitions, factor, key)
 
     async def serve(self) -> None:
-        """Create the coordinators' topic, or say that there are others than the configuration names."""
+        """Create the coordinators' topic, or warn when its partition count differs from the configuration."""
         await self._topics.ensure_soon(self.metadata_topic)
         self._warn_of_other_partition_count()
 
     def _warn_of_other_partition_count(self) -> None:
-        """Say so when the configuration names another number of coordinators than there are."""
+        """Warn when the configured number of coordinators differs from the actual one."""
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
         if topic is not None and len(topic.partitions) != self._metadata_partitions:
             logger.warning(
@@ -206,11 +207,13 @@ class DisklessSubsystem(Subsystem):
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def _was_used_before(self) -> bool:
-        """Whether there were coordinators here, which there never are without a store that works."""
+        """Whether coordinators existed here, which requires that the store has worked."""
         return any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
 
     async def stop(self) -> None:
-        """Finish what producers wait for; then coordinators, which leave their state clean."""
+        """Complete the pending produce requests; then stop the coordinators, which save their state
+        cleanly.
+        """
         self.kind.passages.close_all()
         await self.runtime.stop()
         loads = list(self._loads)
@@ -221,7 +224,7 @@ class DisklessSubsystem(Subsystem):
         await self._cluster.close()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """The coordinators that are led here follow."""
+        """The coordinators that are led here follow the metadata."""
         current = (image.topics.get(topic.name) for topic in delta.topics.changed.values())
         changed = [topic for topic in current if topic is not None]
         self.runtime.topics_changed(changed, delta.topics.removed.values())
@@ -233,7 +236,7 @@ class DisklessSubsystem(Subsystem):
                 self.runtime.coordinator_moved(coordinator_id)
 
     def _coordinator_changed(self, coordinator_id: int) -> None:
-        """This broker begins or ends to lead a coordinator."""
+        """This broker begins or ceases to lead a coordinator."""
         self.runtime.coordinator_changed(coordinator_id)
         if coordinator_id in self.coordinators.coordinator_ids:
             task = asyncio.get_running_loop().create_task(self._when_loaded(coordinator_id))
@@ -261,7 +264,7 @@ class DisklessSubsystem(Subsystem):
         return partition.diskless_coordinator
 
     def _witnesses(self) -> Sequence[int]:
-        """The coordinators that say which objects are needed: none where another kind gives the offsets."""
+        """The coordinators that know which objects are in use: none with another batch coordinator."""
         if self._has_foreign_coordinator:
             return ()
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)

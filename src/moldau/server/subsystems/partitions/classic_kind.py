@@ -29,7 +29,7 @@ def _monotonic_ms() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaHost:
-    """The parts of a broker that its replicas stand on."""
+    """The parts of a broker that its replicas need."""
 
     machine: Machine
     logs: LogManager
@@ -62,9 +62,10 @@ class ClassicKind:
         has_snapshots: bool = False,
         listener: ReplicaListener[ClassicPartition] | None = None,
     ) -> None:
-        """``log_config`` and ``min_in_sync`` are of a topic. ``listener`` is told of each replica's roles.
+        """``log_config`` and ``min_in_sync`` are those of a topic. ``listener`` is notified of each replica's
+        roles.
 
-        ``has_snapshots``: logs are shortened by snapshots that lie beside them, and begin at one.
+        ``has_snapshots``: snapshots beside the logs shorten them, and a log may begin at one.
         """
         self._has_snapshots = has_snapshots
         self._machine = host.machine
@@ -110,7 +111,7 @@ class ClassicKind:
         )
 
     def _is_refused(self, topic: Topic) -> bool:
-        """Whether the topic needs a kind of its own, which this broker does not have."""
+        """Whether the topic needs a kind that this broker does not have."""
         state = STATE_TOPICS.get(topic.name)
         needs_snapshots = state is not None and state.retention is StateRetention.SNAPSHOTS
         return needs_snapshots and not self._has_snapshots

@@ -1,6 +1,6 @@
-"""Opens, leads and closes this broker's partitions as the metadata says.
+"""Opens, leads and closes this broker's partitions according to the metadata.
 
-The one place where the kind of a topic decides what stands behind the partition interface.
+The one place where the kind of a topic determines the implementation of its partitions.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 PARTITIONS_A_TURN: Final = 25
-"""So many follow the metadata before other requests have their turn: about 5 ms where all are opened."""
+"""Partitions that follow the metadata before other requests get a turn: about 5 ms where all are opened."""
 
 _RECONFIGURED_A_TURN: Final = 100
-"""So many take a new configuration without a break: about 10 ms."""
+"""Partitions that get a new configuration without a break: about 10 ms."""
 
 
 class LeadershipListener(Protocol):
-    """Told at each change of the metadata whether this broker leads a partition."""
+    """Is notified at each change of the metadata whether this broker leads a partition."""
 
     def leads(self, partition: Partition, epoch: int) -> None: ...
 
@@ -52,10 +52,10 @@ class _TopicChange:
 
 
 class PartitionHosting:
-    """Follows the image, some partitions a turn of the event loop.
+    """Follows the image, some partitions in each turn of the event loop.
 
-    Partitions that exist here follow at once, as far as a turn goes. The log of a new one is made by worker
-    threads first; until then requests for it are answered with NOT_LEADER_OR_FOLLOWER, which clients retry.
+    Existing partitions follow at once, within the limit of a turn. For a new one, worker threads create the
+    log first; until then requests for it are answered with NOT_LEADER_OR_FOLLOWER, which clients retry.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class PartitionHosting:
         logs: LogManager,
         may_lead: Callable[[MetadataImage], bool] = lambda image: True,
     ) -> None:
-        """``may_lead``: whether the leaderships that an image gives this broker are its own.
+        """``may_lead``: whether the leaderships in an image belong to this process.
 
-        Those of the process that ran here before are not. They end when this one registers, with their
-        epochs, so that what they would load is loaded again.
+        Those of the previous process of this broker do not. They end when this one registers, with their
+        epochs, so their coordinators would be loaded twice.
         """
         self._local_id = local_id
         self._registry = registry
@@ -84,7 +84,7 @@ class PartitionHosting:
         self._changes: deque[_TopicChange] = deque()
         self._next_turn: asyncio.Handle | None = None
         self._unopened: dict[PartitionKey, Topic] = {}
-        """Partitions whose logs are to be made, with their topics as they are now."""
+        """Partitions whose logs must be created, with their current topics."""
         self._opening: dict[PartitionKey, Topic] = {}
         """Partitions whose logs are being made."""
         self._left: set[PartitionKey] = set()
@@ -126,11 +126,11 @@ class PartitionHosting:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every partition is as the last image says."""
+        """Whether every partition has the state of the last image."""
         return not (self._changes or self._unopened or self._opening)
 
     async def settled(self) -> None:
-        """Return when what was applied before is done, and durable."""
+        """Return when everything applied before is done and durable."""
         if not self.is_settled:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._on_settled.append(future)
@@ -193,7 +193,7 @@ class PartitionHosting:
             else:
                 self._follow(topic, key)
         except Exception:
-            # One partition's fault must not keep the others from following the metadata.
+            # An exception for one partition must not keep the others from following the metadata.
             logger.exception("%s-%d cannot follow the metadata", topic.name, index)
 
     def _follow(self, topic: Topic, key: PartitionKey) -> None:
@@ -290,7 +290,7 @@ class PartitionHosting:
 
     def _cannot_open(self, topic: Topic, key: PartitionKey, error: KafkaError) -> None:
         reason = str(error)
-        # Each change of the topic tries again, and says nothing new.
+        # Each change of the topic retries; the same error is not logged again.
         if self.offline.get(key) != reason:
             self.offline[key] = reason
             self._unopened_lines.add(f"{topic.name}-{key.partition}", reason)
@@ -317,7 +317,7 @@ class PartitionHosting:
         if len(meant) <= _RECONFIGURED_A_TURN:
             self._reconfigure(meant)
         else:
-            # What comes meanwhile is in it: a partition takes the configuration of the moment.
+            # It includes later changes: a partition gets the current configuration.
             task = asyncio.get_running_loop().create_task(self._reconfigure_in_turns(meant))
             self._reconfiguring.add(task)
             task.add_done_callback(self._reconfigured)
@@ -334,7 +334,7 @@ class PartitionHosting:
 
     def _reconfigure(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
-            # A topic that goes takes its configuration along, and must not obey the defaults.
+            # A deleted topic's configuration is deleted with it, but the topic must not get the defaults.
             kind = self._kinds.get(partition.key)
             if kind is not None and partition.key.topic_id.int in self._seen:
                 kind.reconfigure(partition)

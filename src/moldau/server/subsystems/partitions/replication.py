@@ -16,7 +16,7 @@ from moldau.server.settings import RACK_AWARE_SELECTOR
 
 
 class Replication:
-    """Follows leaders, and watches followers; told of roles by the partitions themselves.
+    """Follows leaders, and monitors followers; partitions notify it of their roles.
 
     A :class:`moldau.replication.leading.ReplicaListener` and the fetchers' view of the cluster.
     """
@@ -57,7 +57,7 @@ class Replication:
 
     @property
     def local_epoch(self) -> int:
-        """Epoch of this process's registration; -1 while the metadata do not have it."""
+        """Epoch of this process's registration; -1 while the metadata do not contain it."""
         own = self._registration(self._context.identity.node_id)
         if own is None or own.incarnation_id != self._context.incarnation_id:
             return -1
@@ -94,13 +94,13 @@ class Replication:
         self._in_sync.consider(partition)
 
     def brokers_changed(self, image: MetadataImage) -> None:
-        """Registrations are others than before: addresses, epochs, which brokers are active."""
+        """Registrations have changed: addresses, epochs, the set of active brokers."""
         active = {broker.broker_id: broker.epoch for broker in image.brokers.values() if broker.is_active}
         self._in_sync.brokers_changed(active)
         self._fetchers.brokers_changed()
 
     def throttle(self, topics: Iterable[str]) -> None:
-        """Configs of topics, or of this broker, are others than before (KIP-73)."""
+        """Configs of topics, or of this broker, have changed (KIP-73)."""
         configs = self._context.metadata.configs
         self._leader_quota.bytes_per_second = configs.broker.integer("leader.replication.throttled.rate")
         self._follower_quota.bytes_per_second = configs.broker.integer("follower.replication.throttled.rate")
@@ -110,11 +110,11 @@ class Replication:
             self._follower_quota.throttle(name, config.items("follower.replication.throttled.replicas"))
 
     def start(self) -> None:
-        """Begin to ask the controller for in-sync sets."""
+        """Start sending proposals of in-sync sets to the controller."""
         self._in_sync.start()
 
     async def stop(self) -> None:
-        """Follow nobody, and ask no more."""
+        """Stop following, and stop sending proposals."""
         await self._fetchers.stop()
         await self._in_sync.stop()
 

@@ -1,4 +1,6 @@
-"""The partitions of this broker: opened, led and closed as the metadata says; classic ones unless claimed."""
+"""The partitions of this broker: opened, led and closed according to the metadata; classic ones unless
+claimed.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -54,15 +56,17 @@ class PartitionsSubsystem(Subsystem):
         )
 
     def partition(self, topic: str, index: int) -> Partition | None:
-        """A partition of this broker, for tools and judges in its process."""
+        """A partition of this broker, for tools and checks in its process."""
         return self._context.partitions.get(topic, index)
 
     async def settled(self) -> None:
-        """Return when every partition is as the last image says, and durable."""
+        """Return when every partition has the state of the last image, durably."""
         await self._hosting.settled()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Bring partitions in line before configurations: a removed topic has none, and keeps what it had."""
+        """Apply the image to partitions before configurations: a deleted topic has none any more, and keeps
+        its last one.
+        """
         changed = [topic.name for topic in delta.topics.changed.values()]
         removed = list(delta.topics.removed.values())
         if delta.brokers.entries:
@@ -82,7 +86,9 @@ class PartitionsSubsystem(Subsystem):
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
     async def serve(self) -> None:
-        """Put logs aside whose partition is not in the metadata, all of which is known by now; keep them."""
+        """Move logs aside whose partition is not in the metadata, which are complete by now; they are
+        kept.
+        """
         topics, local_id = self._context.view.image.topics, self._context.identity.node_id
         for log in self._logs:
             name = log.topic_partition

@@ -1,4 +1,6 @@
-"""Tells deleted topics from those that this broker's metadata do not have yet (docs/decisions/0016)."""
+"""Distinguishes deleted topics from those that this broker's metadata do not contain yet
+(docs/decisions/0016).
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -8,7 +10,7 @@ from moldau.cluster.image.image import MetadataImage
 
 
 class DeletedTopics:
-    """Judges by committed records, after a grace."""
+    """Decides by committed records, after a grace period."""
 
     def __init__(
         self,
@@ -19,8 +21,8 @@ class DeletedTopics:
     ) -> None:
         """``until_current`` returns when the image has all that was committed at its call, or raises.
 
-        ``grace_s``: how long a topic is missing from the image before that is asked; it outlasts a controller
-        that was replaced and does not know. ``look_again`` is called when a grace has passed.
+        ``grace_s``: how long a topic must be missing in the image before the check; longer than a replaced
+        controller can be unaware of its replacement. ``look_again`` is called when a grace period is over.
         """
         self._image = image
         self._until_current = until_current
@@ -29,9 +31,9 @@ class DeletedTopics:
         self._missing_since_s: dict[UUID, float] = {}
 
     async def among(self, topic_ids: Collection[UUID]) -> set[UUID]:
-        """Of ``topic_ids``, those of deleted topics; the caller knows that all of them were once created.
+        """The deleted topics among ``topic_ids``, all of which existed once.
 
-        Raises ``KafkaError`` or ``TimeoutError`` while it cannot be known.
+        Raises ``KafkaError`` or ``TimeoutError`` while the answer is unknown.
         """
         loop = asyncio.get_running_loop()
         missing = self._missing(topic_ids)

@@ -1,4 +1,4 @@
-"""Classic partitions on a broker with a remote tier: they may become tiered, and cease to be, at any time."""
+"""Classic partitions on a broker with a remote tier: tiering can be switched on and off at any time."""
 
 from collections.abc import Awaitable, Callable, Collection
 
@@ -17,7 +17,8 @@ from moldau.tiered.removal.remover import RemotePartitionRemover
 
 
 class Tiering:
-    """The remote part of the classic partitions here: begun, and what the remover asks about them.
+    """Begins and ends the remote part of the classic partitions here, and answers the remover's questions
+    about them.
 
     Implements :class:`moldau.tiered.removal.remover.HostedPartitions`.
     """
@@ -39,7 +40,7 @@ class Tiering:
         """Read a tiered partition's remote part, and run the tasks of this broker's role. May be repeated."""
         name = _identity(partition)
         if partition.remote is None:
-            # A task of earlier days may have noted a copy while all copies were about to be removed.
+            # An earlier task may have recorded a copy while all copies were about to be removed.
             partition.log.highest_copied_offset = -1
             partition.remote = ClassicRemotePart(name, partition.log, self._reader, partition.read)
         if partition.is_leader:
@@ -58,7 +59,7 @@ class Tiering:
         await self._until_current()
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-        """A broker that was stopped while it removed their remote data goes on with it."""
+        """A broker that was stopped while it removed their remote data continues."""
         found = []
         for name in partitions:
             partition = self._partitions.get_by_id(name.topic_id, name.partition)
@@ -72,7 +73,7 @@ class Tiering:
 
 
 class TieredKind:
-    """A classic kind that tells the remote log manager of each partition."""
+    """A classic kind that notifies the remote log manager of each partition."""
 
     def __init__(
         self,
@@ -123,7 +124,8 @@ class TieredKind:
         """Bring the tasks in line with the topic's configuration and this broker's role."""
         name = _identity(partition)
         if partition.log.config.remote_storage_enable:
-            # What is being removed must not count as copied: the end of the removal begins it.
+            # Segments that are being removed must not count as copied: the end of the removal starts copying
+            # again.
             if not self._remover.is_at_work_on(name):
                 self._tiering.begin(partition)
         elif partition.remote is not None:

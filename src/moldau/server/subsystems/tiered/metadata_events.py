@@ -1,7 +1,7 @@
 """Events of ``__remote_log_metadata`` in whole batches of its log.
 
-A broker writes one event of a few hundred bytes a batch and compresses none. Any other batch comes from
-another implementation, or was planted: what it can take, in bytes and in time on the event loop, is bounded.
+Moldau's brokers write one event of a few hundred bytes per batch, uncompressed. Any other batch comes from
+another implementation, or from an attacker: its cost, in bytes and in time on the event loop, is bounded.
 """
 
 import logging
@@ -21,14 +21,14 @@ __all__ = ["OPENED_BYTES_MAX", "read_events"]
 logger = logging.getLogger(__name__)
 
 OPENED_BYTES_MAX: Final = 1 << 20
-"""A batch may become this large when it is decompressed; a read ends behind the batch that reaches it."""
+"""Maximum decompressed size of a batch; a read ends after the batch that reaches it."""
 
 
 async def read_events(opening: FairLane, content: memoryview, partition: int, offset: int) -> TopicRecords:
-    """The records of whole batches from ``offset`` on; ``next_offset`` may be that of a later one of them.
+    """The records of whole batches from ``offset`` on; ``next_offset`` may be that of a later one.
 
-    A batch whose records cannot be read is skipped, logged and counted. ``opening`` reads all that takes the
-    event loop longer than a millisecond.
+    An unreadable batch is skipped, logged and counted. ``opening`` opens batches that take longer than a
+    millisecond.
     """
     if _is_quick(content):
         return exhaust(_read(content, partition, offset))
@@ -64,7 +64,7 @@ def _read(content: memoryview, partition: int, offset: int) -> Steps[TopicRecord
                 if record.offset >= offset and record.value is not None:
                     found.append((record.offset, bytes(record.value)))
         except InvalidRecordError as error:
-            # Of the records of a damaged batch nothing is known: none of them is taken.
+            # A damaged batch may contain any records: none of them is applied.
             unreadable += 1
             logger.error(
                 "the batch at offset %d of %s-%d is skipped: %s",

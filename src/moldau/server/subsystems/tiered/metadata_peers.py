@@ -48,12 +48,12 @@ class _Wanted(NamedTuple):
     offset: int
     leader: _Leader
     waits: bool
-    """Whether the answer may be late: there was nothing at the offset a moment ago."""
+    """Whether the answer may be late, because there was nothing at the offset a moment ago."""
     answer: "asyncio.Future[memoryview]"
 
 
 class MetadataPeers:
-    """Sends events to leaders of metadata partitions and reads what they have committed.
+    """Sends events to leaders of metadata partitions and reads committed events.
 
     All raise ``RemoteStorageError``. Events are read by one fetch at a time from each broker, for all its
     partitions together, as consumers do.
@@ -68,12 +68,12 @@ class MetadataPeers:
         name = f"remote-metadata-{view.local_id}"
         self._calls = RpcClient(entropy, client_id=name)
         self._fetches = RpcClient(entropy, client_id=name)
-        """Apart: a request waits for the answers of those before it."""
+        """Separate connections, because a request waits for the answers of earlier ones."""
         self._wanted: dict[int, dict[int, _Wanted]] = {}
         """By broker and partition."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._fetched: dict[int, tuple[int, memoryview]] = {}
-        """By partition: what a wait has found, for the read that follows it."""
+        """By partition: the result of a wait, for the next read."""
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class MetadataPeers:
             ) from error
 
     async def offsets(self, partition: int, epoch: int) -> TopicOffsets:
-        """Where the partition begins and ends, and where an epoch ends in it."""
+        """Start and end of the partition, and the end of an epoch in it."""
         leader = self._leader(partition)
         await self._connect(leader, EVENT_OFFSETS)
         call = EventOffsetsCall(partition, leader.epoch, epoch)
@@ -118,7 +118,7 @@ class MetadataPeers:
         return BrokerChannel(self._calls, leader.host, leader.port, timeout_ms)
 
     async def _connect(self, leader: _Leader, call: BrokerCall[Any, Any, Any]) -> None:
-        """First: a request that was not sent was not carried out."""
+        """Connects first: a request that was not sent was not carried out."""
         try:
             async with asyncio.timeout(OFFSETS_TIMEOUT_MS / 1000):
                 await self._calls.version_of(leader.host, leader.port, call.api_key)
@@ -130,7 +130,7 @@ class MetadataPeers:
     # -- fetches ------------------------------------------------------------------------------
 
     async def read(self, partition: int, offset: int) -> memoryview:
-        """Committed batches from the one that holds an offset on; empty at the end."""
+        """Committed batches from the one that contains an offset on; empty at the end."""
         known = self._fetched.pop(partition, None)
         if known is not None and known[0] == offset:
             return known[1]
@@ -157,9 +157,9 @@ class MetadataPeers:
                 del at_broker[partition]
 
     async def _run(self, broker_id: int) -> None:
-        """Fetch from a broker for as long as somebody wants something of it."""
+        """Fetch from a broker while there are readers."""
         try:
-            await asyncio.sleep(0)  # those who want something at the same time share the first request
+            await asyncio.sleep(0)  # concurrent readers share the first request
             while wanted := dict(self._wanted.get(broker_id, ())):
                 try:
                     await self._fetch_once(wanted)
@@ -172,7 +172,7 @@ class MetadataPeers:
                     self._unexpected.report("fetching remote log metadata", error)
                     for partition, each in wanted.items():
                         _fail(each, RemoteStorageError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition}: {error!r}"))
-                await asyncio.sleep(0)  # those that were answered may want more
+                await asyncio.sleep(0)  # answered readers may want more
         finally:
             del self._tasks[broker_id]
 
@@ -215,7 +215,7 @@ class MetadataPeers:
     # -- leaders ------------------------------------------------------------------------------
 
     def leaders_changed(self) -> None:
-        """Metadata are newer: reads at brokers that lead no more end, for what they ask may never answer."""
+        """Newer metadata: reads from former leaders end, because they may never be answered."""
         for at_broker in self._wanted.values():
             for partition, each in list(at_broker.items()):
                 with contextlib.suppress(RemoteStorageError):

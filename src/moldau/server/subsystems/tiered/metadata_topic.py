@@ -54,16 +54,16 @@ class _Term:
 
 
 class HostedMetadataTopic:
-    """The partitions of the topic that this broker leads; its calls are made on the loop.
+    """The partitions of the topic that this broker leads; called on the event loop.
 
-    It is told of its terms as any kind of coordinator is (``server/coordinators``), and reads and writes by
-    the log of coordinators. It answers other brokers, too (``MetadataPartitionCalls``).
+    It gets its terms like any kind of coordinator (``server/coordinators``), and reads and writes through the
+    log of coordinators. It also answers other brokers (``MetadataPartitionCalls``).
 
-    *Fencing.* An event about a partition's segments carries the epoch in which its writer leads that
+    *Fencing.* An event about a partition's segments contains the epoch in which its writer leads that
     partition. It is refused when an event of a newer epoch was written in this term, or when this broker's
-    metadata have a newer epoch. A new leader of the partition sends its first event to the leader of the
-    metadata partition by metadata that have its own epoch. So does everybody who hears of a later leader of
-    the metadata partition, and that leader itself: no event of an older epoch follows one of a newer epoch.
+    metadata contain a newer epoch. A new leader of the partition sends its first event to the leader of the
+    metadata partition according to metadata that contain its own epoch. Every later leader of the metadata
+    partition has those metadata, too: so no event of an older epoch follows one of a newer epoch.
     """
 
     def __init__(self, machine: Machine, view: ClusterView) -> None:
@@ -114,7 +114,7 @@ class HostedMetadataTopic:
         return offset
 
     def _committed_epoch(self, key: PartitionKey) -> int:
-        """The epoch of a partition's leader as this broker's metadata have it; -1 where they have none."""
+        """The epoch of a partition's leader in this broker's metadata; -1 where they have none."""
         topic = self._view.image.topics.get_by_id(key.topic_id)
         if topic is None or not 0 <= key.partition < len(topic.partitions):
             return -1
@@ -217,17 +217,17 @@ class ClusterMetadataTopic:
         ensure: Callable[[InternalTopic], Awaitable[None]],
         hosted: HostedMetadataTopic,
     ) -> "ClusterMetadataTopic":
-        """The topic of a broker, whose other brokers are reached over the network."""
+        """The topic of a broker, which reaches other brokers over the network."""
         view, machine, listener = context.view, context.machine, context.config.inter_broker_listener_name
         peers = MetadataPeers(view, listener, machine.entropy, machine.unexpected)
         return cls(view, topic, ensure, hosted, peers, machine.opening)
 
     def leaders_changed(self) -> None:
-        """Metadata partitions or brokers are others in the newest metadata."""
+        """Leaders of metadata partitions, or brokers, have changed in the newest metadata."""
         self._peers.leaders_changed()
 
     async def close(self) -> None:
-        """End what is under way at other brokers."""
+        """End calls in progress at other brokers."""
         await self._peers.close()
 
     async def ensure(self) -> TopicDescription:
@@ -248,7 +248,8 @@ class ClusterMetadataTopic:
         return TopicDescription(found.topic_id, count)
 
     async def append(self, partition: int, value: bytes, writer: EventWriter | None = None) -> int:
-        # Without a writer it is an event of this broker as leader of the metadata partition, or of nobody.
+        # Without a writer it is an event of this broker as leader of the metadata partition, or of an unknown
+        # one.
         if writer is None or self._is_local(partition):
             return await self._hosted.append(partition, value, writer)
         return await self._peers.append(partition, value, writer)

@@ -1,4 +1,4 @@
-"""From ``remote.log.*`` to what the tiered rooms want to be told, and to the managers that it names."""
+"""Conversion of ``remote.log.*`` to the settings of the tiered rooms, and to the configured managers."""
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
@@ -65,7 +65,7 @@ def index_cache_bytes(config: BrokerConfig) -> int:
 
 
 def log_manager_settings(config: BrokerConfig) -> RemoteLogManagerSettings:
-    """How often its tasks run, and how many at a time."""
+    """Intervals of its tasks, and their number at a time."""
     return RemoteLogManagerSettings(
         task_interval_ms=config.integer("remote.log.manager.task.interval.ms"),
         retry_backoff_ms=config.integer("remote.log.manager.task.retry.backoff.ms"),
@@ -77,7 +77,7 @@ def log_manager_settings(config: BrokerConfig) -> RemoteLogManagerSettings:
 
 
 def reader_settings(config: BrokerConfig) -> ReaderSettings:
-    """How many remote reads there may be, and how long anybody waits for one."""
+    """Limits on the number of remote reads and on their duration."""
     return ReaderSettings(
         threads=config.integer("remote.log.reader.threads"),
         max_pending_tasks=config.integer("remote.log.reader.max.pending.tasks"),
@@ -119,7 +119,7 @@ def storage_manager(
                 f"remote.log.storage.system.enable=true needs an object store: set {prefix}url,"
                 f" diskless.storage.url or {_STORAGE_CLASS}",
             )
-        # The same bucket, side by side: the WAL's objects under wal/, segments under tiered/.
+        # The same bucket: the WAL's objects under wal/, segments under tiered/.
         configs = {**config.passed_on(DISKLESS_STORAGE_PREFIX), **configs, "url": url}
     if class_name is None:
         try:
@@ -133,7 +133,7 @@ def storage_manager(
 
 
 def remote_place(config: BrokerConfig) -> RemotePlace:
-    """Where :func:`storage_manager` keeps segments, without anything secret."""
+    """The place where :func:`storage_manager` stores segments, without secrets."""
     configs = config.passed_on(config.text("remote.log.storage.manager.impl.prefix"))
     return RemotePlace(
         config.optional_text(_STORAGE_CLASS),
@@ -151,10 +151,10 @@ def metadata_manager(
     on_caught_up: Callable[[], None],
     leader_epoch_of: Callable[[TopicIdPartition], int | None],
 ) -> RemoteLogMetadataManager:
-    """The one that the configuration names; the topic-based one stands on ``topic``.
+    """The configured manager; the topic-based one uses ``topic``.
 
     ``on_caught_up`` is called by the topic-based one, when it has all events of a metadata partition, and
-    ``leader_epoch_of`` says in which epoch this broker leads a partition.
+    ``leader_epoch_of`` returns the epoch in which this broker leads a partition.
 
     Raises ``ConfigError`` naming the key that is wrong.
     """
@@ -177,23 +177,23 @@ def metadata_manager(
 
 
 def deletion_hold_ms(config: BrokerConfig) -> int:
-    """How long no remote segment is deleted after a start that cut a log.
+    """How long no remote segment is deleted after a start that truncated a log.
 
-    As long as objects of diskless topics: a reader of either is given the same time.
+    The same time as for objects of diskless topics.
     """
     return config.integer("diskless.coordinator.orphan.scan.grace.period.ms")
 
 
 def deletion_grace_s(config: BrokerConfig) -> float:
-    """How long a topic is missing from the metadata before it may count as deleted.
+    """How long a topic must be missing in the metadata before it may count as deleted.
 
-    A controller that lost its quorum gives up leading after one and a half fetch time-outs.
+    A controller that lost its quorum resigns after one and a half fetch time-outs.
     """
     return 2 * config.integer("controller.quorum.fetch.timeout.ms") / 1000
 
 
 def metadata_topic(config: BrokerConfig) -> InternalTopic:
-    """How ``__remote_log_metadata`` is made."""
+    """The properties of ``__remote_log_metadata`` at its creation."""
     factor_key = "remote.log.metadata.topic.replication.factor"
     return InternalTopic.of(
         REMOTE_LOG_METADATA,
@@ -212,7 +212,7 @@ def _metadata_configs(config: BrokerConfig, cluster_id: str) -> Mapping[str, str
 
 
 def _passed_on(config: BrokerConfig, prefix: str, cluster_id: str) -> dict[str, str]:
-    """As Kafka does: what has the prefix, without it, and who and where the broker is."""
+    """As in Kafka: the keys with the prefix, without it, and the broker's id and address."""
     return {
         **config.passed_on(prefix),
         "broker.id": str(config.node_id),
@@ -222,7 +222,9 @@ def _passed_on(config: BrokerConfig, prefix: str, cluster_id: str) -> dict[str, 
 
 
 def _number(config: BrokerConfig, name: str) -> int:
-    """A key of the topic-based manager: Kafka knows it behind the prefix only, here it may stand alone."""
+    """A key of the topic-based manager: Kafka defines it with the prefix only; here it may also be given
+    without.
+    """
     prefix = config.text("remote.log.metadata.manager.impl.prefix")
     text = config.passed_on(prefix).get(name)
     if text is None:
@@ -254,7 +256,7 @@ def _made(
     meters: Meters,
     methods: Iterable[str],
 ) -> object:
-    """Call a plug-in's maker and check its result for these methods; ``ConfigError`` names the key."""
+    """Call a plug-in's factory and check its result for these methods; ``ConfigError`` names the key."""
     try:
         made = make(configs, machine, meters)
     except (RemoteStorageError, TypeError, ValueError) as error:

@@ -58,7 +58,7 @@ class TieredSubsystem(Subsystem):
         )
         self.storage = tiered_settings.storage_manager(config, cluster_id, machine, registry)
         news = asyncio.Event()
-        """Set by whoever learns that there may be remote data to remove; the remover waits for it."""
+        """Set when there may be remote data to remove; the remover waits for it."""
         self.metadata = tiered_settings.metadata_manager(
             config, cluster_id, machine, registry, self._cluster_topic, news.set, self._leader_epoch_of
         )
@@ -108,7 +108,7 @@ class TieredSubsystem(Subsystem):
         )
         return Contribution(
             handlers=handlers,
-            # Internal topics are never tiered, whatever their configuration says.
+            # Internal topics are never tiered, whatever their configs are.
             kinds=[
                 KindClaim(
                     self._kind, lambda topic: not topic.is_diskless and topic.name not in INTERNAL_TOPICS
@@ -141,7 +141,7 @@ class TieredSubsystem(Subsystem):
         await self.indexes.start()
 
     async def stop(self) -> None:
-        """End reads and tasks where they are: all of them may be begun anew."""
+        """End reads and tasks at any point: all of them can be started over."""
         await self.reader.close()
         await self.remover.close()
         await self.manager.close()
@@ -158,13 +158,13 @@ class TieredSubsystem(Subsystem):
         self.indexes.resize(tiered_settings.index_cache_bytes(config))
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Gone topics take their meters along."""
+        """The meters of deleted topics are removed."""
         if not isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
-            # Nobody else tells when there may be removals to go on with.
+            # There is no other notification that removals may continue.
             self.remover.start()
             self.remover.look_soon()
         elif delta.topics.removed:
-            # The owner of what they leave behind may be a broker that had no replica of theirs.
+            # The owner of their remaining data may be a broker that had no replica of theirs.
             self.remover.look_soon()
         names = {topic.name for topic in delta.topics.changed.values()}
         if delta.brokers.entries or REMOTE_LOG_METADATA_TOPIC in names:
@@ -174,7 +174,7 @@ class TieredSubsystem(Subsystem):
                 self.meters.remove(topic.name)
 
     def _leadership_changed(self, partition: int) -> None:
-        """This broker begins or ends to lead a metadata partition, whose leader ends deletions."""
+        """This broker begins or ceases to lead a metadata partition, whose leader completes deletions."""
         leads = self._metadata_topic.leads(partition)
         if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
             self.metadata.on_metadata_partition_leadership(partition, leads=leads)
@@ -186,14 +186,16 @@ class TieredSubsystem(Subsystem):
         return None if found is None or not found.is_leader else found.leader_epoch
 
     def _owns(self, partition: TopicIdPartition) -> bool:
-        """Whether this broker begins and ends the deletion of a partition; any, with another's manager."""
+        """Whether this broker begins and completes the deletion of a partition; any broker, with a plug-in
+        manager.
+        """
         metadata = self.metadata
         return not isinstance(metadata, TopicBasedRemoteLogMetadataManager) or metadata.owns(partition)
 
     async def _until_current(self) -> None:
         """Return when this broker's partitions are as was committed at the time of the call, or raise.
 
-        They follow the metadata some at a time.
+        Partitions follow the metadata in several turns.
         """
         await self._context.metadata.until_current()
         await self._partitions.settled()

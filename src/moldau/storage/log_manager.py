@@ -222,6 +222,7 @@ class LogManager:
     ) -> PartitionLog:
         path = f"{directory.path}/{folder_of(topic_partition)}"
         report = log_guards.report_of(self._disk, path, self.report)
+        removed = log_guards.removed_segment(self._disk, path) if directory.was_killed else None
         try:
             log = PartitionLog.open(
                 self._machine,
@@ -239,8 +240,7 @@ class LogManager:
         except (CheckpointError, MalformedMetadataError) as error:
             raise LogDirectoryError(f"partition folder {path} cannot be loaded: {error}") from error
         watermark = directory.high_watermarks.get(topic_partition, 0)
-        log_guards.check_watermark(log, watermark, report)
-        log.high_watermark = max(log.log_start_offset, min(watermark, log.log_end_offset))
+        log.high_watermark = log_guards.checked_watermark(log, watermark, removed, report)
         return log
 
     def _adopt(self, directory: LogDirectory, log: PartitionLog) -> None:
@@ -291,7 +291,7 @@ class LogManager:
                     watermark = (
                         0 if each.config.is_cache else self.checkpointed_high_watermark(log.topic_partition)
                     )
-                    log_guards.check_watermark(log, watermark, self.report)
+                    log_guards.checked_watermark(log, watermark, None, self.report)
                     await self._machine.workers.run(log.take_topic_id, each.topic_id)
                     continue
                 if log is not None:

@@ -41,6 +41,8 @@ class LogDirectory:
         """Whether the machine has not been restarted since the folder was last opened; unknown counts as
         true.
         """
+        self.was_killed = False
+        """Whether the process was killed, and the machine has run since: all that it wrote is there."""
         self.offline_reason: str | None = None
         self.was_clean = False
         self.clean_epoch = -1
@@ -79,22 +81,23 @@ class LogDirectory:
         self.log_start_offsets = self._read(LOG_START_OFFSETS)
         self.high_watermarks = self._read(HIGH_WATERMARKS)
         self.cleaner_offsets = self._read(CLEANER_OFFSETS)
-        self.same_boot = self._was_same_boot()
+        last_boot = self._last_boot()
+        self.same_boot = not (last_boot and self._boot_id and last_boot != self._boot_id.encode())
         mark = f"{self.path}/{CLEAN_SHUTDOWN}"
         self.was_clean = self._disk.exists(mark)
         if self.was_clean:
             self.clean_epoch = _broker_epoch(self._disk.read(mark))
             self._disk.remove(mark)
             self._disk.sync_dir(self.path)
+        self.was_killed = bool(last_boot and self._boot_id) and self.same_boot and not self.was_clean
 
     def space(self) -> DiskSpace:
         """Size of its file system; raises ``OSError``."""
         return self._disk.space(self.path)
 
-    def _was_same_boot(self) -> bool:
+    def _last_boot(self) -> bytes:
         path = f"{self.path}/{LAST_BOOT}"
-        last = self._disk.read(path) if self._disk.exists(path) else b""
-        return not (last and self._boot_id and last != self._boot_id.encode())
+        return self._disk.read(path) if self._disk.exists(path) else b""
 
     def note_boot(self) -> None:
         """All logs are open and recovered: from now on written bytes are kept until the machine restarts."""

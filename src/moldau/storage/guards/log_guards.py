@@ -7,12 +7,18 @@ from typing import Final
 
 from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
+    DELETED_SUFFIX,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
+    LOG_SUFFIX,
     RECOVERY_POINTS,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    base_offset_of,
     folder_of,
     is_deleted_folder,
     is_stray_folder,
+    segment_file,
     was_set_aside,
 )
 from moldau.storage.folders.log_directory import LogDirectory
@@ -26,8 +32,9 @@ __all__ = [
     "GuardedTopic",
     "MetadataWatermark",
     "check_no_folder_is_missing",
-    "check_watermark",
+    "checked_watermark",
     "guard_of",
+    "removed_segment",
     "report_of",
 ]
 
@@ -127,8 +134,33 @@ def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport
     return report.of_cache() if is_cache else report
 
 
-def check_watermark(log: PartitionLog, watermark: int, report: RecoveryReport) -> None:
-    """Report a log that ends before its checkpointed high watermark: it has lost acknowledged records."""
+def removed_segment(disk: Disk, folder: str) -> str | None:
+    """How the folder of a killed node shows that the last segment of its log was removed meanwhile.
+
+    For the time before a log's first checkpoint, from when on those say where it ended. The node renames the
+    log file of a segment first when it removes one, and makes it first when it begins one; epochs are written
+    when there is a segment.
+    """
+    names = set(disk.list(folder)) if disk.is_dir(folder) else set()
+    if any(name.endswith((SWAP_SUFFIX, DELETED_SUFFIX)) for name in names):
+        return None  # it was removing or replacing some itself
+    found = {suffix: [base_offset_of(name, suffix) for name in names] for suffix in SEGMENT_SUFFIXES}
+    last = max((base for base in found.pop(LOG_SUFFIX) if base is not None), default=-1)
+    orphans = [base for bases in found.values() for base in bases if base is not None and base > last]
+    if orphans:
+        return f"{segment_file(min(orphans), LOG_SUFFIX)} is missing, and its indexes are there"
+    return f"no segment is there, and {LEADER_EPOCHS} is" if last < 0 and LEADER_EPOCHS in names else None
+
+
+def checked_watermark(log: PartitionLog, watermark: int, removed: str | None, report: RecoveryReport) -> int:
+    """The log's high watermark by its checkpointed one.
+
+    A log that ends before that, or whose last segment was ``removed``, has lost acknowledged records: it is
+    reported.
+    """
+    reason = f"the log ends at offset {log.log_end_offset}: {removed}" if removed is not None else None
     if log.log_end_offset < watermark:
         reason = f"the log ends at offset {log.log_end_offset}, and {HIGH_WATERMARKS} says {watermark}"
+    if reason is not None:
         report.add(Repair(RepairKind.LOST, log.directory, reason, log.log_end_offset))
+    return max(log.log_start_offset, min(watermark, log.log_end_offset))

@@ -1,0 +1,106 @@
+"""A segment that is removed after a kill, before any checkpoint says how far its log went, is missed."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from moldau.records.batch import validate_produce
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.storage.folders.file_names import DELETED_SUFFIX
+from moldau.storage.guards.recovery_report import RepairKind
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+A0 = TopicPartition("a", 0)
+FOLDER = "/one/a-0"
+SEGMENTS = ("00000000000000000000", "00000000000000000002")
+
+
+def boot(box: Any, boot_id: str) -> None:
+    object.__setattr__(box.machine, "boot_id", boot_id)
+
+
+async def killed(box: Any) -> None:
+    """A log of two segments with two records each, of which no checkpoint tells; its process is gone."""
+    boot(box, "first boot")
+    manager = LogManager(box.machine, ["/one"])
+    await manager.start(lambda _: LogConfig())
+    await manager.note_boot()
+    log = await manager.get_or_create(A0, LogConfig(), uuid.UUID(int=7))
+    batch = build_batch([Record(0, box.clock.time_ms, None, b"v", ())] * 2)
+    for _ in SEGMENTS:
+        log.roll()
+        log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 0)
+    log.epochs.save()
+    manager._unlock()
+
+
+def remove(box: Any, *names: str, suffixes: tuple[str, ...]) -> None:
+    for name in names:
+        for suffix in suffixes:
+            box.disk.remove(f"{FOLDER}/{name}{suffix}")
+
+
+async def losses(box: Any) -> list[str]:
+    """What a start says about the log."""
+    manager = LogManager(box.machine, ["/one"])
+    await manager.start(lambda _: LogConfig())
+    repairs = manager.report.repairs
+    await manager.stop()
+    return [str(repair) for repair in repairs if repair.kind is RepairKind.LOST]
+
+
+ALL = (".log", ".index", ".timeindex")
+
+
+@pytest.mark.parametrize(
+    ("names", "suffixes", "said"),
+    [
+        (SEGMENTS, ALL, "ends at offset 0: no segment is there"),
+        (SEGMENTS, (".log",), "ends at offset 0: 00000000000000000000.log is missing"),
+        (SEGMENTS[1:], (".log",), "ends at offset 2: 00000000000000000002.log is missing"),
+    ],
+)
+def test_a_removed_segment_is_told(
+    box: Any, names: tuple[str, ...], suffixes: tuple[str, ...], said: str
+) -> None:
+    async def scenario() -> None:
+        await killed(box)
+        remove(box, *names, suffixes=suffixes)
+        found = await losses(box)
+        assert len(found) == 1
+        assert said in found[0]
+        assert not await losses(box), "the next start has nothing to tell"
+
+    box.run(scenario())
+
+
+def test_a_killed_node_with_all_segments_tells_of_no_loss(box: Any) -> None:
+    async def scenario() -> None:
+        await killed(box)
+        assert not await losses(box)
+
+    box.run(scenario())
+
+
+def test_a_loss_of_power_may_take_a_segment(box: Any) -> None:
+    async def scenario() -> None:
+        await killed(box)
+        remove(box, *SEGMENTS, suffixes=(".log",))
+        boot(box, "second boot")
+        assert not await losses(box)
+
+    box.run(scenario())
+
+
+def test_a_segment_that_the_node_was_removing_is_not_missed(box: Any) -> None:
+    async def scenario() -> None:
+        await killed(box)
+        path = f"{FOLDER}/{SEGMENTS[1]}.log"
+        box.disk.rename(path, path + DELETED_SUFFIX)
+        assert not await losses(box)
+
+    box.run(scenario())

@@ -35,6 +35,11 @@ _RETENTION_CONFIGS: Final = {
 }
 
 
+def decisive_minimum(replicas: int) -> int:
+    """``min.insync.replicas`` of a topic of which no record may be lost, with so many replicas."""
+    return min(2, replicas)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTopic:
     """A topic whose partitions are led by coordinators, which keep their state in it."""
@@ -51,12 +56,10 @@ class StateTopic:
     """Whether clients see in the metadata that the topic is internal."""
 
     def configs(self, replication_factor: int) -> dict[str, str]:
-        """The configs with which the topic is created; with a replication factor of 1 a single replica
-        commits.
-        """
+        """The configs with which the topic is created."""
         configs = dict(_RETENTION_CONFIGS[self.retention])
         if self.is_decisive:
-            configs["min.insync.replicas"] = str(min(2, replication_factor))
+            configs["min.insync.replicas"] = str(decisive_minimum(replication_factor))
             configs["unclean.leader.election.enable"] = "false"
         return configs
 

@@ -7,14 +7,12 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from moldau.cli.admin.move_throttle import remove_throttle, set_throttle
-from moldau.cli.admin.resource_configs import set_configs
 from moldau.cli.errors import CommandError
 from moldau.cli.options import confirm
 from moldau.cli.output import print_json, print_table
 from moldau.client.cluster import Client, with_client
 from moldau.client.move_planning import NoRoomError, PlannedMove, plan_moves
 from moldau.client.moves import begin_moves, placement, until_moved
-from moldau.cluster.internal_topics import STATE_TOPICS
 
 DryRunOption: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
 NoWaitOption: TypeAlias = Annotated[
@@ -103,22 +101,8 @@ async def _carry_out(
     await begin_moves(client, moves)
     if wait:
         await until_moved(client, moves, _tell)
-        await _raise_minima(client, moves)
     if throttle is not None:
         await remove_throttle(client, moves, throttled)
-
-
-async def _raise_minima(client: Client, moves: Sequence[PlannedMove]) -> None:
-    """Topics that hold decisions of the cluster need two copies of each as soon as there are two replicas."""
-    fewest: dict[str, int] = {}
-    for move in moves:
-        fewest[move.partition.topic] = min(len(move.target), fewest.get(move.partition.topic, 99))
-    for name, factor in fewest.items():
-        state = STATE_TOPICS.get(name)
-        if state is not None and state.is_decisive:
-            minimum = state.configs(factor)["min.insync.replicas"]
-            await set_configs(client, "topic", name, {"min.insync.replicas": minimum}, [])
-            print(f"{name}: min.insync.replicas={minimum}", file=sys.stderr)
 
 
 def _tell(left: int) -> None:

@@ -1,6 +1,7 @@
 """AlterPartition: the controller checks and records the in-sync sets of leaders (KIP-497, KIP-841)."""
 
 from moldau.cluster.decisions.brokers import registered
+from moldau.cluster.decisions.partitions.decisive_minimum import minima_after
 from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition, rules_of
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.partition import LeaderRecoveryState, PartitionRegistration
@@ -34,6 +35,7 @@ def alter_partition(view: View, request: messages.AlterPartitionRequest) -> Cont
         topics.append(
             messages.AlterPartitionResponseTopicData(topic_id=topic_data.topic_id, partitions=answers)
         )
+    records += minima_after(view, records)
     return ControllerResult(messages.AlterPartitionResponse(topics=topics), records)
 
 

@@ -63,13 +63,14 @@ def rules_of(view: View, topic: Topic) -> TopicRules:
         can_lead=view.is_active,
         default_directory=lambda broker_id: default_directory(view.image, broker_id),
         # Diskless data does not live on replicas: each of them is complete.
-        min_in_sync=_min_in_sync(view, topic.name) if has_eligible else 0,
+        min_in_sync=min_in_sync(view, topic.name) if has_eligible else 0,
         is_diskless=topic.is_diskless,
         may_lose=topic.name not in DECISIVE_TOPICS,
     )
 
 
-def _min_in_sync(view: View, name: str) -> int:
+def min_in_sync(view: View, name: str) -> int:
+    """``min.insync.replicas`` of a topic."""
     value = view.image.config(ResourceType.TOPIC, name).get(MIN_IN_SYNC_REPLICAS)
     if value is None:
         value = view.configs.default(ResourceType.TOPIC, MIN_IN_SYNC_REPLICAS)

@@ -4,6 +4,7 @@ A reassignment adds the new replicas to the old ones. It ends with the change of
 contains all target replicas: see :mod:`.partition_change`.
 """
 
+from moldau.cluster.decisions.partitions.decisive_minimum import minima_after
 from moldau.cluster.decisions.partitions.elections import recovery_election
 from moldau.cluster.decisions.partitions.partition_change import Election, Wanted, change_partition, rules_of
 from moldau.cluster.decisions.partitions.placement import check_assignment
@@ -50,6 +51,7 @@ def alter_partition_reassignments(
         error_message=None,
         responses=responses,
     )
+    records += minima_after(view, records)
     return ControllerResult(response, records)
 
 

@@ -1,0 +1,60 @@
+"""``min.insync.replicas`` of the topics of which no record may be lost follows their replicas. Pure.
+
+Such a topic is created with the minimum that its first replicas allow. When moves have given each partition a
+second replica, its minimum becomes 2; when they leave one replica, it becomes 1, without which nothing could
+be written any more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from moldau.cluster.decisions.partitions.elections import eligible_changes
+from moldau.cluster.decisions.partitions.partition_change import MIN_IN_SYNC_REPLICAS, min_in_sync
+from moldau.cluster.decisions.view import View
+from moldau.cluster.image.delta import image_of
+from moldau.cluster.image.image import ResourceType
+from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import DECISIVE_TOPICS, decisive_minimum
+from moldau.protocol.records.metadata import ConfigRecord, PartitionChangeRecord
+from moldau.protocol.schema import Message
+
+
+def minima_after(view: View, records: Sequence[Message]) -> list[Message]:
+    """The records by which minima follow the moves that end with ``records``."""
+    moved = {
+        record.topic_id
+        for record in records
+        # A move that only adds replicas ends when none of them is new any more.
+        if isinstance(record, PartitionChangeRecord)
+        and (record.replicas is not None or record.adding_replicas is not None)
+    }
+    names = [name for name in DECISIVE_TOPICS if _topic_id(view, name) in moved]
+    if not names:
+        return []
+    after = image_of(records, view.image)
+    changes: list[Message] = []
+    for name in sorted(names):
+        topic = after.topics.get(name)
+        assert topic is not None
+        fewest = _fewest_replicas(topic)
+        wanted = decisive_minimum(fewest)
+        if wanted <= min_in_sync(view, name) <= fewest:
+            continue
+        change = ConfigRecord(
+            resource_type=ResourceType.TOPIC,
+            resource_name=name,
+            name=MIN_IN_SYNC_REPLICAS,
+            value=str(wanted),
+        )
+        changes += [change, *eligible_changes(replace(view, image=image_of([change], after)), [name])]
+    return changes
+
+
+def _topic_id(view: View, name: str) -> object:
+    topic = view.image.topics.get(name)
+    return None if topic is None else topic.topic_id
+
+
+def _fewest_replicas(topic: Topic) -> int:
+    """The number of replicas of the topic's smallest partition; those of a move count when it ends."""
+    return min(len(each.replicas) - len(each.adding_replicas) for each in topic.partitions)

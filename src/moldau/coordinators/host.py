@@ -30,6 +30,8 @@ from moldau.coordinators.loader import BrokenRecordError, BrokenRecords, ShardLo
 from moldau.coordinators.pending import KeyValue, PendingBatch, batch_size_bytes
 from moldau.coordinators.shard import CommittedRecord, Shard
 from moldau.coordinators.timers import ShardTimers
+from moldau.records.control import EndTransactionMarker, build_end_transaction_marker
+from moldau.replication.appending.transactions import TransactionGuard
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
@@ -130,6 +132,67 @@ class ShardHost(Generic[S, R]):
             return future
         self._accept(effects)
         return future
+
+    def write_in_transaction(
+        self,
+        operation: Callable[[S, int, Token], Effects[R]],
+        producer: BatchKind,
+        guard: TransactionGuard | None,
+    ) -> "asyncio.Future[Any]":
+        """As :meth:`write`, for records that belong to the producer's transaction.
+
+        Fails with INVALID_PRODUCER_EPOCH for a producer that is fenced, and with INVALID_TXN_STATE where the
+        records would open a transaction and the guard is void.
+        """
+
+        # The log knows the producers of the batches that it has: what is gathered joins it first. One that
+        # the log refuses would cost the shard.
+        if self.state is HostState.ACTIVE:
+            self._flush()
+
+        def checked(shard: S, now_ms: int, token: Token) -> Effects[R]:
+            self._log.check_transaction(producer.producer_id, producer.producer_epoch, guard)
+            return operation(shard, now_ms, token)
+
+        return self.write(checked)
+
+    def end_transaction(self, producer: BatchKind, marker: EndTransactionMarker) -> "asyncio.Future[None]":
+        """Write the marker that ends the producer's transaction; the future is done when it is committed.
+
+        Fails with INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED for a marker that is too old.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        try:
+            self._check_active()
+            self._flush()
+            self._check_active()
+            self._append_marker(producer, marker)
+        except KafkaError as error:
+            future.set_exception(error)
+            return future
+        self._answer(future, None)
+        self._on_high_watermark(self._log.high_watermark)
+        return future
+
+    def _append_marker(self, producer: BatchKind, marker: EndTransactionMarker) -> None:
+        batch = build_end_transaction_marker(
+            producer.producer_id,
+            producer.producer_epoch,
+            committed=marker.committed,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp=self._clock.now_ms(),
+        )
+        self._appending = True
+        try:
+            offset = self._log.append(bytearray(batch))
+        finally:
+            self._appending = False
+        if offset != self._end_offset:
+            error = KafkaError(ErrorCode.coordinator_not_available, f"{self.name} is loaded again.")
+            self._lose(error)
+            raise error
+        self._end_offset = offset + 1
+        self._shard.replay_marker(producer.producer_id, producer.producer_epoch, marker.committed)
 
     def read(self, operation: Callable[[S, int], Any]) -> "asyncio.Future[Any]":
         """Read the shard now; answer once everything that was read is committed."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from moldau.records.batch import iter_headers, parse_header, set_base_offset_and_epoch
+from moldau.replication.appending.transactions import TransactionGuard
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AppendOrigin
@@ -51,6 +52,16 @@ class CoordinatorLog(Protocol):
         """
         ...
 
+    def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
+        """A guard for the producer's next batch; see ``TransactionChecks``."""
+        ...
+
+    def check_transaction(
+        self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
+    ) -> None:
+        """Raise ``KafkaError`` for a batch that may not be appended; see ``TransactionChecks``."""
+        ...
+
     def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
         """Call ``listener`` with the high watermark each time it has moved; ``None`` to stop."""
         ...
@@ -82,6 +93,14 @@ class PartitionCoordinatorLog:
     def append(self, batch: bytearray) -> int:
         info = self._partition.append_own(batch, [parse_header(batch)], AppendOrigin.COORDINATOR)
         return info.first_offset
+
+    def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
+        return self._partition.transactions.guard(producer_id, producer_epoch)
+
+    def check_transaction(
+        self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
+    ) -> None:
+        self._partition.transactions.check(producer_id, producer_epoch, guard)
 
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
         views = self._partition.log.read(offset, max_bytes).views
@@ -192,6 +211,14 @@ class LogUpTo:
     def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
         raise NotImplementedError
 
+    def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
+        raise NotImplementedError
+
+    def check_transaction(
+        self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
+    ) -> None:
+        raise NotImplementedError
+
 
 class MemoryLog:
     """A log in memory whose high watermark follows its end, or is held back by a test."""
@@ -255,3 +282,12 @@ class MemoryLog:
 
     def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
         self._listener = listener
+
+    def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
+        """It knows no producers: none is fenced, and none needs a guard."""
+        return None
+
+    def check_transaction(
+        self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
+    ) -> None:
+        """Takes all."""

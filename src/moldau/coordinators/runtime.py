@@ -9,12 +9,14 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from moldau.coordinators.effects import Effects, Token
+from moldau.coordinators.effects import BatchKind, Effects, Token
 from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.shard import Shard
 from moldau.coordinators.standby import StandbyShard
+from moldau.records.control import EndTransactionMarker
+from moldau.replication.appending.transactions import TransactionGuard
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
@@ -140,6 +142,36 @@ class CoordinatorRuntime(Generic[S, R]):
         """
         host = self._hosts.get(partition)
         return self._absent(partition) if host is None else host.write(operation)
+
+    def write_in_transaction(
+        self,
+        partition: int,
+        operation: Callable[[S, int, Token], Effects[R]],
+        producer: BatchKind,
+        guard: TransactionGuard | None,
+    ) -> "asyncio.Future[Any]":
+        """As :meth:`write`, for records of a transaction; see ``ShardHost.write_in_transaction``."""
+        host = self._hosts.get(partition)
+        if host is None:
+            return self._absent(partition)
+        return host.write_in_transaction(operation, producer, guard)
+
+    def end_transaction(
+        self, partition: int, producer: BatchKind, marker: EndTransactionMarker
+    ) -> "asyncio.Future[None]":
+        """Write the marker that ends a producer's transaction; done when it is committed."""
+        host = self._hosts.get(partition)
+        return self._absent(partition) if host is None else host.end_transaction(producer, marker)
+
+    def guard(self, partition: int, producer: BatchKind) -> TransactionGuard | None:
+        """A guard for records of a transaction; ``None`` where the transaction is open here already.
+
+        Raises NOT_COORDINATOR, and INVALID_PRODUCER_EPOCH for a producer that is fenced here.
+        """
+        host = self._hosts.get(partition)
+        if host is None:
+            raise KafkaError(ErrorCode.not_coordinator, f"{self.kind.topic.name}-{partition} is not here.")
+        return host.term.log.guard(producer.producer_id, producer.producer_epoch)
 
     def read(self, partition: int, operation: Callable[[S, int], T]) -> "asyncio.Future[T]":
         """Run ``operation(shard, now_ms)`` now; it answers once everything it could read is committed."""

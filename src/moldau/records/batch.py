@@ -48,11 +48,11 @@ __all__ = [
     "TimestampType",
     "check_batch",
     "claims_zstd",
+    "is_transactional",
     "iter_headers",
     "next_sequence",
     "parse_header",
     "previous_sequence",
-    "refuse_transaction",
     "set_base_offset_and_epoch",
     "set_log_append_time",
     "validate_produce",
@@ -262,7 +262,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     CRC                    that of the bytes behind it, else ``CORRUPT_MESSAGE``
     attributes 0-2         a codec that Kafka defines, else ``INVALID_RECORD``
     attributes 3           not LogAppendTime, else ``INVALID_TIMESTAMP``
-    attributes 4           a transaction is refused by :func:`refuse_transaction`
+    attributes 4           any; whether a transaction may be appended is its partition's to say
     attributes 5           no control batch, else ``INVALID_RECORD``
     attributes 6           any; the base timestamp is then read as the delete horizon
     attributes 7-15        any: unused bits are ignored, stored and given to consumers
@@ -307,13 +307,9 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     return [header]
 
 
-def refuse_transaction(header: BatchHeader) -> None:
-    """Raise ``UNSUPPORTED_VERSION`` for a client's transactional batch, until there are transactions.
-
-    The transaction could never be ended, and readers of committed records would wait forever.
-    """
-    if header[5] & TRANSACTIONAL_BIT:
-        raise KafkaError(ErrorCode.unsupported_version, "transactions are not supported yet")
+def is_transactional(batch: Buffer) -> bool:
+    """Whether what may be a batch says that it belongs to a transaction."""
+    return len(batch) >= HEADER_SIZE_BYTES and bool(batch[CHECKED_FROM + 1] & TRANSACTIONAL_BIT)
 
 
 def claims_zstd(batch: Buffer) -> bool:

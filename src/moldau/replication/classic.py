@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from moldau.metrics.broker_topics import BrokerTopicMeters
-from moldau.records.batch import BatchHeader, refuse_transaction, validate_produce
+from moldau.records.batch import TRANSACTIONAL_BIT, BatchHeader, validate_produce
 from moldau.records.errors import OpenedSizeError, RecordsRejectedError
 from moldau.records.record import QUICK_BYTES
 from moldau.replication.appending.acknowledgements import Acknowledgements
@@ -18,6 +18,7 @@ from moldau.replication.appending.deletion import RecordDeletion
 from moldau.replication.appending.flushes import FlushQueue
 from moldau.replication.appending.group_commit import GroupCommit
 from moldau.replication.appending.opening import OpeningQueue
+from moldau.replication.appending.transactions import TransactionChecks, TransactionGuard
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.replica import Replica
@@ -110,6 +111,7 @@ class ClassicPartition:
         self.delete_records = self._deletion.delete
         self.find_offset = self._lookup.find
         self._opening: OpeningQueue | None = None
+        self.transactions = TransactionChecks(log)
         self._staged_messages = self._staged_bytes = 0
         self.on_high_watermark: Callable[[int], None] | None = None
         """Called at each move of the watermark; used by a coordinator on this partition."""
@@ -227,6 +229,7 @@ class ClassicPartition:
 
     def _role_changed(self) -> None:
         led, self._leader = self._leader, self._replica.leader
+        self.transactions.clear()
         # Retention and the checkpoint of the log manager may never pass it.
         self.log.high_watermark = self.high_watermark
         if led is not None:
@@ -248,8 +251,16 @@ class ClassicPartition:
     # -- appends of clients ---------------------------------------------------------------------
 
     def append(
-        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: FairClient | None = None
+        self,
+        records: memoryview,
+        *,
+        required_acks: int,
+        timeout_ms: int,
+        client: FairClient | None = None,
+        guard: TransactionGuard | None = None,
     ) -> AppendAnswer:
+        """As of ``Partition``; the first batch of a transaction needs a ``guard``."""
+        acks = (required_acks, timeout_ms, guard)
         try:
             if not self._clients_append:
                 raise KafkaError(
@@ -258,15 +269,14 @@ class ClassicPartition:
             leader = self._check_leads(required_acks)
             log = self.log
             headers = validate_produce(records, max_batch_bytes=log.segments.config.max_message_bytes)
-            refuse_transaction(headers[0])
             opening = self._opening
             if (opening is not None and opening.is_busy(client)) or log.takes_long(headers[0]):
-                return self._append_opened(records, headers, required_acks, timeout_ms, client)
+                return self._append_opened(records, headers, client, *acks)
             try:
                 admitted = log.admit(records, headers, QUICK_BYTES)
             except OpenedSizeError:
-                return self._append_opened(records, headers, required_acks, timeout_ms, client)
-            return self._append_admitted(leader, admitted, len(records), required_acks, timeout_ms)
+                return self._append_opened(records, headers, client, *acks)
+            return self._append_admitted(leader, admitted, len(records), *acks)
         except KafkaError as error:
             return self._refuse(len(records), error)
 
@@ -289,9 +299,10 @@ class ClassicPartition:
         self,
         records: memoryview,
         headers: list[BatchHeader],
+        client: FairClient | None,
         required_acks: int,
         timeout_ms: int,
-        client: FairClient | None,
+        guard: TransactionGuard | None,
     ) -> "asyncio.Future[AppendOutcome]":
         """A worker opens the batch; later appends of the same client wait for it."""
         if self._opening is None:
@@ -300,7 +311,7 @@ class ClassicPartition:
 
         def append(admitted: Admitted) -> AppendAnswer:
             leader = self._check_leads(required_acks)
-            return self._append_admitted(leader, admitted, len(batch), required_acks, timeout_ms)
+            return self._append_admitted(leader, admitted, len(batch), required_acks, timeout_ms, guard)
 
         return self._opening.put(
             client,
@@ -317,9 +328,12 @@ class ClassicPartition:
         size_bytes: int,
         required_acks: int,
         timeout_ms: int,
+        guard: TransactionGuard | None = None,
     ) -> AppendAnswer:
         log = self.log
         batch, headers, append_time_ms = admitted
+        if headers[0][5] & TRANSACTIONAL_BIT:
+            self.transactions.check(headers[0].producer_id, headers[0].producer_epoch, guard)
         info = log.append_as_leader(batch, headers, leader.leader_epoch, append_time_ms=append_time_ms)
         self._traffic.appended(headers[0][12], size_bytes)
         outcome = AppendOutcome(
@@ -373,8 +387,7 @@ class ClassicPartition:
             return None
         try:
             (header,) = validate_produce(records, max_batch_bytes=log.segments.config.max_message_bytes)
-            refuse_transaction(header)
-            offset = log.stage(records, header)
+            offset = None if header[5] & TRANSACTIONAL_BIT else log.stage(records, header)
         except KafkaError:
             return None
         if offset is None:
@@ -406,6 +419,8 @@ class ClassicPartition:
         if self._commit is not None:
             self._commit.check()
         info = self.log.append_as_leader(batches, headers, leader.leader_epoch, origin=origin)
+        if headers[0].is_transactional:
+            self.transactions.appended(headers[0])
         if self._commit is not None:
             self._commit.plan()
         elif self.log.must_flush:
@@ -489,11 +504,6 @@ class ClassicPartition:
 
     def state(self) -> PartitionStatus:
         log = self.log
-        return PartitionStatus(
-            self.high_watermark,
-            log.log_start_offset,
-            log.log_end_offset,
-            log.size_bytes,
-            log.directory,
-            tuple(ActiveProducer(*producer) for producer in log.active_producers()),
-        )
+        offsets = (self.high_watermark, log.log_start_offset, log.log_end_offset)
+        producers = tuple(ActiveProducer(*producer) for producer in log.active_producers())
+        return PartitionStatus(*offsets, log.size_bytes, log.directory, producers)

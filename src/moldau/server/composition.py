@@ -27,6 +27,7 @@ from moldau.server.subsystems.registration import RegistrationSubsystem
 from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.server.subsystems.tiered.subsystem import TieredOff, TieredSubsystem
 from moldau.server.subsystems.topics import TopicsSubsystem
+from moldau.server.subsystems.transactions.subsystem import TransactionsSubsystem
 
 S = TypeVar("S", bound=Subsystem)
 
@@ -80,11 +81,12 @@ def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subs
     else:
         broker.add(ConsolidationOff(context))
     broker.add(ProduceLimitWarnings(lambda: context.metadata.configs.broker, context.metadata.configs.topic))
-    broker.add(GroupsSubsystem(context))
-    records = broker.add(RecordsSubsystem(context, extensions, partitions))
+    groups = broker.add(GroupsSubsystem(context))
+    transactions = broker.add(TransactionsSubsystem(context, groups.service))
+    broker.add(RecordsSubsystem(context, extensions, partitions, transactions))
     broker.add(AdministrationSubsystem(context, partitions, topics))
     broker.add(CoordinatorsSubsystem(context, extensions, topics))
     broker.add(MonitoringSubsystem(context, extensions))
-    broker.add(RegistrationSubsystem(context, partitions, records.producer_ids.set_broker_epoch))
+    broker.add(RegistrationSubsystem(context, partitions, transactions.producer_ids.set_broker_epoch))
     broker.add(ListenersSubsystem(context, extensions))
     return tuple(broker.subsystems)

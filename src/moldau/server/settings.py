@@ -14,6 +14,7 @@ from moldau.config.definition import ConfigError
 from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.groups.settings import GroupSettings
+from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.quorum.driver import DriverConfig
@@ -351,6 +352,19 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
         retention_ms=-1,
         retention_bytes=-1,
         max_message_bytes=2**31 - 1,
+    )
+
+
+def transaction_settings(config: BrokerConfig) -> TransactionSettings:
+    """Settings of transactions."""
+    return TransactionSettings(
+        topic_partitions=config.integer("transaction.state.log.num.partitions"),
+        max_timeout_ms=config.integer("transaction.max.timeout.ms"),
+        id_expiration_ms=config.integer("transactional.id.expiration.ms"),
+        timeout_check_interval_ms=config.integer(
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+        ),
+        expiry_check_interval_ms=config.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
     )
 
 

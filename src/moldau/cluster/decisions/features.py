@@ -4,7 +4,11 @@ from collections import Counter
 from enum import IntEnum
 
 from moldau.cluster.decisions.view import ControllerResult, View
-from moldau.cluster.image.image import ELIGIBLE_LEADER_REPLICAS_FEATURE, METADATA_VERSION_FEATURE
+from moldau.cluster.image.image import (
+    ELIGIBLE_LEADER_REPLICAS_FEATURE,
+    METADATA_VERSION_FEATURE,
+    TRANSACTION_VERSION_FEATURE,
+)
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.protocol.messages.update_features import (
     FeatureUpdateKey,
@@ -27,19 +31,28 @@ _ELIGIBLE_SINCE, _ELIGIBLE_BY_DEFAULT_SINCE = 23, 26
 them.
 """
 
+TRANSACTION_VERSION_LATEST = 2
+_TRANSACTIONS_SINCE = 24
+"""4.0-IV2, with which new clusters bump the epoch of a producer at the end of each transaction (KIP-890)."""
+
 SUPPORTED_FEATURES = (
     SupportedFeature(METADATA_VERSION_FEATURE, METADATA_VERSION_MIN, METADATA_VERSION_LATEST),
     SupportedFeature(ELIGIBLE_LEADER_REPLICAS_FEATURE, 0, ELIGIBLE_LEADER_REPLICAS_LATEST),
+    SupportedFeature(TRANSACTION_VERSION_FEATURE, 0, TRANSACTION_VERSION_LATEST),
 )
 """Features that a node of this version registers with."""
 
 
 def default_features(metadata_version: int) -> list[FeatureLevelRecord]:
     """The feature levels of a new cluster, in addition to the metadata version."""
-    if metadata_version < _ELIGIBLE_BY_DEFAULT_SINCE:
-        return []
-    level = ELIGIBLE_LEADER_REPLICAS_LATEST
-    return [FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_FEATURE, feature_level=level)]
+    levels: list[FeatureLevelRecord] = []
+    if metadata_version >= _ELIGIBLE_BY_DEFAULT_SINCE:
+        level = ELIGIBLE_LEADER_REPLICAS_LATEST
+        levels.append(FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_FEATURE, feature_level=level))
+    if metadata_version >= _TRANSACTIONS_SINCE:
+        level = TRANSACTION_VERSION_LATEST
+        levels.append(FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=level))
+    return levels
 
 
 class UpgradeType(IntEnum):

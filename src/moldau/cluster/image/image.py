@@ -36,6 +36,7 @@ FeatureLevel = NewType("FeatureLevel", int)
 
 METADATA_VERSION_FEATURE = "metadata.version"
 ELIGIBLE_LEADER_REPLICAS_FEATURE = "eligible.leader.replicas.version"
+TRANSACTION_VERSION_FEATURE = "transaction.version"
 """KIP-966."""
 
 

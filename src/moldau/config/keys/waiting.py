@@ -75,17 +75,9 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
     ),
     "telemetry of clients": ("telemetry.max.bytes",),
     "transactions": (
-        "add.partitions.to.txn.retry.backoff.max.ms",
-        "add.partitions.to.txn.retry.backoff.ms",
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        "transaction.max.timeout.ms",
         "transaction.partition.verification.enable",
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
         "transaction.state.log.load.buffer.size",
-        "transaction.state.log.num.partitions",
-        "transaction.state.log.segment.bytes",
         "transaction.two.phase.commit.enable",
-        "transactional.id.expiration.ms",
     ),
 }
 

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
+from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.groups.calls import GroupCaller, GroupCalls
 from moldau.coordinators.groups.directory import TopicDirectory
 from moldau.coordinators.groups.offsets import requests as offset_requests
+from moldau.coordinators.groups.offsets import transactions
 from moldau.coordinators.groups.offsets.requests import CommitPlan
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from moldau.protocol.messages.offset_delete import (
@@ -21,6 +23,8 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from moldau.replication.appending.transactions import TransactionGuard
 from moldau.runtime import ErrorCode, KafkaError
 
 
@@ -44,6 +48,22 @@ class OffsetService:
         except KafkaError as error:
             return offset_requests.commit_error(request, error.code)
         return plan.response(answer)
+
+    async def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, guard: TransactionGuard | None
+    ) -> TxnOffsetCommitResponse:
+        """TxnOffsetCommit. Raises the errors of the whole request: of its producer, group and coordinator."""
+        plan = CommitPlan(transactions.as_commit(request), transactions.COMMIT_VERSION, self._directory)
+        producer = BatchKind(request.producer_id, request.producer_epoch, transactional=True)
+        answer: OffsetCommitResponse = await self._calls.runtime.write_in_transaction(
+            self._calls.partition_of(request.group_id),
+            lambda shard, now_ms, token: shard.commit_offsets_in_transaction(
+                token, plan.request, producer, now_ms
+            ),
+            producer,
+            guard,
+        )
+        return transactions.as_transactional(plan.response(answer))
 
     async def fetch(self, caller: GroupCaller, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """OffsetFetch, of one group or several."""

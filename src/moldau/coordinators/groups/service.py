@@ -76,6 +76,10 @@ class GroupService:
         """The declaration of group coordinators."""
         return self.runtime.kind
 
+    def partition_of(self, group_id: str) -> int:
+        """The partition of ``__consumer_offsets`` that a group lives in."""
+        return self._calls.partition_of(group_id)
+
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> None:
         """This node leads a partition of the offsets topic."""
         self.runtime.load(partition, epoch, log)

@@ -7,6 +7,7 @@ ones) and timers. Only records change the state that a restart restores.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import assert_never
 
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token
@@ -15,7 +16,7 @@ from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.classic.groups import ClassicGroups
 from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.offsets.offsets import GroupOffsets
-from moldau.coordinators.groups.offsets.operations import check_commit
+from moldau.coordinators.groups.offsets.operations import check_commit, check_transactional_commit
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord, GroupRecord, OffsetRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.tally import GroupTally
@@ -89,6 +90,22 @@ class GroupShard:
             raise KafkaError(ErrorCode.group_id_not_found if unknown else ErrorCode.illegal_generation)
         self.offsets.commit(turn, token, request)
         return turn.out.effects()
+
+    def commit_offsets_in_transaction(
+        self, token: Token, request: OffsetCommitRequest, producer: BatchKind, now_ms: int
+    ) -> Effects[ConsumerOffsetsRecord]:
+        """TxnOffsetCommit: the offsets count once the transaction is committed (KIP-98, KIP-447).
+
+        Raises :class:`KafkaError` when nothing may be committed.
+        """
+        turn = self._turns.begin(now_ms)
+        group = self.classic.by_id.get(request.group_id)
+        if group is not None:
+            check_transactional_commit(group, request)
+        elif request.generation_id_or_member_epoch >= 0:
+            raise KafkaError(ErrorCode.illegal_generation)
+        self.offsets.commit(turn, token, request)
+        return replace(turn.out.effects(), kind=producer)
 
     def delete_offsets(
         self, token: Token, request: OffsetDeleteRequest, now_ms: int

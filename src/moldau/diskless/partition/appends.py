@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from moldau.coordinators.diskless.calls import CREATE_TIME, LOG_APPEND_TIME
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
-from moldau.records.batch import BatchHeader, TimestampType, refuse_transaction, validate_produce
+from moldau.records.batch import TRANSACTIONAL_BIT, BatchHeader, TimestampType, validate_produce
 from moldau.records.errors import OpenedSizeError, RecordsRejectedError
 from moldau.records.record import QUICK_BYTES
 from moldau.replication.appending.opening import OpeningQueue
@@ -23,6 +23,8 @@ _UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
 """Maximum bytes of batches that wait for a new partition's creation at its coordinator."""
 
 _DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
+
+_NO_TRANSACTIONS: Final = "transactions on diskless topics are not supported yet"
 
 
 class _Unborn(NamedTuple):
@@ -95,7 +97,7 @@ class PartitionAppends:
         try:
             config, now_ms = self.config, self._clock.now_ms()
             header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
-            refuse_transaction(header)
+            _refuse_transaction(header)
             is_lasting = required_acks == 0
             if self._opening.is_busy(client) or takes_long(config, header, now_ms):
                 answer: AppendAnswer = self._append_opened(
@@ -227,3 +229,9 @@ def _passing_on(
 def _time_out(answer: "asyncio.Future[AppendOutcome]") -> None:
     if not answer.done():
         answer.set_result(AppendOutcome(ErrorCode.request_timed_out))
+
+
+def _refuse_transaction(header: BatchHeader) -> None:
+    """Raise ``UNSUPPORTED_VERSION`` for a transactional batch: diskless coordinators have no markers yet."""
+    if header[5] & TRANSACTIONAL_BIT:
+        raise KafkaError(ErrorCode.unsupported_version, _NO_TRANSACTIONS)

@@ -16,12 +16,7 @@ from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.requests.dispatch import Handler
 from moldau.server.topics.topic_creation import InternalTopic, TopicCreator
 
-TRANSACTION: Final = 1
-
 _BATCHED_VERSION: Final = 4
-_LIBRDKAFKA_VERSION: Final = 2
-"""The version that librdkafka uses; kafkajs does too, but does not name itself in ApiVersions."""
-_NO_TRANSACTIONS: Final = "transactions are not supported yet"
 
 
 class CoordinatorHandlers:
@@ -67,8 +62,6 @@ class CoordinatorHandlers:
     async def _locate(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
         found = self._lookups().get(key_type)
         if found is None:
-            if key_type == TRANSACTION:
-                return self._without_transactions(context, key)
             raise KafkaError(
                 ErrorCode.invalid_request, f"coordinator type {key_type} is not supported by this broker"
             )
@@ -80,28 +73,6 @@ class CoordinatorHandlers:
         count = topic.partition_count if created is None else len(created.partitions)
         leader = self._view.leader_of(topic.name, lookup.partition_of(key, count))
         broker = None if leader is None else self._view.broker(leader, context.listener_name)
-        if broker is None:
-            raise KafkaError(ErrorCode.coordinator_not_available)
-        return Coordinator(
-            key=key, node_id=broker.node_id, host=broker.host, port=broker.port, error_message=None
-        )
-
-    def _without_transactions(self, context: RequestContext, key: str) -> Coordinator:
-        """The answer that stops each transactional producer at once, with a reason that it shows.
-
-        Java's client shows the text of an error and kafka-python its code: UNSUPPORTED_VERSION. librdkafka
-        shows the text too, but retries for ever after any error except those of authorization; the one for
-        transactional ids is the least misleading. aiokafka shows only a code, and kafkajs reports that there
-        is no group coordinator: both find this broker, and InitProducerId refuses them.
-        """
-        if context.api_version >= _BATCHED_VERSION:
-            raise KafkaError(ErrorCode.unsupported_version, _NO_TRANSACTIONS)
-        if context.api_version == _LIBRDKAFKA_VERSION and context.connection.client_software_name:
-            raise KafkaError(
-                ErrorCode.transactional_id_authorization_failed,
-                f"{_NO_TRANSACTIONS} (no access right is missing)",
-            )
-        broker = self._view.broker(self._view.local_id, context.listener_name)
         if broker is None:
             raise KafkaError(ErrorCode.coordinator_not_available)
         return Coordinator(

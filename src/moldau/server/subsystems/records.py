@@ -1,4 +1,4 @@
-"""The APIs for the records of partitions: produce, fetch, offsets, producer ids, log folders."""
+"""The APIs for the records of partitions: produce, fetch, offsets, producers, log folders."""
 
 from moldau.protocol.api import ApiKey
 from moldau.replication.appending.append_turn import AppendTurn
@@ -13,25 +13,29 @@ from moldau.server.requests.dispatch import DirectHandlers, routes
 from moldau.server.requests.fetch_sessions import FetchSessions
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.server.topics.producer_ids import ProducerIds
+from moldau.server.subsystems.transactions.subsystem import TransactionsSubsystem
 
 
 class RecordsSubsystem(Subsystem):
     """Serves the partitions of this broker of any kind."""
 
     def __init__(
-        self, context: BrokerContext, extensions: Extensions, partitions: PartitionsSubsystem
+        self,
+        context: BrokerContext,
+        extensions: Extensions,
+        partitions: PartitionsSubsystem,
+        transactions: TransactionsSubsystem,
     ) -> None:
         self._context = context
         self._partitions = partitions
         self._throttles = extensions.throttles
-        self.producer_ids = ProducerIds(context.channel, context.identity.node_id)
+        self._transactions = transactions
 
     def contribution(self) -> Contribution:
         context, config, entropy = self._context, self._context.config, self._context.machine.entropy
         partitions, authorizer = context.partitions, context.authorizer
         turn = AppendTurn()
-        produce = ProduceHandlers(partitions, authorizer, turn, self._throttles)
+        produce = ProduceHandlers(partitions, authorizer, turn, self._throttles, self._transactions.appends)
         sessions = FetchSessions(
             config.integer("max.incremental.fetch.session.cache.slots"),
             lambda: entropy.randrange(2**31 - 1) + 1,
@@ -48,7 +52,7 @@ class RecordsSubsystem(Subsystem):
                     self._partitions.replication.leader_quota,
                 ).table(),
                 OffsetHandlers(partitions, authorizer).table(),
-                ProducerHandlers(self.producer_ids, partitions).table(),
+                ProducerHandlers(partitions).table(),
                 LogDirHandlers(context.logs, authorizer).table(),
             ),
             direct=DirectHandlers({ApiKey.PRODUCE: produce.direct}, turn),
@@ -57,6 +61,3 @@ class RecordsSubsystem(Subsystem):
     async def serve(self) -> None:
         """Partitions are led according to the image in which this broker is unfenced."""
         await self._partitions.settled()
-
-    async def stop(self) -> None:
-        await self.producer_ids.close()

@@ -78,6 +78,7 @@ class PartitionLog:
         self.restore_epochs = self.start.restore_epochs
         self.last_stable_offset = producers.last_stable_offset
         self.active_producers = producers.active
+        self.producer = producers.state.entry
         self.guarded = gate.guarded
         self.fail = gate.fail
         self.take_offline = gate.close

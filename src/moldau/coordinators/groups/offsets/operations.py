@@ -45,6 +45,23 @@ def check_commit(group: Group, request: OffsetCommitRequest) -> None:
         raise KafkaError(ErrorCode.rebalance_in_progress)
 
 
+def check_transactional_commit(group: Group, request: OffsetCommitRequest) -> None:
+    """Whether a transaction may commit offsets for the group now; raises :class:`KafkaError`.
+
+    A producer that names its consumer is checked like the consumer (KIP-447); older ones name none, and their
+    fence is the transactional id.
+    """
+    generation = request.generation_id_or_member_epoch
+    if generation < 0 and (
+        group.state is GroupState.EMPTY
+        or (request.member_id == UNKNOWN_MEMBER_ID and request.group_instance_id is None)
+    ):
+        return
+    group.check_member(request.member_id, request.group_instance_id)
+    if generation != group.generation:
+        raise KafkaError(ErrorCode.illegal_generation)
+
+
 def commit(turn: Turn, request: OffsetCommitRequest) -> list[OffsetCommitResponseTopic]:
     """Write the offsets down whose metadata is not too large."""
     retention_ms = request.retention_time_ms

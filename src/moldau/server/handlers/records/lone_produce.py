@@ -15,6 +15,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import response_encoder
 from moldau.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from moldau.protocol.produce import FIRST_LONE_VERSION, TOPIC_ID_VERSION, lone_packer, lone_reader
+from moldau.records.batch import is_transactional
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.partition import AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode
@@ -59,6 +60,8 @@ def lone_produce(
         acks, timeout_ms, topic, index, records = request
         partition = find((topic, index))
         if partition is None or (acks != -1 and acks != 1) or not may_write(context, partition):
+            return None
+        if is_transactional(records):
             return None
         outcome = append(partition, records, acks, timeout_ms, context.connection)
         if type(outcome) is AppendOutcome:

@@ -18,12 +18,13 @@ from moldau.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from moldau.protocol.produce import TOPIC_ID_VERSION
-from moldau.records.batch import claims_zstd
+from moldau.records.batch import claims_zstd, is_transactional
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.server.handlers.records.lone_produce import lone_produce
+from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce
 from moldau.server.requests.dispatch import DirectHandler, Handler, Outcome
 from moldau.server.requests.throttles import Throttles
 from moldau.server.topics.registry import PartitionRegistry
@@ -45,8 +46,10 @@ class ProduceHandlers:
         authorizer: Authorizer,
         turn: AppendTurn,
         throttles: Throttles,
+        transactional: TransactionalAppends,
     ) -> None:
         """``turn``: the caller of :meth:`direct` must keep its contract."""
+        self._transactional = transactional
         self._turn = turn
         self._partitions = partitions
         self._authorizer = authorizer
@@ -130,12 +133,24 @@ class ProduceHandlers:
                 ErrorCode.unsupported_compression_type,
                 message=f"zstd needs a produce request of version {ZSTD_VERSION} or newer",
             )
+        if is_transactional(view):
+            name = request.transactional_id
+            if name is None or not self._may_take_part(context, name):
+                return AppendOutcome(ErrorCode.transactional_id_authorization_failed)
+            produce = TransactionalProduce(
+                name, context.api_version, request.acks, request.timeout_ms, context.connection
+            )
+            return self._transactional.append(partition, view, produce)
         return partition.append(
             view,
             required_acks=request.acks,
             timeout_ms=request.timeout_ms,
             client=context.connection,
         )
+
+    def _may_take_part(self, context: RequestContext, transactional_id: str) -> bool:
+        resource = AclResourceType.TRANSACTIONAL_ID
+        return self._authorizer.allows(context, AclOperation.WRITE, resource, transactional_id)
 
     async def _answer_later(
         self,

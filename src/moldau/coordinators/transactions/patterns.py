@@ -1,0 +1,66 @@
+"""Patterns of transactional ids (ListTransactions 2), matched in a time that no pattern can stretch. Pure.
+
+Kafka's brokers take RE2's syntax. Python's engine backtracks, and one pattern could stop a broker, so only
+the part is taken that needs none of it: characters that mean themselves, ``\\`` before one that would not,
+``.`` and ``.*``. Others are refused.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from moldau.runtime import ErrorCode, KafkaError
+
+_ANY_ONE: Final = ""
+_ANY_MANY: Final = ".*"
+_SPECIAL: Final = frozenset("\\.^$*+?{}[]()|")
+
+
+def matcher(pattern: str | None) -> Callable[[str], bool]:
+    """Whether an id matches a pattern, whole. Raises INVALID_REGULAR_EXPRESSION."""
+    if not pattern:
+        return lambda name: True
+    tokens = _tokens(pattern)
+    return lambda name: _matches(tokens, name)
+
+
+def _tokens(pattern: str) -> list[str]:
+    tokens: list[str] = []
+    position = 0
+    while position < len(pattern):
+        char, following = pattern[position], pattern[position + 1 : position + 2]
+        position += 1
+        if char == "\\" and following and not following.isalnum():
+            tokens.append(following)
+            position += 1
+        elif char == "." and following == "*":
+            tokens.append(_ANY_MANY)
+            position += 1
+        elif char == ".":
+            tokens.append(_ANY_ONE)
+        elif char in _SPECIAL:
+            raise KafkaError(
+                ErrorCode.invalid_regular_expression,
+                f"patterns may have literals, '.' and '.*' only: {char!r} at {position - 1}",
+            )
+        else:
+            tokens.append(char)
+    return tokens
+
+
+def _matches(tokens: list[str], name: str) -> bool:
+    """Goes back to the last ``.*`` only: any earlier one has matched as little as it could."""
+    at = token = 0
+    star = resume = -1
+    while at < len(name):
+        if token < len(tokens) and tokens[token] == _ANY_MANY:
+            star, resume = token, at
+            token += 1
+        elif token < len(tokens) and tokens[token] in (_ANY_ONE, name[at]):
+            at += 1
+            token += 1
+        elif star >= 0:
+            resume += 1
+            at, token = resume, star + 1
+        else:
+            return False
+    return all(each == _ANY_MANY for each in tokens[token:])

@@ -1,0 +1,80 @@
+"""Keeps transactional batches out of a partition that belong to no open transaction (KIP-890).
+
+A batch may be late: it waits in a network while its transaction is aborted, and if it were appended after the
+marker, it would open a transaction that nobody ends. So the first batch of a transaction needs a guard: it is
+issued before the coordinator is asked whether the partition belongs to the transaction, and a marker, or the
+end of the leader's term, makes it void.
+"""
+
+from typing import NamedTuple
+
+from moldau.records.batch import BatchHeader
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.log.partition_log import PartitionLog
+
+
+class TransactionGuard:
+    """Stands for one check with the coordinator; it is compared by identity."""
+
+    __slots__ = ()
+
+
+class _Issued(NamedTuple):
+    producer_epoch: int
+    guard: TransactionGuard
+
+
+class TransactionChecks:
+    """The guards of one partition. To be used on the event loop."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._issued: dict[int, _Issued] = {}
+
+    def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
+        """A guard for the producer's next batch; ``None`` where its transaction is open here already.
+
+        Raises INVALID_PRODUCER_EPOCH for a producer that is fenced here.
+        """
+        if self._is_open(producer_id, producer_epoch):
+            return None
+        issued = self._issued.get(producer_id)
+        if issued is None or issued.producer_epoch < producer_epoch:
+            issued = self._issued[producer_id] = _Issued(producer_epoch, TransactionGuard())
+        return issued.guard
+
+    def check(self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None) -> None:
+        """Raise INVALID_TXN_STATE for a batch that would open a transaction without a valid guard."""
+        if self._is_open(producer_id, producer_epoch):
+            return
+        issued = self._issued.get(producer_id)
+        if guard is None or issued is None or issued.guard is not guard:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"a batch of producer {producer_id} belongs to no open transaction",
+            )
+
+    def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
+        """The coordinator has refused: the guard is of no use."""
+        issued = self._issued.get(producer_id)
+        if issued is not None and issued.guard is guard:
+            del self._issued[producer_id]
+
+    def appended(self, header: BatchHeader) -> None:
+        """A batch was appended: a marker makes guards void, and an open transaction needs none."""
+        self._issued.pop(header.producer_id, None)
+
+    def clear(self) -> None:
+        """The leader's term is over."""
+        self._issued.clear()
+
+    def _is_open(self, producer_id: int, producer_epoch: int) -> bool:
+        entry = self._log.producer(producer_id)
+        if entry is None:
+            return False
+        if producer_epoch < entry.producer_epoch:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch,
+                f"epoch {producer_epoch} of producer {producer_id} is older than {entry.producer_epoch}",
+            )
+        return entry.producer_epoch == producer_epoch and entry.current_txn_first_offset is not None

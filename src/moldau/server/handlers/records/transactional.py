@@ -1,0 +1,152 @@
+"""The parts of transactions that brokers of partitions and of groups answer: markers, and offsets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
+from moldau.coordinators.effects import BatchKind
+from moldau.coordinators.groups.offsets.transactions import refused
+from moldau.coordinators.groups.service import GroupService
+from moldau.coordinators.transactions.completion import TransactionMarker
+from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from moldau.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
+from moldau.server.handlers.own.own_calls import check_cluster_action
+from moldau.server.requests.dispatch import Handler
+
+JOINING_VERSION: Final = 5
+"""From this version of TxnOffsetCommit on, the group's partition joins by the commit (KIP-890)."""
+ABORTABLE_VERSION: Final = 4
+"""From this version of TxnOffsetCommit on, clients know TRANSACTION_ABORTABLE."""
+
+WriteMarker = Callable[[TransactionMarker, TxnPartition], Awaitable[ErrorCode]]
+
+
+class Participation(NamedTuple):
+    """A partition that a producer writes to within its transaction."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    partition: TxnPartition
+    joins: bool
+    """The partition joins the transaction; otherwise it must have joined before."""
+
+
+Admit = Callable[[Participation], Awaitable[None]]
+"""Returns when a partition belongs to the transaction. Raises ``KafkaError`` otherwise."""
+
+
+class TransactionalHandlers:
+    """WriteTxnMarkers and TxnOffsetCommit."""
+
+    def __init__(
+        self, groups: GroupService, write_marker: WriteMarker, admit: Admit, authorizer: Authorizer
+    ) -> None:
+        self._groups = groups
+        self._write_marker = write_marker
+        self._admit = admit
+        self._authorizer = authorizer
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            ApiKey.WRITE_TXN_MARKERS: self.write_markers,
+            ApiKey.TXN_OFFSET_COMMIT: self.commit_offsets,
+        }
+
+    async def write_markers(
+        self, context: RequestContext, request: WriteTxnMarkersRequest
+    ) -> WriteTxnMarkersResponse:
+        check_cluster_action(self._authorizer, context)
+        return WriteTxnMarkersResponse(
+            markers=await asyncio.gather(*(self._write(each) for each in request.markers))
+        )
+
+    async def _write(self, wanted: WritableTxnMarker) -> WritableTxnMarkerResult:
+        marker = TransactionMarker(
+            wanted.producer_id,
+            wanted.producer_epoch,
+            wanted.transaction_result,
+            wanted.coordinator_epoch,
+            wanted.transaction_version,
+        )
+        places = [
+            TxnPartition(topic.name, each) for topic in wanted.topics for each in topic.partition_indexes
+        ]
+        codes = await asyncio.gather(*(self._write_marker(marker, each) for each in places))
+        errors = dict(zip(places, codes, strict=True))
+        return WritableTxnMarkerResult(
+            producer_id=wanted.producer_id,
+            topics=[
+                WritableTxnMarkerTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        WritableTxnMarkerPartitionResult(
+                            partition_index=each, error_code=errors[TxnPartition(topic.name, each)]
+                        )
+                        for each in topic.partition_indexes
+                    ],
+                )
+                for topic in wanted.topics
+            ],
+        )
+
+    async def commit_offsets(
+        self, context: RequestContext, request: TxnOffsetCommitRequest
+    ) -> TxnOffsetCommitResponse:
+        try:
+            self._check(context, request)
+            return await self._commit(context, request)
+        except KafkaError as error:
+            return refused(request, _known(error.code, context.api_version))
+
+    async def _commit(
+        self, context: RequestContext, request: TxnOffsetCommitRequest
+    ) -> TxnOffsetCommitResponse:
+        index = self._groups.partition_of(request.group_id)
+        producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+        guard = self._groups.runtime.guard(index, BatchKind(*producer, transactional=True))
+        if guard is not None:
+            place = TxnPartition(CONSUMER_OFFSETS_TOPIC, index)
+            joins = context.api_version >= JOINING_VERSION
+            await self._admit(Participation(request.transactional_id, producer, place, joins))
+        return await self._groups.offsets.commit_in_transaction(request, guard)
+
+    def _check(self, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
+        if not request.group_id:
+            raise KafkaError(ErrorCode.invalid_group_id)
+        allows = self._authorizer.allows
+        name = request.transactional_id
+        if not allows(context, AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, name):
+            raise KafkaError(ErrorCode.transactional_id_authorization_failed)
+        if not allows(context, AclOperation.READ, AclResourceType.GROUP, request.group_id):
+            raise KafkaError(ErrorCode.group_authorization_failed)
+        for topic in request.topics:
+            if not allows(context, AclOperation.READ, AclResourceType.TOPIC, topic.name):
+                raise KafkaError(ErrorCode.topic_authorization_failed)
+
+
+def _known(error: ErrorCode, api_version: int) -> ErrorCode:
+    """The error in a code that the version of the request knows."""
+    match error:
+        case ErrorCode.producer_fenced:
+            return ErrorCode.invalid_producer_epoch
+        case ErrorCode.transaction_abortable if api_version < ABORTABLE_VERSION:
+            return ErrorCode.invalid_txn_state
+        case ErrorCode.concurrent_transactions if api_version < JOINING_VERSION:
+            return ErrorCode.coordinator_load_in_progress
+        case ErrorCode.broker_not_available | ErrorCode.network_exception | ErrorCode.request_timed_out:
+            return ErrorCode.coordinator_not_available
+        case _:
+            return error

@@ -1,0 +1,136 @@
+"""Transactional batches of clients: the first of a transaction in a partition waits for the coordinator."""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.records.batch import parse_header
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition, PartitionKey
+from moldau.runtime import UnexpectedErrors
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.fair_lane import FairClient
+from moldau.server.handlers.records.transactional import Admit, Participation
+
+JOINING_VERSION: Final = 12
+"""From this version of Produce on, partitions join by the first batch (KIP-890)."""
+ABORTABLE_VERSION: Final = 11
+"""From this version of Produce on, clients know TRANSACTION_ABORTABLE."""
+
+
+_RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.concurrent_transactions,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.broker_not_available,
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+        ErrorCode.unsupported_version,
+    }
+)
+"""Errors of a check that may pass later: a broker is busy, moves, or is older than this one."""
+
+
+class TransactionalProduce(NamedTuple):
+    """What a Produce request says beside its batches."""
+
+    transactional_id: str
+    api_version: int
+    required_acks: int
+    timeout_ms: int
+    client: FairClient | None = None
+
+
+class TransactionalAppends:
+    """Appends batches in the order in which they came, for each producer and partition."""
+
+    def __init__(self, admit: Admit, unexpected: UnexpectedErrors) -> None:
+        self._admit = admit
+        self._unexpected = unexpected
+        self._last: dict[tuple[PartitionKey, int], asyncio.Future[None]] = {}
+        """By partition and producer: the newest batch that waits; done once it is appended or refused."""
+
+    def append(
+        self, partition: Partition, records: memoryview, request: TransactionalProduce
+    ) -> AppendAnswer:
+        """As ``Partition.append``, for a transactional batch. ``records`` hold a header, at least."""
+        if not isinstance(partition, ClassicPartition) or not partition.is_leader:
+            # It refuses by itself, and knows why.
+            return partition.append(
+                records, required_acks=request.required_acks, timeout_ms=request.timeout_ms
+            )
+        header = parse_header(records)
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+        key = (partition.key, producer.producer_id)
+        before = self._last.get(key)
+        try:
+            guard = partition.transactions.guard(*producer)
+        except KafkaError as error:
+            return _refusal(error, request.api_version)
+        if guard is None and before is None:
+            return partition.append(
+                records,
+                required_acks=request.required_acks,
+                timeout_ms=request.timeout_ms,
+                client=request.client,
+            )
+        loop = asyncio.get_running_loop()
+        issued = self._last[key] = loop.create_future()
+        batch = bytes(records)
+
+        async def append_later() -> AppendOutcome:
+            answer: AppendAnswer = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
+            try:
+                if before is not None:
+                    await asyncio.wait([before])
+                answer = await self._checked(partition, batch, producer, request)
+            except KafkaError as error:
+                answer = _refusal(error, request.api_version)
+            except Exception as error:
+                self._unexpected.report("appending a transactional batch", error)
+            finally:
+                issued.set_result(None)
+                if self._last.get(key) is issued:
+                    del self._last[key]
+            return answer if isinstance(answer, AppendOutcome) else await answer
+
+        return loop.create_task(append_later(), name="transactional append")
+
+    async def _checked(
+        self,
+        partition: ClassicPartition,
+        batch: bytes,
+        producer: ProducerIdentity,
+        request: TransactionalProduce,
+    ) -> AppendAnswer:
+        guard = partition.transactions.guard(*producer)
+        if guard is not None:
+            place = TxnPartition(partition.topic, partition.key.partition)
+            joins = request.api_version >= JOINING_VERSION
+            try:
+                await self._admit(Participation(request.transactional_id, producer, place, joins))
+            except KafkaError:
+                partition.transactions.withdraw(producer.producer_id, guard)
+                raise
+        return partition.append(
+            memoryview(batch),
+            required_acks=request.required_acks,
+            timeout_ms=request.timeout_ms,
+            client=request.client,
+            guard=guard,
+        )
+
+
+def _refusal(error: KafkaError, api_version: int) -> AppendOutcome:
+    """The refusal in a code that the client knows: older ones retry after NOT_ENOUGH_REPLICAS only."""
+    code = error.code
+    if code in _RETRIABLE:
+        reason = f"the transaction could not be checked yet: {error}"
+        return AppendOutcome(ErrorCode.not_enough_replicas, message=reason)
+    if code is ErrorCode.producer_fenced:
+        code = ErrorCode.invalid_producer_epoch
+    elif code is ErrorCode.transaction_abortable and api_version < ABORTABLE_VERSION:
+        code = ErrorCode.invalid_txn_state
+    return AppendOutcome(code, message=error.message)

@@ -1,0 +1,305 @@
+"""The APIs of transaction coordinators: authorise, then let the service decide."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
+from moldau.coordinators.groups.service import GroupService
+from moldau.coordinators.transactions.endings import Ending
+from moldau.coordinators.transactions.patterns import matcher
+from moldau.coordinators.transactions.service import TransactionService
+from moldau.coordinators.transactions.shard import Initialization, TransactionFilter
+from moldau.coordinators.transactions.states import STATE_BY_NAME
+from moldau.coordinators.transactions.transaction import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    VERSION_WITH_BUMPS,
+    ProducerIdentity,
+    TxnPartition,
+)
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages import describe_transactions as description
+from moldau.protocol.messages import list_transactions as listing
+from moldau.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from moldau.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
+from moldau.server.handlers.own.own_calls import check_cluster_action
+from moldau.server.metadata.cluster_view import ClusterView
+from moldau.server.requests.dispatch import Handler
+from moldau.server.topics.producer_ids import ProducerIds
+
+FENCED_VERSIONS: Final = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
+"""From these versions on clients know PRODUCER_FENCED; older ones get INVALID_PRODUCER_EPOCH."""
+BATCHED_VERSION: Final = 4
+"""From this version on AddPartitionsToTxn comes from brokers, for several transactions (KIP-890)."""
+BUMPING_VERSION: Final = 5
+"""From this version on EndTxn tells the next epoch (KIP-890)."""
+
+Results = dict[TxnPartition, ErrorCode]
+
+
+class TransactionHandlers:
+    """The APIs about transactional ids, and InitProducerId of every producer."""
+
+    def __init__(
+        self,
+        service: TransactionService,
+        producer_ids: ProducerIds,
+        groups: GroupService,
+        view: ClusterView,
+        authorizer: Authorizer,
+    ) -> None:
+        self._service = service
+        self._producer_ids = producer_ids
+        self._groups = groups
+        self._view = view
+        self._authorizer = authorizer
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
+            ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions,
+            ApiKey.ADD_OFFSETS_TO_TXN: self.add_offsets,
+            ApiKey.END_TXN: self.end,
+            ApiKey.DESCRIBE_TRANSACTIONS: self.describe,
+            ApiKey.LIST_TRANSACTIONS: self.list_transactions,
+        }
+
+    async def init_producer_id(
+        self, context: RequestContext, request: InitProducerIdRequest
+    ) -> InitProducerIdResponse:
+        try:
+            if request.transactional_id is None:
+                return InitProducerIdResponse(
+                    producer_id=await self._producer_ids.next_id(), producer_epoch=0
+                )
+            self._check_writes(context, request.transactional_id)
+            answer = await self._service.init_producer(
+                Initialization(request.transactional_id, request.transaction_timeout_ms, _expected(request))
+            )
+        except KafkaError as error:
+            return InitProducerIdResponse(error_code=_code(context, error.code), producer_epoch=NO_EPOCH)
+        return InitProducerIdResponse(
+            error_code=_code(context, answer.error),
+            producer_id=answer.producer_id,
+            producer_epoch=answer.producer_epoch,
+        )
+
+    # partitions
+
+    async def add_partitions(
+        self, context: RequestContext, request: AddPartitionsToTxnRequest
+    ) -> AddPartitionsToTxnResponse:
+        if context.api_version >= BATCHED_VERSION:
+            try:
+                check_cluster_action(self._authorizer, context)
+            except KafkaError as error:
+                return AddPartitionsToTxnResponse(error_code=error.code)
+            return AddPartitionsToTxnResponse(
+                results_by_transaction=[await self._add_for_broker(each) for each in request.transactions]
+            )
+        name, topics = request.v3_and_below_transactional_id, request.v3_and_below_topics
+        producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        results = await self._add_for_client(context, name, producer, topics)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_rows(topics, results))
+
+    async def _add_for_client(
+        self,
+        context: RequestContext,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        topics: Sequence[AddPartitionsToTxnTopic],
+    ) -> Results:
+        wanted = _places(topics)
+        try:
+            self._check_writes(context, transactional_id)
+            refused = {each: code for each in wanted if (code := self._refusal(context, each))}
+            if refused:
+                # All or none, as in Kafka.
+                return {each: refused.get(each, ErrorCode.operation_not_attempted) for each in wanted}
+            await self._service.add_partitions(transactional_id, producer, wanted, 0)
+        except KafkaError as error:
+            return dict.fromkeys(wanted, _code(context, error.code))
+        return dict.fromkeys(wanted, ErrorCode.none)
+
+    async def _add_for_broker(self, request: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
+        wanted = _places(request.topics)
+        producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+        name = request.transactional_id
+        try:
+            if request.verify_only:
+                results = await self._service.verify(name, producer, wanted)
+            else:
+                results = {each: code for each in wanted if (code := self._unfit(each))}
+                if not results:
+                    await self._service.add_partitions(name, producer, wanted, VERSION_WITH_BUMPS)
+        except KafkaError as error:
+            results = dict.fromkeys(wanted, error.code)
+        return AddPartitionsToTxnResult(transactional_id=name, topic_results=_rows(request.topics, results))
+
+    def _refusal(self, context: RequestContext, place: TxnPartition) -> ErrorCode | None:
+        allowed = self._authorizer.allows(context, AclOperation.WRITE, AclResourceType.TOPIC, place.topic)
+        return self._unfit(place) if allowed else ErrorCode.topic_authorization_failed
+
+    def _unfit(self, place: TxnPartition) -> ErrorCode | None:
+        """Why a partition cannot join a transaction, if so."""
+        topic = self._view.image.topics.get(place.topic)
+        if topic is None or not 0 <= place.partition < len(topic.partitions):
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.unsupported_version if topic.is_diskless else None
+
+    async def add_offsets(
+        self, context: RequestContext, request: AddOffsetsToTxnRequest
+    ) -> AddOffsetsToTxnResponse:
+        try:
+            self._check_writes(context, request.transactional_id)
+            self._check_group(context, request.group_id)
+            if not request.group_id:
+                raise KafkaError(ErrorCode.invalid_group_id)
+            place = TxnPartition(CONSUMER_OFFSETS_TOPIC, self._groups.partition_of(request.group_id))
+            producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+            await self._service.add_partitions(request.transactional_id, producer, [place], 0)
+        except KafkaError as error:
+            return AddOffsetsToTxnResponse(error_code=_code(context, error.code))
+        return AddOffsetsToTxnResponse()
+
+    async def end(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+        bumps = context.api_version >= BUMPING_VERSION
+        producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+        version = VERSION_WITH_BUMPS if bumps else 0
+        try:
+            self._check_writes(context, request.transactional_id)
+            answer = await self._service.end(
+                Ending(request.transactional_id, producer, request.committed, version)
+            )
+        except KafkaError as error:
+            return EndTxnResponse(error_code=_code(context, error.code))
+        if not bumps:
+            return EndTxnResponse()
+        return EndTxnResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+
+    # looking
+
+    async def describe(
+        self, context: RequestContext, request: description.DescribeTransactionsRequest
+    ) -> description.DescribeTransactionsResponse:
+        return description.DescribeTransactionsResponse(
+            transaction_states=[await self._describe(context, name) for name in request.transactional_ids]
+        )
+
+    async def _describe(self, context: RequestContext, name: str) -> description.TransactionState:
+        try:
+            if not self._may(context, AclOperation.DESCRIBE, name):
+                raise KafkaError(ErrorCode.transactional_id_authorization_failed)
+            found = await self._service.describe(name)
+        except KafkaError as error:
+            return description.TransactionState(transactional_id=name, error_code=error.code)
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(found.partitions):
+            if self._authorizer.allows(context, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic):
+                topics.setdefault(topic, []).append(partition)
+        return description.TransactionState(
+            transactional_id=name,
+            transaction_state=found.state.value,
+            transaction_timeout_ms=found.timeout_ms,
+            transaction_start_time_ms=found.start_ms,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            topics=[description.TopicData(topic=topic, partitions=each) for topic, each in topics.items()],
+        )
+
+    async def list_transactions(
+        self, context: RequestContext, request: listing.ListTransactionsRequest
+    ) -> listing.ListTransactionsResponse:
+        states = {STATE_BY_NAME[name] for name in request.state_filters if name in STATE_BY_NAME}
+        unknown = [name for name in request.state_filters if name not in STATE_BY_NAME]
+        if request.state_filters and not states:
+            return listing.ListTransactionsResponse(unknown_state_filters=unknown)
+        try:
+            matches = matcher(request.transactional_id_pattern)
+            found = await self._service.list_transactions(
+                TransactionFilter(states, frozenset(request.producer_id_filters), request.duration_filter)
+            )
+        except KafkaError as error:
+            return listing.ListTransactionsResponse(error_code=error.code)
+        return listing.ListTransactionsResponse(
+            unknown_state_filters=unknown,
+            transaction_states=[
+                listing.TransactionState(
+                    transactional_id=name,
+                    producer_id=each.producer_id,
+                    transaction_state=each.state.value,
+                )
+                for name, each in found
+                if matches(name) and self._may(context, AclOperation.DESCRIBE, name)
+            ],
+        )
+
+    # rights
+
+    def _may(self, context: RequestContext, operation: AclOperation, name: str) -> bool:
+        return self._authorizer.allows(context, operation, AclResourceType.TRANSACTIONAL_ID, name)
+
+    def _check_writes(self, context: RequestContext, name: str) -> None:
+        if not self._may(context, AclOperation.WRITE, name):
+            raise KafkaError(ErrorCode.transactional_id_authorization_failed)
+
+    def _check_group(self, context: RequestContext, group_id: str) -> None:
+        if not self._authorizer.allows(context, AclOperation.READ, AclResourceType.GROUP, group_id):
+            raise KafkaError(ErrorCode.group_authorization_failed)
+
+
+def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
+    """The identity that a producer has. Raises INVALID_REQUEST for half of one."""
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+        raise KafkaError(ErrorCode.invalid_request)
+    if request.producer_id == NO_PRODUCER_ID:
+        return None
+    return ProducerIdentity(request.producer_id, request.producer_epoch)
+
+
+def _code(context: RequestContext, error: ErrorCode) -> ErrorCode:
+    """The error in a code that the version of the request knows."""
+    known_from = FENCED_VERSIONS.get(ApiKey(context.api_key), 0)
+    if error is ErrorCode.producer_fenced and context.api_version < known_from:
+        return ErrorCode.invalid_producer_epoch
+    return error
+
+
+def _places(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TxnPartition]:
+    return [TxnPartition(topic.name, partition) for topic in topics for partition in topic.partitions]
+
+
+def _rows(topics: Iterable[AddPartitionsToTxnTopic], results: Results) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=each,
+                    partition_error_code=results.get(
+                        TxnPartition(topic.name, each), ErrorCode.operation_not_attempted
+                    ),
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

@@ -1,0 +1,98 @@
+"""Asks the coordinator whether a partition belongs to a producer's transaction, or has it join (KIP-890).
+
+Producers of version 2 do not say beforehand which partitions they write to: the broker that gets the first
+batch has the partition join. For older ones the broker checks that the producer has done so.
+"""
+
+import asyncio
+
+from moldau.cluster.internal_topics import TRANSACTION_STATE_TOPIC
+from moldau.coordinators.transactions.service import TransactionService
+from moldau.coordinators.transactions.transaction import VERSION_WITH_BUMPS
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.handlers.records.transactional import Participation
+from moldau.server.metadata.cluster_view import ClusterView
+from moldau.server.subsystems.transactions.peers import BrokerPeers
+
+
+class CoordinatorGate:
+    """The gate of a broker, which knows the coordinators from the metadata."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        service: TransactionService,
+        peers: BrokerPeers,
+        retry_ms: int,
+        retry_max_ms: int,
+    ) -> None:
+        """A partition that is to join is tried again every ``retry_ms``, for ``retry_max_ms``.
+
+        So long the markers of the transaction before may take.
+        """
+        self._view = view
+        self._service = service
+        self._peers = peers
+        self._retry_s = retry_ms / 1000
+        self._retry_max_s = retry_max_ms / 1000
+
+    async def admit(self, wanted: Participation) -> None:
+        """Return when the partition belongs to the transaction. Raises ``KafkaError`` otherwise."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._retry_max_s
+        while True:
+            try:
+                await self._ask(wanted)
+                return
+            except KafkaError as error:
+                is_busy = wanted.joins and error.code is ErrorCode.concurrent_transactions
+                if not is_busy or loop.time() + self._retry_s > give_up_at:
+                    raise
+            await asyncio.sleep(self._retry_s)
+
+    async def _ask(self, wanted: Participation) -> None:
+        name, producer, partition, joins = wanted
+        leader = self._view.leader_of(TRANSACTION_STATE_TOPIC, self._service.partition_of(name))
+        if leader is None or leader < 0:
+            raise KafkaError(ErrorCode.coordinator_not_available)
+        if leader != self._view.local_id:
+            await self._ask_peer(leader, wanted)
+        elif joins:
+            await self._service.add_partitions(name, producer, [partition], VERSION_WITH_BUMPS)
+        else:
+            verified = await self._service.verify(name, producer, [partition])
+            _check(verified[partition])
+
+    async def _ask_peer(self, leader: int, wanted: Participation) -> None:
+        name, producer, partition, joins = wanted
+        request = AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=name,
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    verify_only=not joins,
+                    topics=[AddPartitionsToTxnTopic(name=partition.topic, partitions=[partition.partition])],
+                )
+            ]
+        )
+        response: AddPartitionsToTxnResponse = await self._peers.send(
+            leader, ApiKey.ADD_PARTITIONS_TO_TXN, request
+        )
+        _check(response.error_code)
+        for result in response.results_by_transaction:
+            for topic in result.topic_results:
+                for each in topic.results_by_partition:
+                    _check(each.partition_error_code)
+
+
+def _check(error: ErrorCode) -> None:
+    if error is not ErrorCode.none:
+        raise KafkaError(error)

@@ -1,0 +1,164 @@
+"""The markers that end transactions: written to the partitions of this broker, sent to the other brokers.
+
+A partition of ``__consumer_offsets`` is written by its group coordinator, which applies the marker to the
+offsets that wait for it; every other partition is written directly. A marker counts once it is committed.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
+from moldau.coordinators.effects import BatchKind
+from moldau.coordinators.groups.service import GroupService
+from moldau.coordinators.transactions.completion import TransactionMarker
+from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from moldau.protocol.schema import ZERO_UUID
+from moldau.records.batch import parse_header
+from moldau.records.control import EndTransactionMarker, build_end_transaction_marker
+from moldau.replication.classic import ClassicPartition
+from moldau.runtime import Clock, UnexpectedErrors
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.metadata.cluster_view import ClusterView
+from moldau.server.subsystems.transactions.peers import BrokerPeers
+from moldau.server.topics.registry import PartitionRegistry
+from moldau.storage.log.append_info import AppendOrigin
+
+COMMIT_TIMEOUT_MS: Final = 5_000
+"""So long a marker waits for the high watermark; after it, the coordinator sends the marker again."""
+
+_DONE: Final = frozenset(
+    {
+        ErrorCode.none,
+        # The partition has seen a later epoch of the producer: this transaction has ended there.
+        ErrorCode.invalid_producer_epoch,
+    }
+)
+
+
+class LocalMarkers:
+    """Writes markers to the partitions that this broker leads."""
+
+    def __init__(self, partitions: PartitionRegistry, groups: GroupService, clock: Clock) -> None:
+        self._partitions = partitions
+        self._groups = groups
+        self._clock = clock
+
+    async def write(self, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
+        """Write one marker; return when it is committed, or with the error that a coordinator understands."""
+        end = EndTransactionMarker(marker.committed, marker.coordinator_epoch)
+        try:
+            if partition.topic == CONSUMER_OFFSETS_TOPIC:
+                producer = BatchKind(marker.producer_id, marker.producer_epoch, transactional=True)
+                await self._groups.runtime.end_transaction(partition.partition, producer, end)
+            else:
+                await self._append(marker, partition)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.none
+
+    async def _append(self, marker: TransactionMarker, place: TxnPartition) -> None:
+        partition = self._partitions.find(place.topic, ZERO_UUID, place.partition)
+        if not isinstance(partition, ClassicPartition):
+            raise KafkaError(
+                ErrorCode.unsupported_version, f"{place.topic} takes no transactions: it is diskless"
+            )
+        batch = build_end_transaction_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            committed=marker.committed,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp=self._clock.now_ms(),
+        )
+        info = partition.append_own(batch, [parse_header(batch)], AppendOrigin.COORDINATOR)
+        outcome = await partition.committed(info.last_offset, COMMIT_TIMEOUT_MS)
+        if outcome.error is not ErrorCode.none:
+            raise KafkaError(outcome.error, outcome.message)
+
+
+class ClusterMarkers:
+    """The ``MarkerWriter`` of the coordinators: each partition gets its marker from its leader."""
+
+    def __init__(
+        self, view: ClusterView, peers: BrokerPeers, local: LocalMarkers, unexpected: UnexpectedErrors
+    ) -> None:
+        self._view = view
+        self._peers = peers
+        self._local = local
+        self._unexpected = unexpected
+
+    async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
+        """Write a marker; return the partitions that are to be tried again."""
+        left: set[TxnPartition] = set()
+        by_leader: dict[int, list[TxnPartition]] = {}
+        for partition in sorted(partitions):
+            leader = self._view.leader_of(*partition)
+            # The coordinator had seen the topic before it let it join, and what a later coordinator has seen
+            # of the metadata reaches further: a topic that is not there was deleted.
+            if leader is None:
+                continue
+            if leader < 0:
+                left.add(partition)
+            else:
+                by_leader.setdefault(leader, []).append(partition)
+        answers = await asyncio.gather(
+            *(self._write_to(leader, marker, each) for leader, each in by_leader.items())
+        )
+        return left.union(*answers)
+
+    async def _write_to(
+        self, leader: int, marker: TransactionMarker, partitions: list[TxnPartition]
+    ) -> set[TxnPartition]:
+        errors: dict[TxnPartition, ErrorCode] = {}
+        with self._unexpected.contained(f"writing markers to broker {leader}"):
+            if leader == self._view.local_id:
+                codes = await asyncio.gather(*(self._local.write(marker, each) for each in partitions))
+                errors = dict(zip(partitions, codes, strict=True))
+            else:
+                errors = await self._send(leader, marker, partitions)
+        return {each for each in partitions if errors.get(each) not in _DONE}
+
+    async def _send(
+        self, leader: int, marker: TransactionMarker, partitions: list[TxnPartition]
+    ) -> dict[TxnPartition, ErrorCode]:
+        try:
+            response: WriteTxnMarkersResponse = await self._peers.send(
+                leader, ApiKey.WRITE_TXN_MARKERS, _request(marker, partitions)
+            )
+        except KafkaError:
+            return {}
+        return {
+            TxnPartition(topic.name, each.partition_index): each.error_code
+            for result in response.markers
+            if result.producer_id == marker.producer_id
+            for topic in result.topics
+            for each in topic.partitions
+        }
+
+
+def _request(marker: TransactionMarker, partitions: list[TxnPartition]) -> WriteTxnMarkersRequest:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                transaction_result=marker.committed,
+                topics=[
+                    WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                    for topic, indexes in topics.items()
+                ],
+                coordinator_epoch=marker.coordinator_epoch,
+                transaction_version=marker.transaction_version,
+            )
+        ]
+    )

@@ -59,12 +59,13 @@ def test_only_the_metadata_folder_gets_the_bootstrap_snapshot(tmp_path: pathlib.
     content = (tmp_path / "a" / "__cluster_metadata-0" / BOOTSTRAP_FILE_NAME).read_bytes()
     batches = list(iter_headers(content))
     assert [header.is_control for _, header in batches] == [True, False, True]
-    assert [header.base_offset for _, header in batches] == [0, 1, 3]
+    assert [header.base_offset for _, header in batches] == [0, 1, 4]
     position, header = batches[1]
     records = iter_records(content[position : position + header.size_bytes])
     assert [RECORDS.decode(record.value or b"") for record in records] == [
         FeatureLevelRecord(name="metadata.version", feature_level=29),
         FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1),
+        FeatureLevelRecord(name="transaction.version", feature_level=2),
     ]
     for position, header in batches:
         check_batch(memoryview(content)[position : position + header.size_bytes])

@@ -60,16 +60,16 @@ def test_a_key_waits_or_is_ignored_but_not_both() -> None:
 
 def test_the_page_marks_what_waits() -> None:
     page = configuration_page()
-    assert "| `transaction.max.timeout.ms` ‡ |" in page
+    assert "| `transaction.two.phase.commit.enable` ‡ |" in page
     assert "| `num.partitions` |" in page
 
 
 def test_a_node_names_what_it_was_given_in_vain(tmp_path: Path) -> None:
     config = development_config(
-        str(tmp_path), 0, {"transaction.max.timeout.ms": "1000", "num.partitions": "3"}
+        str(tmp_path), 0, {"transaction.two.phase.commit.enable": "true", "num.partitions": "3"}
     )
     assert without_effect(config) == {
-        "transaction.max.timeout.ms": "has no effect yet, it waits for transactions"
+        "transaction.two.phase.commit.enable": "has no effect yet, it waits for two-phase commit (KIP-939)"
     }
     reporters = {"metric.reporters": "org.example.Reporter"}
     (reason,) = without_effect(development_config(str(tmp_path), 0, reporters)).values()

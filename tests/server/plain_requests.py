@@ -102,14 +102,21 @@ class Requests:
     # -- producing ----------------------------------------------------------------------------
 
     async def produce_all(
-        self, batches: dict[tuple[str, int], bytes], *, acks: int = -1, timeout_ms: int = 60_000
+        self,
+        batches: dict[tuple[str, int], bytes],
+        *,
+        acks: int = -1,
+        timeout_ms: int = 60_000,
+        transactional_id: str | None = None,
     ) -> dict[tuple[str, int], Any]:
         """One request for several partitions; the answer for each."""
         topics: dict[str, list[producing.PartitionProduceData]] = {}
         for (topic, index), batch in batches.items():
             topics.setdefault(topic, []).append(producing.PartitionProduceData(index=index, records=batch))
         rows = [producing.TopicProduceData(name=name, partition_data=data) for name, data in topics.items()]
-        request = producing.ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=rows)
+        request = producing.ProduceRequest(
+            transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=rows
+        )
         answer = await self.ask(request, NAMED_PRODUCE_VERSION)
         return {
             (topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses

@@ -6,7 +6,7 @@ from transaction_model import TransactionModel
 
 from moldau.coordinators.transactions.codec import TransactionCodec, TransactionRecord
 from moldau.coordinators.transactions.settings import TransactionSettings
-from moldau.coordinators.transactions.states import STATE_BY_NUMBER, TransactionState
+from moldau.coordinators.transactions.states import STATE_BY_NUMBER, TransactionPhase
 from moldau.coordinators.transactions.transaction import EPOCH_MAX, Transaction, TxnPartition
 from moldau.runtime import KafkaError
 
@@ -73,11 +73,11 @@ def _identity(known: list[tuple[int, int]], age: int) -> tuple[int, int]:
 
 def _check_move(was: Transaction, now: Transaction) -> None:
     assert now.identity >= was.identity
-    if was.state is TransactionState.PREPARE_COMMIT:
-        assert now.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-    if was.state is TransactionState.PREPARE_ABORT:
-        assert now.state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
-    if now.state.is_prepared and was.state is TransactionState.ONGOING:
+    if was.state is TransactionPhase.PREPARE_COMMIT:
+        assert now.state in (TransactionPhase.PREPARE_COMMIT, TransactionPhase.COMPLETE_COMMIT)
+    if was.state is TransactionPhase.PREPARE_ABORT:
+        assert now.state in (TransactionPhase.PREPARE_ABORT, TransactionPhase.COMPLETE_ABORT)
+    if now.state.is_prepared and was.state is TransactionPhase.ONGOING:
         assert now.partitions == was.partitions, "every partition of the transaction gets a marker"
 
 

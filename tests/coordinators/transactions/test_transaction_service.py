@@ -9,7 +9,7 @@ from moldau.coordinators.transactions.endings import Ending
 from moldau.coordinators.transactions.service import TransactionPorts, TransactionService
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.shard import Initialization
-from moldau.coordinators.transactions.states import TransactionState
+from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
 from moldau.runtime import SystemClock, UnexpectedErrors
 
@@ -41,7 +41,7 @@ def _service(writer: RecordingWriter) -> TransactionService:
     return TransactionService(SystemClock(), TransactionSettings(), ports, UnexpectedErrors())
 
 
-async def _until_done(service: TransactionService, name: str) -> TransactionState:
+async def _until_done(service: TransactionService, name: str) -> TransactionPhase:
     for _ in range(1000):
         found = await service.describe(name)
         if not found.state.is_prepared:
@@ -60,7 +60,7 @@ async def _every_partition_gets_its_marker_before_the_end_is_written() -> None:
     await service.add_partitions("orders", producer, [T0, T1], 0)
     assert not writer.written
     await service.end(Ending("orders", producer, True, 0))
-    assert await _until_done(service, "orders") is TransactionState.COMPLETE_COMMIT
+    assert await _until_done(service, "orders") is TransactionPhase.COMPLETE_COMMIT
     marker = TransactionMarker(100, 0, True, 5, 0)
     assert writer.written == [(marker, T0), (marker, T1)]
     await service.close()
@@ -104,7 +104,7 @@ async def _a_new_coordinator_finishes_what_it_finds_prepared() -> None:
     second = _service(writer)
     second.runtime.load(0, 6, log)
     await second.runtime.until_loaded(0)
-    assert await _until_done(second, "orders") is TransactionState.COMPLETE_COMMIT
+    assert await _until_done(second, "orders") is TransactionPhase.COMPLETE_COMMIT
     marker = TransactionMarker(100, 1, True, 6, 2)
     assert writer.written == [(marker, T0), (marker, T1)]
     await second.close()

@@ -38,7 +38,11 @@ public class JavaClients {
         checks.put("features", JavaClients::features);
         checks.put("log-dirs", JavaClients::logDirs);
         checks.put("producers", JavaClients::producers);
-        checks.put("transactions-refused", JavaClients::transactionsRefused);
+        checks.put("transactions", JavaClients::transactions);
+        checks.put("transactional-offsets", JavaClients::transactionalOffsets);
+        checks.put("transaction-fencing", JavaClients::transactionFencing);
+        checks.put("transactions-described", JavaClients::transactionsDescribed);
+        checks.put("transactions-on-diskless", JavaClients::transactionsOnDiskless);
         checks.put("acls-unknown", JavaClients::aclsUnknown);
         checks.put("config-resources", JavaClients::configResources);
         checks.put("quorum", JavaClients::quorum);
@@ -276,14 +280,126 @@ public class JavaClients {
         same(4, states.get(0).lastSequence());
     }
 
-    static void transactionsRefused(String topic) throws Exception {
+    static final Map<String, String> CLASSIC = Map.of("diskless.enable", "false");
+
+    static List<String> committed(String topic, int count) {
+        try (KafkaConsumer<String, String> consumer = consumer(Map.of("isolation.level", "read_committed"))) {
+            TopicPartition partition = new TopicPartition(topic, 0);
+            consumer.assign(List.of(partition));
+            consumer.seekToBeginning(List.of(partition));
+            List<String> values = new ArrayList<>();
+            take(consumer, count).forEach(record -> values.add(record.value()));
+            consumer.poll(Duration.ofMillis(50)).forEach(record -> values.add(record.value()));
+            return values;
+        }
+    }
+
+    static void transactions(String topic) throws Exception {
+        create(topic, 1, CLASSIC);
+        List<String> expected = new ArrayList<>();
         try (KafkaProducer<String, String> producer = producer(Map.of("transactional.id", topic))) {
             producer.initTransactions();
-            throw new AssertionError("accepted");
-        } catch (KafkaException refused) {
-            Throwable reason = refused;
-            while (reason.getCause() != null) reason = reason.getCause();
-            same(true, reason.getMessage().endsWith("transactions are not supported yet"));
+            for (int number = 0; number < 6; number++) {
+                producer.beginTransaction();
+                for (int part = 0; part < 3; part++) producer.send(new ProducerRecord<>(topic, "k", number + "/" + part));
+                producer.flush();
+                if (number % 2 == 0) {
+                    producer.commitTransaction();
+                    for (int part = 0; part < 3; part++) expected.add(number + "/" + part);
+                } else {
+                    producer.abortTransaction();
+                }
+            }
+        }
+        same(expected, committed(topic, expected.size()));
+        same(18, read(topic, 18).size());
+    }
+
+    static void transactionalOffsets(String topic) throws Exception {
+        String out = topic + "-out", group = topic + "-group";
+        create(topic, 1, CLASSIC);
+        create(out, 1, CLASSIC);
+        send(topic, 10);
+        Map<String, Object> options = Map.of("group.id", group, "isolation.level", "read_committed");
+        try (KafkaProducer<String, String> producer = producer(Map.of("transactional.id", topic));
+             KafkaConsumer<String, String> consumer = consumer(options)) {
+            producer.initTransactions();
+            consumer.subscribe(List.of(topic));
+            List<ConsumerRecord<String, String>> taken = take(consumer, 10);
+            TopicPartition partition = new TopicPartition(topic, 0);
+            for (boolean commits : List.of(false, true)) {
+                producer.beginTransaction();
+                for (ConsumerRecord<String, String> record : taken)
+                    producer.send(new ProducerRecord<>(out, "k", record.value() + (commits ? "" : " aborted")));
+                producer.sendOffsetsToTransaction(Map.of(partition, new OffsetAndMetadata(10)), consumer.groupMetadata());
+                if (commits) producer.commitTransaction();
+                else producer.abortTransaction();
+                OffsetAndMetadata found = consumer.committed(Set.of(partition)).get(partition);
+                same(commits ? 10L : null, found == null ? null : found.offset());
+            }
+        }
+        same(10, committed(out, 10).size());
+    }
+
+    static void transactionFencing(String topic) throws Exception {
+        create(topic, 1, CLASSIC);
+        try (KafkaProducer<String, String> zombie = producer(Map.of("transactional.id", topic));
+             KafkaProducer<String, String> next = producer(Map.of("transactional.id", topic))) {
+            zombie.initTransactions();
+            zombie.beginTransaction();
+            zombie.send(new ProducerRecord<>(topic, "k", "zombie")).get();
+            next.initTransactions();
+            next.beginTransaction();
+            next.send(new ProducerRecord<>(topic, "k", "next")).get();
+            try {
+                zombie.commitTransaction();
+                throw new AssertionError("committed");
+            } catch (ProducerFencedException | InvalidProducerEpochException fenced) {
+                next.commitTransaction();
+            }
+        }
+        same(List.of("next"), committed(topic, 1));
+    }
+
+    static void transactionsDescribed(String topic) throws Exception {
+        create(topic, 1, CLASSIC);
+        try (KafkaProducer<String, String> producer = producer(Map.of("transactional.id", topic))) {
+            producer.initTransactions();
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(topic, "k", "v")).get();
+            TransactionDescription described = admin.describeTransactions(Set.of(topic)).description(topic).get();
+            same(TransactionState.ONGOING, described.state());
+            TopicPartition partition = new TopicPartition(topic, 0);
+            same(Set.of(partition), described.topicPartitions());
+            ListTransactionsOptions wanted = new ListTransactionsOptions()
+                .filterStates(Set.of(TransactionState.ONGOING)).filterOnTransactionalIdPattern(topic + ".*");
+            List<TransactionListing> listed = new ArrayList<>(admin.listTransactions(wanted).all().get());
+            same(List.of(topic), listed.stream().map(TransactionListing::transactionalId).toList());
+            ProducerState state = admin.describeProducers(Set.of(partition)).partitionResult(partition).get().activeProducers().get(0);
+            same(OptionalLong.of(0), state.currentTransactionStartOffset());
+            admin.abortTransaction(new AbortTransactionSpec(
+                partition, state.producerId(), (short) state.producerEpoch(), state.coordinatorEpoch().orElse(0))).all().get();
+            producer.abortTransaction();
+        }
+        same(TransactionState.COMPLETE_ABORT, admin.describeTransactions(Set.of(topic)).description(topic).get().state());
+    }
+
+    static void transactionsOnDiskless(String topic) throws Exception {
+        try {
+            create(topic, 1, Map.of("diskless.enable", "true"));
+        } catch (ExecutionException without) {
+            same(InvalidConfigurationException.class, without.getCause().getClass()); // a node without diskless topics
+            return;
+        }
+        try (KafkaProducer<String, String> producer = producer(Map.of("transactional.id", topic))) {
+            producer.initTransactions();
+            producer.beginTransaction();
+            try {
+                producer.send(new ProducerRecord<>(topic, "k", "v")).get();
+                throw new AssertionError("accepted");
+            } catch (ExecutionException refused) {
+                same(true, refused.getCause().getMessage().contains("transactions on diskless topics"));
+            }
         }
     }
 

@@ -1,23 +1,20 @@
-// kafkajs: begin a transaction. Prints one JSON object with what the user is told, and how often it was tried.
+// kafkajs: abort a transaction, commit the next one. Prints one JSON object.
 const { Kafka, logLevel } = require('kafkajs')
 
-const [bootstrap] = process.argv.slice(2)
+const [bootstrap, topic] = process.argv.slice(2)
 
 async function main () {
-  let requests = 0
   const kafka = new Kafka({ clientId: 'kafkajs', brokers: [bootstrap], logLevel: logLevel.NOTHING })
-  const producer = kafka.producer({ transactionalId: 'kafkajs', idempotent: true, maxInFlightRequests: 1 })
-  producer.on(producer.events.REQUEST, ({ payload }) => {
-    if (payload.apiName === 'InitProducerId') requests += 1
-  })
-  try {
-    await producer.connect()
-    await producer.transaction()
-    console.log(JSON.stringify({ accepted: true }))
-  } catch (error) {
-    console.log(JSON.stringify({ type: error.type, retriable: error.retriable, requests }))
+  const producer = kafka.producer({ transactionalId: topic, idempotent: true, maxInFlightRequests: 1 })
+  await producer.connect()
+  for (const value of ['aborted', 'committed']) {
+    const transaction = await producer.transaction()
+    await transaction.send({ topic, messages: [{ value }] })
+    if (value === 'aborted') await transaction.abort()
+    else await transaction.commit()
   }
   await producer.disconnect()
+  console.log(JSON.stringify({ done: true }))
 }
 
 main()

@@ -19,8 +19,10 @@ from moldau.protocol.messages.produce import PartitionProduceData, ProduceReques
 from moldau.records.errors import RecordError
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.partition import AppendOutcome, PartitionKey
+from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.records.produce import ADMIN_CLIENT_ID, ProduceHandlers
+from moldau.server.handlers.records.transactional_appends import TransactionalAppends
 from moldau.server.requests.dispatch import DirectHandlers, Dispatcher
 from moldau.server.requests.throttles import Throttles
 from moldau.server.topics.registry import PartitionRegistry
@@ -34,6 +36,13 @@ OUTCOMES = [
     AppendOutcome(ErrorCode.invalid_record, message="bad", record_errors=[RecordError(3, "no key")]),
     AppendOutcome(ErrorCode.not_leader_or_follower),
 ]
+
+
+async def _admit(wanted):
+    raise AssertionError("these partitions are no classic ones")
+
+
+NO_TRANSACTIONS = TransactionalAppends(_admit, UnexpectedErrors())
 
 
 class OnePartition:
@@ -77,7 +86,7 @@ def house(outcome, later, forbidden, *, direct, throttles=None):
     for partition in partitions:
         registry.add(partition)
     authorizer = Allowing(forbidden)
-    handlers = ProduceHandlers(registry, authorizer, AppendTurn(), throttles or Throttles())
+    handlers = ProduceHandlers(registry, authorizer, AppendTurn(), throttles or Throttles(), NO_TRANSACTIONS)
     table = {ApiKey.PRODUCE: handlers.direct} if direct else {}
     dispatch = Dispatcher(handlers.table(), Scope.BROKER, direct=DirectHandlers(table), throttles=throttles)
     return dispatch, partitions, authorizer

@@ -32,7 +32,8 @@ INVALID, CORRUPT = ErrorCode.invalid_record, ErrorCode.corrupt_message
 TOO_LARGE = ErrorCode.message_too_large
 STALE = ErrorCode.invalid_producer_epoch
 BAD_TIME = ErrorCode.invalid_timestamp
-UNSUPPORTED = ErrorCode.unsupported_version
+NO_TRANSACTION = ErrorCode.transactional_id_authorization_failed
+"""The request names no transactional id."""
 
 Field = tuple[str, int]
 Change = dict[Field, int]
@@ -57,14 +58,14 @@ TABLE: list[tuple[str, Change, ErrorCode]] = [
     *((f"magic {n}", {MAGIC: n}, CORRUPT) for n in (-128, -1, 3, 127)),
     *((f"codec {n}", {ATTRIBUTES: n}, INVALID) for n in (5, 6, 7)),
     ("LogAppendTime", {ATTRIBUTES: 1 << 3}, BAD_TIME),
-    ("transactional", {ATTRIBUTES: 1 << 4}, UNSUPPORTED),
-    ("transactional with a producer", {ATTRIBUTES: 1 << 4, **producer(5, 0, 0)}, UNSUPPORTED),
+    ("transactional", {ATTRIBUTES: 1 << 4}, NO_TRANSACTION),
+    ("transactional with a producer", {ATTRIBUTES: 1 << 4, **producer(5, 0, 0)}, NO_TRANSACTION),
     ("control", {ATTRIBUTES: 1 << 5}, INVALID),
-    ("control and transactional", {ATTRIBUTES: 3 << 4, **producer(5, 0, 0)}, INVALID),
+    ("control and transactional", {ATTRIBUTES: 3 << 4, **producer(5, 0, 0)}, NO_TRANSACTION),
     *((f"attribute bit {bit}", {ATTRIBUTES: 1 << bit}, OK) for bit in range(6, 15)),
     ("attribute bit 15", {ATTRIBUTES: -(2**15)}, OK),
     ("all unused attribute bits", {ATTRIBUTES: ~0x7F}, OK),
-    ("all attribute bits", {ATTRIBUTES: -1}, INVALID),
+    ("all attribute bits", {ATTRIBUTES: -1}, NO_TRANSACTION),
     *((f"last offset delta {n}", {LAST_OFFSET_DELTA: n}, INVALID) for n in (-(2**31), -1, 1, 2**31 - 1)),
     *((f"count {n}", {RECORDS_COUNT: n}, INVALID) for n in (-(2**31), -1, 0, 2, 2**31 - 1)),
     ("count 0 without offsets", {RECORDS_COUNT: 0, LAST_OFFSET_DELTA: -1}, INVALID),

@@ -74,11 +74,8 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         *(key.name for key in (*security.TLS, *security.SASL)),
     ),
     "telemetry of clients": ("telemetry.max.bytes",),
-    "transactions": (
-        "transaction.partition.verification.enable",
-        "transaction.state.log.load.buffer.size",
-        "transaction.two.phase.commit.enable",
-    ),
+    "a bound on the bytes of a load": ("transaction.state.log.load.buffer.size",),
+    "two-phase commit (KIP-939)": ("transaction.two.phase.commit.enable",),
 }
 
 WAITS_FOR: Mapping[str, str] = MappingProxyType(

@@ -6,7 +6,7 @@ the epoch is one higher once the end is decided, which tells a repetition from t
 
 from typing import Final, NamedTuple
 
-from moldau.coordinators.transactions.states import TransactionState
+from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import (
     EPOCH_MAX,
     VERSION_WITH_BUMPS,
@@ -15,8 +15,8 @@ from moldau.coordinators.transactions.transaction import (
 )
 from moldau.runtime import ErrorCode, KafkaError
 
-_COMMITS: Final = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-_ABORTS: Final = (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
+_COMMITS: Final = (TransactionPhase.PREPARE_COMMIT, TransactionPhase.COMPLETE_COMMIT)
+_ABORTS: Final = (TransactionPhase.PREPARE_ABORT, TransactionPhase.COMPLETE_ABORT)
 
 
 class Ending(NamedTuple):
@@ -41,9 +41,9 @@ def check_end(found: Transaction, request: Ending) -> bool:
         raise KafkaError(ErrorCode.invalid_producer_id_mapping)
     if producer.producer_epoch != found.producer_epoch:
         raise KafkaError(ErrorCode.producer_fenced)
-    if found.state is TransactionState.ONGOING:
+    if found.state is TransactionPhase.ONGOING:
         return False
-    if found.state is TransactionState.EMPTY:
+    if found.state is TransactionPhase.EMPTY:
         raise KafkaError(ErrorCode.invalid_txn_state)
     return _repeats(found, request.committed)
 
@@ -60,12 +60,12 @@ def _check_bumping(found: Transaction, request: Ending) -> bool:
     is_current = producer == found.identity
     is_repeated = overflowed or producer.producer_epoch == found.producer_epoch - 1
     match found.state:
-        case TransactionState.ONGOING:
+        case TransactionPhase.ONGOING:
             _check_epoch(is_current)
             return False
-        case TransactionState.EMPTY:
+        case TransactionPhase.EMPTY:
             _check_epoch(is_current)
-        case TransactionState.PREPARE_COMMIT | TransactionState.PREPARE_ABORT:
+        case TransactionPhase.PREPARE_COMMIT | TransactionPhase.PREPARE_ABORT:
             _check_epoch(is_repeated)
             return _repeats(found, request.committed)
         case _:

@@ -16,7 +16,7 @@ from moldau.coordinators.effects import BatchKind, Effects, Reply, SetTimer, Tim
 from moldau.coordinators.transactions.codec import FLEXIBLE_VALUE_VERSION, TransactionRecord
 from moldau.coordinators.transactions.endings import Ending, check_end
 from moldau.coordinators.transactions.settings import TransactionSettings
-from moldau.coordinators.transactions.states import QUIET, TransactionState
+from moldau.coordinators.transactions.states import QUIET, TransactionPhase
 from moldau.coordinators.transactions.transaction import (
     EPOCH_MAX,
     NO_EPOCH,
@@ -72,7 +72,7 @@ class Unfinished(NamedTuple):
 class TransactionFilter(NamedTuple):
     """ListTransactions; an empty collection lets everything pass."""
 
-    states: Collection[TransactionState] = ()
+    states: Collection[TransactionPhase] = ()
     producer_ids: Collection[int] = ()
     longer_than_ms: int = -1
 
@@ -104,11 +104,11 @@ class TransactionShard:
         name, value = record.transactional_id, record.value
         self._ongoing.pop(name, None)
         self._prepared.pop(name, None)
-        if value is None or value.state is TransactionState.DEAD:
+        if value is None or value.state is TransactionPhase.DEAD:
             self.by_id.pop(name, None)
             return
         self.by_id[name] = value
-        if value.state is TransactionState.ONGOING:
+        if value.state is TransactionPhase.ONGOING:
             self._ongoing[name] = None
         elif value.state.is_prepared:
             self._prepared[name] = None
@@ -174,7 +174,7 @@ class TransactionShard:
             _check_expected(found, expected)
         if found.state.is_prepared:
             raise KafkaError(ErrorCode.concurrent_transactions)
-        if found.state is TransactionState.ONGOING:
+        if found.state is TransactionPhase.ONGOING:
             fenced = self._record(name, self._fenced(found, now_ms))
             return answer(token, ProducerAnswer(ErrorCode.concurrent_transactions), [fenced])
         is_first = expected is None or expected == found.identity or found.producer_epoch == NO_EPOCH
@@ -228,7 +228,7 @@ class TransactionShard:
         found = self._checked(transactional_id, producer)
         if found.state.is_prepared:
             raise KafkaError(ErrorCode.concurrent_transactions)
-        if found.state is TransactionState.ONGOING and found.partitions.issuperset(partitions):
+        if found.state is TransactionPhase.ONGOING and found.partitions.issuperset(partitions):
             return answer(token, None)
         value = found.with_partitions(partitions, now_ms, client_version)
         self._check_size(transactional_id, value)
@@ -348,7 +348,7 @@ def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
         and expected.producer_epoch == found.last_producer_epoch != NO_EPOCH
     )
     # A repetition cannot have begun a transaction since.
-    if not repeats or found.state is TransactionState.ONGOING:
+    if not repeats or found.state is TransactionPhase.ONGOING:
         raise KafkaError(ErrorCode.producer_fenced)
 
 

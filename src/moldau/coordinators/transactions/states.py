@@ -4,7 +4,7 @@ from enum import Enum
 from typing import Final
 
 
-class TransactionState(Enum):
+class TransactionPhase(Enum):
     """A state, by the name that clients see (DescribeTransactions, ListTransactions)."""
 
     EMPTY = "Empty"
@@ -32,30 +32,30 @@ class TransactionState(Enum):
         return self in PREPARED
 
 
-STATE_BY_NUMBER: Final = dict(enumerate(TransactionState))
+STATE_BY_NUMBER: Final = dict(enumerate(TransactionPhase))
 _NUMBERS: Final = {state: number for number, state in STATE_BY_NUMBER.items()}
-STATE_BY_NAME: Final = {state.value: state for state in TransactionState}
+STATE_BY_NAME: Final = {state.value: state for state in TransactionPhase}
 
-PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+PREPARED: Final = frozenset({TransactionPhase.PREPARE_COMMIT, TransactionPhase.PREPARE_ABORT})
 QUIET: Final = frozenset(
-    {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
+    {TransactionPhase.EMPTY, TransactionPhase.COMPLETE_COMMIT, TransactionPhase.COMPLETE_ABORT}
 )
 """States without a transaction: the producer may begin one, be initialized again, or expire."""
 
 MOVES: Final = {
-    TransactionState.EMPTY: frozenset(
-        {TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.PREPARE_ABORT}
+    TransactionPhase.EMPTY: frozenset(
+        {TransactionPhase.EMPTY, TransactionPhase.ONGOING, TransactionPhase.PREPARE_ABORT}
     ),
-    TransactionState.ONGOING: frozenset({TransactionState.ONGOING, *PREPARED}),
-    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.COMPLETE_COMMIT}),
-    TransactionState.PREPARE_ABORT: frozenset({TransactionState.COMPLETE_ABORT}),
-    TransactionState.COMPLETE_COMMIT: frozenset(
-        {TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.PREPARE_ABORT}
+    TransactionPhase.ONGOING: frozenset({TransactionPhase.ONGOING, *PREPARED}),
+    TransactionPhase.PREPARE_COMMIT: frozenset({TransactionPhase.COMPLETE_COMMIT}),
+    TransactionPhase.PREPARE_ABORT: frozenset({TransactionPhase.COMPLETE_ABORT}),
+    TransactionPhase.COMPLETE_COMMIT: frozenset(
+        {TransactionPhase.EMPTY, TransactionPhase.ONGOING, TransactionPhase.PREPARE_ABORT}
     ),
-    TransactionState.COMPLETE_ABORT: frozenset(
-        {TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.PREPARE_ABORT}
+    TransactionPhase.COMPLETE_ABORT: frozenset(
+        {TransactionPhase.EMPTY, TransactionPhase.ONGOING, TransactionPhase.PREPARE_ABORT}
     ),
-    TransactionState.DEAD: frozenset[TransactionState](),
-    TransactionState.PREPARE_EPOCH_FENCE: frozenset[TransactionState](),
+    TransactionPhase.DEAD: frozenset[TransactionPhase](),
+    TransactionPhase.PREPARE_EPOCH_FENCE: frozenset[TransactionPhase](),
 }
 """The states that may follow each state. An abort without a transaction is one of version 2 (KIP-890)."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from moldau.coordinators.transactions.states import MOVES, TransactionState
+from moldau.coordinators.transactions.states import MOVES, TransactionPhase
 
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
@@ -43,7 +43,7 @@ class Transaction:
     next_producer_id: int = NO_PRODUCER_ID
     """The id with which the producer goes on after the end, where its epochs are used up."""
     timeout_ms: int
-    state: TransactionState = TransactionState.EMPTY
+    state: TransactionPhase = TransactionPhase.EMPTY
     partitions: frozenset[TxnPartition] = frozenset()
     start_ms: int = NO_TIME
     updated_ms: int = NO_TIME
@@ -62,7 +62,7 @@ class Transaction:
     @property
     def commits(self) -> bool:
         """The outcome of a prepared transaction."""
-        return self.state is TransactionState.PREPARE_COMMIT
+        return self.state is TransactionPhase.PREPARE_COMMIT
 
     def initialized(
         self, timeout_ms: int, now_ms: int, identity: ProducerIdentity, last_epoch: int
@@ -70,7 +70,7 @@ class Transaction:
         """The producer begins anew, with this id and epoch."""
         rotated = identity.producer_id != self.producer_id
         return self._moved(
-            TransactionState.EMPTY,
+            TransactionPhase.EMPTY,
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
             last_producer_epoch=last_epoch,
@@ -86,9 +86,9 @@ class Transaction:
         self, partitions: Iterable[TxnPartition], now_ms: int, client_version: int
     ) -> "Transaction":
         """Partitions join the transaction; the first ones begin it."""
-        begins = self.state is not TransactionState.ONGOING
+        begins = self.state is not TransactionPhase.ONGOING
         return self._moved(
-            TransactionState.ONGOING,
+            TransactionPhase.ONGOING,
             partitions=self.partitions.union(partitions),
             start_ms=now_ms if begins else self.start_ms,
             updated_ms=now_ms,
@@ -106,11 +106,11 @@ class Transaction:
     ) -> "Transaction":
         """The outcome is decided. ``bumps``: markers carry the next epoch, which fences older batches."""
         return self._moved(
-            TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT,
+            TransactionPhase.PREPARE_COMMIT if commits else TransactionPhase.PREPARE_ABORT,
             producer_epoch=self.producer_epoch + 1 if bumps else self.producer_epoch,
             last_producer_epoch=self.producer_epoch if bumps else self.last_producer_epoch,
             next_producer_id=next_producer_id,
-            start_ms=self.start_ms if self.state is TransactionState.ONGOING else now_ms,
+            start_ms=self.start_ms if self.state is TransactionPhase.ONGOING else now_ms,
             updated_ms=now_ms,
             client_version=client_version,
         )
@@ -119,7 +119,7 @@ class Transaction:
         """Every partition has its marker. An id whose epochs are used up gives way to the next one."""
         rotates = self.next_producer_id != NO_PRODUCER_ID
         return self._moved(
-            TransactionState.COMPLETE_COMMIT if self.commits else TransactionState.COMPLETE_ABORT,
+            TransactionPhase.COMPLETE_COMMIT if self.commits else TransactionPhase.COMPLETE_ABORT,
             producer_id=self.next_producer_id if rotates else self.producer_id,
             producer_epoch=0 if rotates else self.producer_epoch,
             previous_producer_id=self.producer_id if rotates else self.previous_producer_id,
@@ -128,6 +128,6 @@ class Transaction:
             updated_ms=now_ms,
         )
 
-    def _moved(self, state: TransactionState, **changes: object) -> "Transaction":
+    def _moved(self, state: TransactionPhase, **changes: object) -> "Transaction":
         assert state in MOVES[self.state], f"{self.state.value} cannot become {state.value}"
         return replace(self, state=state, **changes)  # type: ignore[arg-type]

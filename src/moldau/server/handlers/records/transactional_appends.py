@@ -59,7 +59,10 @@ class TransactionalAppends:
         if not isinstance(partition, ClassicPartition) or not partition.is_leader:
             # It refuses by itself, and knows why.
             return partition.append(
-                records, required_acks=request.required_acks, timeout_ms=request.timeout_ms
+                records,
+                required_acks=request.required_acks,
+                timeout_ms=request.timeout_ms,
+                client=request.client,
             )
         header = parse_header(records)
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)

@@ -5,8 +5,10 @@ batch has the partition join. For older ones the broker checks that the producer
 """
 
 import asyncio
+from collections.abc import Callable
 
 from moldau.cluster.internal_topics import TRANSACTION_STATE_TOPIC
+from moldau.config.broker import BrokerConfig
 from moldau.coordinators.transactions.service import TransactionService
 from moldau.coordinators.transactions.transaction import VERSION_WITH_BUMPS
 from moldau.protocol.api import ApiKey
@@ -30,32 +32,31 @@ class CoordinatorGate:
         view: ClusterView,
         service: TransactionService,
         peers: BrokerPeers,
-        retry_ms: int,
-        retry_max_ms: int,
+        config: Callable[[], BrokerConfig],
     ) -> None:
-        """A partition that is to join is tried again every ``retry_ms``, for ``retry_max_ms``.
-
-        So long the markers of the transaction before may take.
-        """
+        """``config`` gives the configuration in effect."""
         self._view = view
         self._service = service
         self._peers = peers
-        self._retry_s = retry_ms / 1000
-        self._retry_max_s = retry_max_ms / 1000
+        self._config = config
 
     async def admit(self, wanted: Participation) -> None:
         """Return when the partition belongs to the transaction. Raises ``KafkaError`` otherwise."""
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._retry_max_s
+        config, loop = self._config(), asyncio.get_running_loop()
+        if not wanted.joins and not config.flag("transaction.partition.verification.enable"):
+            return
+        # The markers of the transaction before may still be on their way.
+        retry_s = config.integer("add.partitions.to.txn.retry.backoff.ms") / 1000
+        give_up_at = loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
         while True:
             try:
                 await self._ask(wanted)
                 return
             except KafkaError as error:
                 is_busy = wanted.joins and error.code is ErrorCode.concurrent_transactions
-                if not is_busy or loop.time() + self._retry_s > give_up_at:
+                if not is_busy or loop.time() + retry_s > give_up_at:
                     raise
-            await asyncio.sleep(self._retry_s)
+            await asyncio.sleep(retry_s)
 
     async def _ask(self, wanted: Participation) -> None:
         name, producer, partition, joins = wanted

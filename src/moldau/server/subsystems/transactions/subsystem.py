@@ -46,8 +46,7 @@ class TransactionsSubsystem(Subsystem):
             view,
             self.service,
             self._peers,
-            config.integer("add.partitions.to.txn.retry.backoff.ms"),
-            config.integer("add.partitions.to.txn.retry.backoff.max.ms"),
+            lambda: context.metadata.configs.broker,
         )
         self.appends = TransactionalAppends(self._gate.admit, machine.unexpected)
         """Takes transactional batches of clients."""

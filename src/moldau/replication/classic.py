@@ -18,7 +18,7 @@ from moldau.replication.appending.deletion import RecordDeletion
 from moldau.replication.appending.flushes import FlushQueue
 from moldau.replication.appending.group_commit import GroupCommit
 from moldau.replication.appending.opening import OpeningQueue
-from moldau.replication.appending.transactions import TransactionChecks, TransactionGuard
+from moldau.replication.appending.transactions import AppendTerms, TransactionChecks, TransactionGuard
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.replica import Replica
@@ -260,7 +260,7 @@ class ClassicPartition:
         guard: TransactionGuard | None = None,
     ) -> AppendAnswer:
         """As of ``Partition``; the first batch of a transaction needs a ``guard``."""
-        acks = (required_acks, timeout_ms, guard)
+        terms = AppendTerms(required_acks, timeout_ms, guard)
         try:
             if not self._clients_append:
                 raise KafkaError(
@@ -271,12 +271,12 @@ class ClassicPartition:
             headers = validate_produce(records, max_batch_bytes=log.segments.config.max_message_bytes)
             opening = self._opening
             if (opening is not None and opening.is_busy(client)) or log.takes_long(headers[0]):
-                return self._append_opened(records, headers, client, *acks)
+                return self._append_opened(records, headers, client, terms)
             try:
                 admitted = log.admit(records, headers, QUICK_BYTES)
             except OpenedSizeError:
-                return self._append_opened(records, headers, client, *acks)
-            return self._append_admitted(leader, admitted, len(records), *acks)
+                return self._append_opened(records, headers, client, terms)
+            return self._append_admitted(leader, admitted, len(records), terms)
         except KafkaError as error:
             return self._refuse(len(records), error)
 
@@ -296,13 +296,7 @@ class ClassicPartition:
         return AppendOutcome(error.code, message=error.message, record_errors=bad)
 
     def _append_opened(
-        self,
-        records: memoryview,
-        headers: list[BatchHeader],
-        client: FairClient | None,
-        required_acks: int,
-        timeout_ms: int,
-        guard: TransactionGuard | None,
+        self, records: memoryview, headers: list[BatchHeader], client: FairClient | None, terms: AppendTerms
     ) -> "asyncio.Future[AppendOutcome]":
         """A worker opens the batch; later appends of the same client wait for it."""
         if self._opening is None:
@@ -310,26 +304,21 @@ class ClassicPartition:
         batch, config, now_ms = bytes(records), self.log.config, self._machine.clock.now_ms()
 
         def append(admitted: Admitted) -> AppendAnswer:
-            leader = self._check_leads(required_acks)
-            return self._append_admitted(leader, admitted, len(batch), required_acks, timeout_ms, guard)
+            leader = self._check_leads(terms.required_acks)
+            return self._append_admitted(leader, admitted, len(batch), terms)
 
         return self._opening.put(
             client,
             admission(config, batch, headers, now_ms),
             append,
             partial(self._refuse, len(batch)),
-            is_lasting=required_acks == 0,
+            is_lasting=terms.required_acks == 0,
         )
 
     def _append_admitted(
-        self,
-        leader: LeaderReplica,
-        admitted: Admitted,
-        size_bytes: int,
-        required_acks: int,
-        timeout_ms: int,
-        guard: TransactionGuard | None = None,
+        self, leader: LeaderReplica, admitted: Admitted, size_bytes: int, terms: AppendTerms
     ) -> AppendAnswer:
+        required_acks, timeout_ms, guard = terms
         log = self.log
         batch, headers, append_time_ms = admitted
         if headers[0][5] & TRANSACTIONAL_BIT:

@@ -19,6 +19,14 @@ class TransactionGuard:
     __slots__ = ()
 
 
+class AppendTerms(NamedTuple):
+    """What a client's append asks for. The first batch of a transaction needs a guard."""
+
+    required_acks: int
+    timeout_ms: int
+    guard: TransactionGuard | None = None
+
+
 class _Issued(NamedTuple):
     producer_epoch: int
     guard: TransactionGuard

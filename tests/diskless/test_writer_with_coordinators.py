@@ -17,6 +17,7 @@ from moldau.coordinators.diskless.calls import (
     TimestampToList,
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.diskless.state.files import CoordinatorTimes
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
@@ -166,3 +167,38 @@ def test_an_unknown_partition_does_not_fail_the_others(tmp_path: Path) -> None:
             assert [one.low_watermark for one in deleted] == [0, -1, 0]
 
     asyncio.run(asyncio.wait_for(main(), 200))
+
+
+class SetClock:
+    """A clock that somebody has set wrong."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms() + self.ahead_ms
+
+
+def test_a_file_that_its_coordinator_has_forgotten_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
+    """As after a clock that was wrong for a moment, or a link that was down for longer than files live."""
+
+    async def main() -> None:
+        clock = SetClock()
+        machine = Machine(clock, SeededEntropy(3), LocalDisk(), InlineWorkers())
+        async with coordinators(tmp_path, _machine()) as routed:
+            writer = DisklessWriter(
+                FileStorage(machine, f"{tmp_path}/objects"), routed, machine, Meters(), broker_id=1
+            )
+            clock.ahead_ms = -2 * CoordinatorTimes().repeat_age_ms
+            forgotten = writer.append(key(1, 0), *batch(b"x"), timeout_ms=60_000)
+            await asyncio.sleep(0.2)
+            clock.ahead_ms = 0
+            answer = writer.append(key(1, 0), *batch(b"y"), timeout_ms=60_000)
+            assert not isinstance(forgotten, AppendOutcome)
+            assert not isinstance(answer, AppendOutcome)
+            # It was never sent before: that nothing of it is committed is certain.
+            assert (await forgotten).error is ErrorCode.kafka_storage_error
+            assert (await answer).error is ErrorCode.none
+            await writer.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))

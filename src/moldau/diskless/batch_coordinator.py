@@ -44,7 +44,7 @@ class BatchCoordinator(Protocol):
         accepted only directly after the producer's last one.
 
         After an error outside ``DEFINITE_REFUSALS`` the outcome is unknown; a repeat of the same call returns
-        it.
+        it, except after FORGOTTEN.
         """
         ...
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, HELD, CommitFileResult
+from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, FORGOTTEN, HELD, CommitFileResult
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.wal_file import Batch, FileShare, WalFile
@@ -140,7 +140,10 @@ class FileCommitQueue:
             self._gaps.dropped(batch.key, batch.header)
 
     async def _until_known(self, share: FileShare) -> CommitFileResult | KafkaError:
-        """The answer, or the refusal after which nothing of the part is ever committed."""
+        """The answer, or the refusal after which nothing of the part is ever committed.
+
+        Also FORGOTTEN, after which no repeat returns the outcome: repeats would hold up all later files.
+        """
         call = share.call(self._broker_id)
         retry = 0
         while True:
@@ -148,7 +151,7 @@ class FileCommitQueue:
                 async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
                     return await self._coordinator.commit_file(self._id, call)
             except KafkaError as error:
-                if error.code in DEFINITE_REFUSALS:
+                if error.code in DEFINITE_REFUSALS or error.code is FORGOTTEN:
                     return error
                 reason: Exception = error
             except (OSError, TimeoutError) as error:

@@ -40,6 +40,12 @@ RESOURCE_NOT_FOUND: the object was closed. INVALID_TIMESTAMP: it is older than t
 INVALID_REQUEST: the call is malformed. After any other error the outcome is unknown: repeat the call.
 """
 
+FORGOTTEN: Final = ErrorCode.operation_not_attempted
+"""Code of a refused ``commit_file`` of a file that is older than the coordinator's memory of results.
+
+Nothing was done now. Whether an earlier call was carried out is not known, and no later one will tell.
+"""
+
 
 HELD: Final = ErrorCode.not_leader_or_follower
 """Code of a batch without an offset, because an earlier batch of its producer is still missing.

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from moldau.coordinators.diskless.calls import (
     FENCE_ONLY,
+    FORGOTTEN,
     MAX_FILE_BATCHES,
     ClosedFile,
     CommitFileCall,
@@ -62,7 +63,7 @@ class DisklessShard:
     # -- commit ---------------------------------------------------------------------------------
 
     def commit_file(self, call: CommitFileCall, now_ms: int, token: Token) -> Effects[DisklessRecord]:
-        """Answers :class:`CommitFileResult`. Raises the errors in ``calls.DEFINITE_REFUSALS``."""
+        """Answers :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN."""
         known = self.repeated(call, now_ms)
         if known is not None:
             return answer(token, known)
@@ -82,9 +83,7 @@ class DisklessShard:
             raise KafkaError(ErrorCode.resource_not_found, f"{key} is closed: it is never committed.")
         age_ms = now_ms - call.created_ms
         if age_ms > self.settings.repeat_age_ms:
-            raise KafkaError(
-                ErrorCode.request_timed_out, f"{key} is so old that its outcome is not known any more."
-            )
+            raise KafkaError(FORGOTTEN, f"{key} is so old that its outcome is not known any more.")
         if age_ms > self.settings.max_commit_age_ms:
             raise KafkaError(ErrorCode.invalid_timestamp, f"{key} was begun {age_ms} ms ago: too old.")
         sizes = 0 < call.size_bytes <= commit.MAX_FILE_BYTES and 0 < len(call.batches) <= MAX_FILE_BATCHES

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.diskless.state.producers import Verdict
+from moldau.coordinators.standby import StandbyShard
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.replica import FollowerReplica
 from moldau.replication.fetching.following import Following
@@ -80,10 +82,28 @@ def gap_not_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit, "judge", believing)
 
 
+def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:
+    """A follower's store lacks the last of the records that it was given together."""
+    apply = StandbyShard._apply
+
+    async def apply_most(self: Any, shard: Any, end_offset: int) -> None:
+        store = self.store
+        self.store = SimpleNamespace(
+            committed=lambda records, to: store.committed(list(records)[: max(1, len(records) - 1)], to)
+        )
+        try:
+            await apply(self, shard, end_offset)
+        finally:
+            self.store = store
+
+    patch.setattr(StandbyShard, "_apply", apply_most)
+
+
 FLAWS = [
     (fetch_counts_for_all, "diskless-cluster", 7),
     (unsynced_offset_acknowledged, "diskless-cluster-power", 0),
     (gap_not_held, "diskless-cluster", 4),
+    (standby_one_record_short, "diskless-cluster", 0),
 ]
 
 

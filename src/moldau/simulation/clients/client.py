@@ -224,10 +224,12 @@ class SimulatedClient:
             raise RetryError(answer.error_code.name)
         return int(answer.offset)
 
+    def begins_at(self) -> Bootstrap:
+        """The broker to begin at this time."""
+        return self.chance.choice((self.bootstrap, *self.others)) if self.others else self.bootstrap
+
     async def _begin(self) -> RpcConnection:
-        found = self.bootstrap
-        if self.others:
-            found = self.chance.choice((self.bootstrap, *self.others))
+        found = self.begins_at()
         return await RpcConnection.open(self.name, found.host, found.port)
 
     async def ask(self, api_key: ApiKey, version: int, request: Message) -> Any:

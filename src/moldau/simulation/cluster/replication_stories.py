@@ -27,8 +27,11 @@ from moldau.simulation.clients.client import (
     Sending,
     SimulatedClient,
 )
+from moldau.simulation.cluster.clocks import JUMP_MS, KEPT_FOR_LESS_THAN_A_JUMP
 from moldau.simulation.cluster.formatted import format_folders
+from moldau.simulation.cluster.groups_at_work import GroupsAtWork
 from moldau.simulation.cluster.mover import Mover
+from moldau.simulation.coordinators.agreement import CoordinatorWatch
 from moldau.simulation.history import History, PartitionName
 from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
@@ -43,8 +46,10 @@ CLUSTER_ID: Final = "bW9sZGF1LXNpbXVsYXRlZA"
 NODE_IDS: Final = (1, 2, 3)
 BROKER_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
+BROKERS: Final = tuple(Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in NODE_IDS)
 TOPIC: Final = "events"
 PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
+_OFFSETS: Final = tuple(PartitionName("__consumer_offsets", index) for index in range(2))
 CONVERGENCE_LIMIT_S: Final = 120.0
 
 _COMMON: Final = {
@@ -67,6 +72,13 @@ _COMMON: Final = {
 }
 _SHORT_METADATA: Final = {"metadata.log.max.record.bytes.between.snapshots": "4000"}
 """Snapshots so often that a node begins at an old image, in which replicas are elsewhere."""
+_GROUPS: Final = {
+    "group.initial.rebalance.delay.ms": "200",
+    # Often, so that coordinators load compacted logs.
+    "log.cleaner.backoff.ms": "500",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.segment.delete.delay.ms": "500",
+}
 _SYNCED: Final = {"log.flush.interval.messages": "1"}
 
 
@@ -106,6 +118,44 @@ def replication_moves() -> Scenario:
     """Partitions that are moved between brokers while these are struck: replicas go and come back."""
     scenario = _scenario({}, (*(Fault.KILL,) * 3, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=partial(ReplicationStory, properties=_SHORT_METADATA, moves=True))
+
+
+def replication_groups() -> Scenario:
+    """Groups that commit offsets and change their members while their coordinators move from node to node."""
+    faults = (*(Fault.KILL,) * 4, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
+    return _with_groups(_scenario(_GROUPS, faults))
+
+
+def replication_groups_power() -> Scenario:
+    """Coordinators whose nodes lose their power, with logs that are synced before anything is answered."""
+    faults = (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY)
+    return _with_groups(_scenario({**_GROUPS, **_SYNCED}, faults))
+
+
+def replication_clock() -> Scenario:
+    """The nodes' clocks jump by an hour both ways, each for itself; records are kept for 45 minutes.
+
+    No node is restarted: one that starts with a wrong clock has nothing to tell it by.
+    """
+    faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY, Fault.RESET)
+    scenario = _with_groups(_scenario({**_GROUPS, **KEPT_FOR_LESS_THAN_A_JUMP}, faults))
+    weather = replace(scenario.weather, clock_skew_ms=JUMP_MS)
+    return replace(scenario, weather=weather, stamped=True, fault_count=12)
+
+
+def _with_groups(scenario: Scenario) -> Scenario:
+    return replace(
+        scenario,
+        producer_count=1,
+        plain_producer_count=1,
+        consumer_count=1,
+        records_per_producer=200,
+        committer_count=3,
+        commits_per_committer=30,
+        group_member_count=3,
+        joins_per_member=8,
+        watches_coordinators=True,
+    )
 
 
 def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario:
@@ -166,10 +216,17 @@ class ReplicationStory:
             self._on(f"consumer-{number}", self._consumer(f"consumer-{number}", number).run())
             for number in range(scenario.consumer_count)
         ]
-        producers = [self._producer(number) for number in range(len(PARTITIONS))]
+        producers = [
+            self._producer(number)
+            for number in range(scenario.producer_count + scenario.plain_producer_count)
+        ]
         writing = [
             self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.4)) for each in producers
         ]
+        watched = list(programs) if scenario.watches_coordinators else []
+        watch = CoordinatorWatch(watched, self.history, scenario.coordinator_tally)
+        groups = GroupsAtWork(scenario, self.history, world.seed, BROKERS, PARTITIONS, self._on)
+        writing += groups.start()
         mover = Mover(self._begin_at_any(SimulatedClient, "mover"), PARTITIONS, NODE_IDS, replicas_min=2)
         moving = []
         if self._moves:
@@ -187,9 +244,11 @@ class ReplicationStory:
         for reader in readers:
             if reader.done() and not reader.cancelled() and reader.exception() is not None:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")
+        await groups.verify()
         for violation in self._differences():
             self.history.violate(violation)
         supervisor.cancel()
+        watch.end()
         return check(self.history, final)
 
     async def _storm(self, nemesis: Nemesis) -> None:
@@ -215,7 +274,8 @@ class ReplicationStory:
 
         Until it is fenced, and then the others have a leader of their own.
         """
-        partition = chance.choice(PARTITIONS)
+        with_groups = self._scenario.committer_count > 0
+        partition = chance.choice((*PARTITIONS, *_OFFSETS) if with_groups else PARTITIONS)
         leader_id = next((id for id, each in self._replicas_by_node(partition) if each.is_leader), None)
         if leader_id is None:
             return
@@ -294,7 +354,7 @@ class ReplicationStory:
     # Clients
 
     def _begin_at_any(self, kind: Any, name: str, *arguments: Any, **options: Any) -> Any:
-        first, *others = (Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in NODE_IDS)
+        first, *others = BROKERS
         client = kind(name, first, self.history, stream(self._world.seed, name), *arguments, **options)
         client.others = tuple(others)
         return client
@@ -302,7 +362,10 @@ class ReplicationStory:
     def _producer(self, number: int) -> Producer:
         is_idempotent = number < self._scenario.producer_count
         producer: Producer = self._begin_at_any(
-            Producer, f"producer-{number}", PARTITIONS[number], Sending(idempotent=is_idempotent)
+            Producer,
+            f"producer-{number}",
+            PARTITIONS[number],
+            Sending(idempotent=is_idempotent, stamped=self._scenario.stamped),
         )
         return producer
 

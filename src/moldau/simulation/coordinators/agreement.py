@@ -155,15 +155,17 @@ class CoordinatorAgreement:
 async def watch_coordinators(
     hosts: Sequence[Host], history: History, tally: AgreementTally | None = None
 ) -> None:
-    """Look at the coordinators of every life of the nodes of one cluster; to be cancelled.
+    """Look at the coordinators of every life of ``hosts``; to be cancelled.
 
-    The node is its process's exhibit.
+    Several hosts are replicas of one log: what the leader of one term had committed is there in the next, on
+    whichever host that is. The node is its process's exhibit.
     """
     tally = tally or AgreementTally()
+    replicated = len(hosts) > 1
     coordinators: dict[tuple[str, int], CoordinatorAgreement] = {}
 
     def agreement_of(host: Host, led: ShardHost[Any, Any]) -> CoordinatorAgreement:
-        key = (led.name, _boot_that_counts(host, led))
+        key = (led.name, 0 if replicated else _boot_that_counts(host, led))
         if key not in coordinators:
             coordinators[key] = CoordinatorAgreement(led.name, history, tally)
         return coordinators[key]
@@ -172,6 +174,23 @@ async def watch_coordinators(
         await asyncio.sleep(_LOOK_EVERY_S)
         for host in hosts:
             await _look_at(host, agreement_of)
+
+
+class CoordinatorWatch:
+    """:func:`watch_coordinators` beside a story, on the loop that runs; no watch without hosts."""
+
+    def __init__(self, hosts: Sequence[Host], history: History, tally: AgreementTally) -> None:
+        self._history = history
+        self._task = asyncio.create_task(watch_coordinators(hosts, history, tally)) if hosts else None
+
+    def end(self) -> None:
+        """End the watch; one that has failed has judged nothing since, which is a violation."""
+        watch = self._task
+        if watch is None:
+            return
+        if watch.done() and watch.exception() is not None:
+            self._history.violate(f"the watch of the coordinators failed: {watch.exception()!r}")
+        watch.cancel()
 
 
 async def _look_at(
@@ -189,7 +208,7 @@ async def _look_at(
 
 
 def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
-    """The boot of the machine where a record counts once it is written, else always the same number.
+    """The boot of a lone machine where a record counts once it is written, else always the same number.
 
     A loss of power may take records that were written and not synced: the reference of such a log begins
     again with the log that is left, and histories of clients judge the rest. A log that counts only what

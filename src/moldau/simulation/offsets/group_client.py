@@ -26,14 +26,15 @@ class GroupClient(SimulatedClient):
         """A connection to the group's coordinator; raises RetryError or OSError."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
-        first = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+        begun_at = self.begins_at()
+        first = await RpcConnection.open(self.name, begun_at.host, begun_at.port)
         self._connection = first
         request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group_id])
         response = await first.request(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, request)
         found = response.coordinators[0]
         if found.error_code is not ErrorCode.none:
             raise RetryError(found.error_code.name)
-        if (found.host, found.port) != (self.bootstrap.host, self.bootstrap.port):
+        if (found.host, found.port) != (begun_at.host, begun_at.port):
             first.close()
             self._connection = await RpcConnection.open(self.name, found.host, found.port)
         return self._connection

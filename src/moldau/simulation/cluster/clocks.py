@@ -1,0 +1,12 @@
+"""The jumps of clocks in stories of several nodes, and the rules of logs under which they could do harm."""
+
+from typing import Final
+
+JUMP_MS: Final = 3_600_000
+KEPT_FOR_LESS_THAN_A_JUMP: Final = {
+    "log.retention.ms": "2700000",
+    "log.message.timestamp.after.max.ms": "7200000",
+    "log.retention.check.interval.ms": "700",
+    "log.segment.delete.delay.ms": "500",
+    "offsets.retention.minutes": "45",
+}

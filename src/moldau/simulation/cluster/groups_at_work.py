@@ -1,0 +1,58 @@
+"""Groups of a story with several nodes: committers of offsets, and members of one group that come and go."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from moldau.simulation.clients.client import Bootstrap
+from moldau.simulation.history import History, PartitionName
+from moldau.simulation.offsets.committer import OffsetCommitter
+from moldau.simulation.offsets.member import CommittingMember, GroupJudge
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.seeds import stream
+
+PAUSE_S = 0.3
+
+
+class GroupsAtWork:
+    """The groups that a scenario asks for; none by default."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        history: History,
+        seed: int,
+        brokers: Sequence[Bootstrap],
+        partitions: Sequence[PartitionName],
+        run_on: "Callable[[str, Coroutine[Any, Any, Any]], asyncio.Task[Any]]",
+    ) -> None:
+        """``partitions``: those of the topic whose offsets are committed. ``run_on`` runs work on a host."""
+        first, *others = brokers
+        topic, count, judge = partitions[0].topic, len(partitions), GroupJudge("members", history)
+        self._scenario = scenario
+        self._run_on = run_on
+        self._committers = [
+            OffsetCommitter(name, first, history, stream(seed, name), topic, count)
+            for name in (f"group-{number}" for number in range(scenario.committer_count))
+        ]
+        self._members = [
+            CommittingMember(name, first, judge, stream(seed, name), count)
+            for name in (f"member-{number}" for number in range(scenario.group_member_count))
+        ]
+        for each in (*self._committers, *self._members):
+            each.others = tuple(others)
+
+    def start(self) -> "list[asyncio.Task[Any]]":
+        """Let them work; each task ends when its client has done all that it was to do."""
+        scenario = self._scenario
+        committing = [each.run(scenario.commits_per_committer, pause_s=PAUSE_S) for each in self._committers]
+        joining = [each.run(scenario.joins_per_member) for each in self._members]
+        clients = (*self._committers, *self._members)
+        return [
+            self._run_on(each.name, work) for each, work in zip(clients, (*committing, *joining), strict=True)
+        ]
+
+    async def verify(self) -> None:
+        """Compare what every group has committed with what it was told."""
+        for each in self._committers:
+            await self._run_on(f"{each.name} judge", each.verify())

@@ -12,6 +12,7 @@ from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until
 
 from moldau.config import BrokerConfig
 from moldau.diskless.wal import parse_object
+from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.wal_file import FileShare
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
@@ -34,7 +35,9 @@ class Bench:
         settings: WriterSettings | None = None,
         coordinators: int = 1,
         weather: StorageWeather | None = None,
+        cache: "SlowCache | None" = None,
     ) -> None:
+        settings = settings or WriterSettings(retries=QUICK)
         self.memory = MemoryStorage(machine.clock)
         self.weather = weather or StorageWeather()
         self.storage: ObjectStorage = FaultyStorage(self.memory, machine.entropy, self.weather)
@@ -46,7 +49,8 @@ class Bench:
             machine,
             self.meters,
             broker_id=3,
-            settings=settings or WriterSettings(retries=QUICK),
+            settings=settings,
+            own=OwnObjects(WriterMemory(settings), cast(OwnCommits | None, cache)),
         )
         self.sent: dict[tuple[PartitionKey, int], bytes] = {}
 
@@ -147,8 +151,8 @@ def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_not
 ) -> None:
     async def story(machine: Machine) -> None:
         settings = WriterSettings(buffer_max_bytes=8_000, puts_per_second=1, retries=QUICK)
-        bench = Bench(machine, settings=settings, weather=StorageWeather(put_latency=Latency(100, 100)))
-        bench.writer.own_commits = cast(OwnCommits, SlowCache(cache_s))
+        weather = StorageWeather(put_latency=Latency(100, 100))
+        bench = Bench(machine, settings=settings, weather=weather, cache=SlowCache(cache_s))
         loop = asyncio.get_running_loop()
         for number in range(20):
             begin = loop.time()
@@ -165,9 +169,8 @@ def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_not
 def test_bytes_count_against_the_bound_until_the_brokers_own_cache_has_them() -> None:
     async def story(machine: Machine) -> None:
         settings = WriterSettings(buffer_max_bytes=2_000, max_buffered_bytes=4_000, retries=QUICK)
-        bench = Bench(machine, settings=settings)
         cache = SlowCache(5.0)
-        bench.writer.own_commits = cast(OwnCommits, cache)
+        bench = Bench(machine, settings=settings, cache=cache)
         answers = [bench.append(key(), b"v" * 900) for _ in range(5)]
         for answer in answers:
             assert (await wait(answer)).error is ErrorCode.none
@@ -183,7 +186,7 @@ def test_bytes_count_against_the_bound_until_the_brokers_own_cache_has_them() ->
 def test_under_full_load_workers_make_the_memory_for_the_next_objects() -> None:
     async def story(machine: Machine) -> None:
         bench = Bench(machine, settings=WriterSettings(buffer_max_bytes=2_000, retries=QUICK))
-        pool = bench.writer._pool
+        pool = bench.writer._memory.pool
         assert pool.is_low
         assert (await wait(bench.append(key(), b"small"))).error is ErrorCode.none
         await asyncio.sleep(1)

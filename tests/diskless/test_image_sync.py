@@ -57,7 +57,7 @@ def test_a_topic_whose_deletion_nobody_tells_is_deleted_and_never_made_again() -
     async def story(machine: Machine) -> None:
         kept, deleted = topic(1), topic(2)
         coordinator = OneCoordinator(kept.topic_id, deleted.topic_id)
-        sync = ImageSync(coordinator, lambda: [kept], lambda: None, nothing_new)
+        sync = ImageSync(coordinator, lambda: [kept], nothing_new)
         await sync.run_once()
         # This broker's metadata may be behind: a topic that it does not know yet is left alone at first.
         assert coordinator.topics == {kept.topic_id, deleted.topic_id}
@@ -73,7 +73,7 @@ def test_a_topic_that_the_metadata_learns_of_later_is_kept() -> None:
     async def story(machine: Machine) -> None:
         topics = [topic(1)]
         coordinator = OneCoordinator(topic(1).topic_id, topic(2).topic_id)
-        sync = ImageSync(coordinator, lambda: topics, lambda: None, nothing_new)
+        sync = ImageSync(coordinator, lambda: topics, nothing_new)
         await sync.run_once()
         topics.append(topic(2))
         for _ in range(3):
@@ -92,7 +92,7 @@ def test_a_topic_is_not_deleted_because_the_metadata_of_this_broker_are_late() -
         async def catch_up() -> None:
             topics.append(topic(2))
 
-        sync = ImageSync(coordinator, lambda: topics, lambda: None, catch_up)
+        sync = ImageSync(coordinator, lambda: topics, catch_up)
         for _ in range(3):
             await sync.run_once()
             await asyncio.sleep(60)
@@ -108,7 +108,7 @@ def test_no_topic_is_deleted_while_nobody_says_what_is_committed() -> None:
         async def no_quorum() -> None:
             raise KafkaError(ErrorCode.not_controller)
 
-        sync = ImageSync(coordinator, list, lambda: None, no_quorum)
+        sync = ImageSync(coordinator, list, no_quorum)
         await sync.run_once()
         for _ in range(3):
             await asyncio.sleep(60)
@@ -124,7 +124,7 @@ def test_no_topic_is_deleted_for_lack_of_metadata_while_deletions_are_held() -> 
         kept, unknown = topic(1), topic(2)
         coordinator = OneCoordinator(kept.topic_id, unknown.topic_id)
         held = [True]
-        sync = ImageSync(coordinator, lambda: [kept], lambda: None, nothing_new, lambda: held[0])
+        sync = ImageSync(coordinator, lambda: [kept], nothing_new, lambda: held[0])
         for _ in range(3):
             await sync.run_once()
             await asyncio.sleep(60)
@@ -143,7 +143,7 @@ def test_changes_reach_a_coordinator_that_is_loaded_again_within_its_term() -> N
         kept, deleted, new = topic(1), topic(2), topic(3)
         topics = [kept, deleted]
         coordinator = OneCoordinator()
-        sync = ImageSync(coordinator, lambda: topics, lambda: None, nothing_new)
+        sync = ImageSync(coordinator, lambda: topics, nothing_new)
         await sync.run_once()
         # An append failed: the coordinator's shard is loaded from its log again, and no term begins or ends.
         coordinator.is_loaded = False

@@ -8,8 +8,10 @@ import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
 
 from moldau.coordinators.diskless.calls import BatchCoordinate, CommitFileCall, CommitFileResult
+from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.own_commits import OwnCommits, OwnRun
 from moldau.diskless.writing.writer import DisklessWriter
+from moldau.diskless.writing.writer_settings import WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
 from moldau.objects.storage import Buffer
@@ -96,10 +98,11 @@ class Bench:
         self.unexpected = machine.unexpected
         storage = BrittleStorage(machine.clock, self.faults)
         coordinator = BrittleCoordinator(machine, self.faults)
-        self.writer = DisklessWriter(storage, coordinator, machine, Meters(), broker_id=1)
         self.cache = BrittleCache(self.faults)
-        self.writer.own_commits = OwnCommits(
-            self.writer.recent, self.cache, machine.workers, machine.unexpected
+        memory = WriterMemory(WriterSettings())
+        commits = OwnCommits(memory.recent, self.cache, machine.workers, machine.unexpected)
+        self.writer = DisklessWriter(
+            storage, coordinator, machine, Meters(), broker_id=1, own=OwnObjects(memory, commits)
         )
 
     async def send(self, where: PartitionKey, attributes: int = 0) -> AppendOutcome:

@@ -50,11 +50,10 @@ class ImageSync:
         self,
         keeper: TopicKeeper,
         topics: Callable[[], Iterable[Topic]],
-        on_work: Callable[[], None],
         until_current: Callable[[], Awaitable[None]],
         deletions_are_held: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``topics``: all of this broker's metadata. ``on_work`` is called when there are pending changes.
+        """``topics``: all of this broker's metadata.
 
         ``until_current`` returns when these metadata contain everything that was committed at its call; it
         raises ``KafkaError`` or ``TimeoutError``. While ``deletions_are_held``, no topic is deleted because
@@ -64,7 +63,6 @@ class ImageSync:
         self._deletions_are_held = deletions_are_held
         self._until_current = until_current
         self._topics = topics
-        self._on_work = on_work
         self._changed: dict[UUID, Topic] = {}
         self._removed: dict[UUID, set[int]] = {}
         self._agreed: set[int] = set()
@@ -72,8 +70,8 @@ class ImageSync:
         self._strangers: dict[tuple[int, UUID], float] = {}
         self._look_again_s: dict[int, float] = {}
 
-    def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> None:
-        """The topics in the metadata have changed."""
+    def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> bool:
+        """The topics in the metadata have changed. Returns whether :meth:`run_once` has pending changes."""
         for topic in changed:
             if topic.is_diskless:
                 self._changed[topic.topic_id] = topic
@@ -82,8 +80,7 @@ class ImageSync:
                 self._changed.pop(topic.topic_id, None)
                 owners = {partition.diskless_coordinator for partition in topic.partitions}
                 self._removed.setdefault(topic.topic_id, set()).update(owners)
-        if self._changed or self._removed:
-            self._on_work()
+        return bool(self._changed or self._removed)
 
     def leads_no_more(self, coordinator_id: int) -> None:
         """Another broker leads it: the comparison is repeated when it returns."""

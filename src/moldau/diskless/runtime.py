@@ -35,6 +35,7 @@ from moldau.diskless.upkeep.reclaim import FileKeeper, FileReclaimer
 from moldau.diskless.upkeep.repeating import Repeating
 from moldau.diskless.upkeep.retention import CoordinatorUpkeep, UpkeptCoordinators
 from moldau.diskless.upkeep.strays import StrayKeeper, StrayScan
+from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.writer import DisklessWriter
 from moldau.metrics import BrokerTopicMeters, Meters
@@ -122,10 +123,7 @@ class DisklessRuntime:
         self._claim = StoreClaim(
             self.storage, cluster.cluster_id, settings.storage.url, source=cluster.source
         )
-        self.writer = DisklessWriter(
-            self.storage, coordinator, machine, meters, broker_id=cluster.broker_id, settings=settings.writer
-        )
-        self._make_readers(arrivals, meters)
+        self._make_readers_and_writer(arrivals, meters)
         self._fetch_meters = FetchMeters(meters)
         watch_bill(meters, self._fetch_meters)
         self._topic_meters = topic_meters
@@ -141,13 +139,7 @@ class DisklessRuntime:
             racks=cluster.racks,
             unexpected=machine.unexpected,
         )
-        self.image_sync = ImageSync(
-            local,
-            cluster.topics,
-            lambda: self._syncing.nudge(),
-            cluster.until_current,
-            cluster.deletions_are_held,
-        )
+        self.image_sync = ImageSync(local, cluster.topics, cluster.until_current, cluster.deletions_are_held)
         self._make_deleters(coordinators, meters)
         self.upkeep = CoordinatorUpkeep(
             local, cluster.policies, meters, snapshot_records=settings.snapshot_records
@@ -177,13 +169,12 @@ class DisklessRuntime:
         )
         self.strays = StrayScan(local, everywhere, ids, clock, self.orphans.settings.min_age_ms)
 
-    def _make_readers(self, arrivals: WaitingRoom[PartitionKey], meters: Meters) -> None:
-        settings, coordinator, recent = self.settings, self._coordinator, self.writer.recent
+    def _make_readers_and_writer(self, arrivals: WaitingRoom[PartitionKey], meters: Meters) -> None:
+        settings, coordinator = self.settings, self._coordinator
+        memory = WriterMemory(settings.writer)
+        recent = memory.recent
         self.cacher = Cacher(
             self._machine, coordinator, self.storage, recent, arrivals, meters, settings.cacher
-        )
-        self.writer.own_commits = OwnCommits(
-            recent, self.cacher, self._machine.workers, self._machine.unexpected
         )
         cold_meters = ColdReadMeters(meters)
         unexpected = self._machine.unexpected
@@ -191,6 +182,16 @@ class DisklessRuntime:
         reads = ObjectReads(self.storage, recent, budget, cold_meters, unexpected)
         self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads, unexpected)
         self._lookup = WalOffsetLookup(coordinator, reads, self._machine)
+        commits = OwnCommits(recent, self.cacher, self._machine.workers, unexpected)
+        self.writer = DisklessWriter(
+            self.storage,
+            coordinator,
+            self._machine,
+            meters,
+            broker_id=self._cluster.broker_id,
+            settings=settings.writer,
+            own=OwnObjects(memory, commits),
+        )
 
     def _background(self) -> list[Repeating]:
         settings = self.settings
@@ -275,7 +276,8 @@ class DisklessRuntime:
 
     def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> None:
         """The topics in the metadata have changed: the coordinators led here follow."""
-        self.image_sync.topics_changed(changed, removed)
+        if self.image_sync.topics_changed(changed, removed):
+            self._syncing.nudge()
 
     def coordinator_changed(self, coordinator_id: int) -> None:
         """This broker begins or ends to lead a coordinator."""

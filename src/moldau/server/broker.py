@@ -30,7 +30,7 @@ class Broker:
         self._publisher = node.metadata.publisher
         self._metadata = node.metadata
         self._catch_up_timeout_ms = node.config.integer("initial.broker.registration.timeout.ms")
-        context = _context(node, channel)
+        context = _context(node, channel, extensions)
         self._subsystems = SubsystemList(compose_broker(context, extensions))
         self._listeners = self._subsystems.get(ListenersSubsystem)
 
@@ -73,7 +73,7 @@ async def _catch_up(metadata: MetadataView, timeout_s: float) -> None:
             await asyncio.sleep(RETRY_S)
 
 
-def _context(node: NodeContext, channel: ControllerChannel) -> BrokerContext:
+def _context(node: NodeContext, channel: ControllerChannel, extensions: Extensions) -> BrokerContext:
     publisher, identity = node.metadata.publisher, node.identity
     return BrokerContext(
         machine=node.machine,
@@ -88,7 +88,7 @@ def _context(node: NodeContext, channel: ControllerChannel) -> BrokerContext:
             identity.cluster_id, identity.node_id, lambda: publisher.image, lambda: publisher.leader_id
         ),
         channel=channel,
-        partitions=PartitionRegistry(lambda: publisher.image),
+        partitions=PartitionRegistry(lambda: publisher.image, extensions.kinds.stand_in),
         arrivals=WaitingRoom(),
         authorizer=AllowEveryone(),
     )

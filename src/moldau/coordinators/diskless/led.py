@@ -1,7 +1,6 @@
 """A diskless coordinator while this node leads it: its store, its reads and its snapshots."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from moldau.coordinators.diskless.reads.reading import StoreReader
@@ -19,18 +18,11 @@ class DisklessMetadataLog(CoordinatorLog, SnapshottedLog, Protocol):
 class LedCoordinator:
     """Implements the runtime's ``ShardStore`` by its ``store``."""
 
-    def __init__(self, epoch: int, store: DisklessStore, rebuild: Callable[[], None]) -> None:
-        """``rebuild`` reloads the coordinator; it is called when the store has found damage."""
+    def __init__(self, epoch: int, store: DisklessStore) -> None:
         self.epoch = epoch
         self.store = store
         self.reader = StoreReader(store)
         self.snapshotter = Snapshotter(store)
-
-        # After the reader that found the damage: the store must not go away under it.
-        def rebuild_soon() -> None:
-            asyncio.get_running_loop().call_soon(rebuild)
-
-        store.on_damage = rebuild_soon
 
     async def restore(self, shard: object) -> int | None:
         return await self.store.restore(shard)

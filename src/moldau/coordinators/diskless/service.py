@@ -90,6 +90,11 @@ class DisklessCoordinator:
     def _new_store(self, term: Term) -> LedCoordinator:
         coordinator_id, epoch, log = term
         metadata_log = cast(DisklessMetadataLog, log)
+
+        def rebuild_soon() -> None:
+            # After the reader that found the damage: the store must not go away under it.
+            asyncio.get_running_loop().call_soon(self.runtime.reload, coordinator_id, epoch)
+
         store = DisklessStore(
             self._machine,
             metadata_log,
@@ -97,8 +102,9 @@ class DisklessCoordinator:
             coordinator_id,
             opener=self._opener,
             listener=self._changed,
+            on_damage=rebuild_soon,
         )
-        return LedCoordinator(epoch, store, lambda: self.runtime.reload(coordinator_id, epoch))
+        return LedCoordinator(epoch, store)
 
     def unload(self, coordinator_id: int) -> None:
         """This node no longer leads the partition."""
@@ -165,7 +171,8 @@ class DisklessCoordinator:
     ) -> "asyncio.Future[calls.CommitFileResult]":
         """Commit a file's batches; idempotent by object key. Offsets are assigned in the order of the calls.
 
-        Fails with a code of ``calls.DEFINITE_REFUSALS``, or with one after which the outcome is unknown.
+        Fails with a code of ``calls.DEFINITE_REFUSALS``, or with one after which the outcome is unknown;
+        after ``calls.FORGOTTEN`` it stays so.
         """
         # Batches must not become old at once when a clock that was set back is corrected.
         self._machine.deletion_clock.now_ms()

@@ -25,12 +25,10 @@ from typing import Any
 
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.object_keys import new_object_key
-from moldau.diskless.reading.recent_objects import RecentObjects
-from moldau.diskless.wal import footer_size_bytes
-from moldau.diskless.writing.arenas import ArenaPool, new_arena
+from moldau.diskless.writing.arenas import new_arena
 from moldau.diskless.writing.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
 from moldau.diskless.writing.committer import Committing, FileCommitQueue
-from moldau.diskless.writing.own_commits import OwnCommits
+from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.uploader import Uploader
 from moldau.diskless.writing.waiters import TIMED_OUT, ObjectWaiters, WaitingProducer
@@ -67,6 +65,7 @@ class DisklessWriter:
         *,
         broker_id: int,
         settings: WriterSettings | None = None,
+        own: OwnObjects | None = None,
     ) -> None:
         """Create it on the event loop that will run it."""
         self._storage = storage
@@ -97,11 +96,11 @@ class DisklessWriter:
         """Batches in files that are not answered."""
         self._most_under_way = 0.0
         """Recent maximum of the batches in flight."""
-        self.configure(settings or WriterSettings())
-        self.recent = RecentObjects(self._settings.recent_bytes, lambda arena: self._pool.release(arena))
-        """Objects of ours, for our cacher: by key, from when they are stored (before they are committed)."""
-        self.own_commits: OwnCommits | None = None
-        """Is called for committed batches, before their producers are answered."""
+        settings = settings or WriterSettings()
+        own = own or OwnObjects(WriterMemory(settings))
+        self._memory, self._own_commits = own.memory, own.commits
+        self.recent = own.memory.recent
+        self.configure(settings)
         self._meters = WriterMeters(meters, lambda: self._buffered_bytes, lambda: self.recent.size_bytes)
         self._uploader = Uploader(storage, self._settings.retries, machine.entropy, self._meters)
 
@@ -123,11 +122,7 @@ class DisklessWriter:
         """Use other settings from the next buffer on (``recent_bytes`` stays unchanged)."""
         self._settings = settings
         self._policy = ClosePolicy(settings.commit_interval_ms, settings.quiet_ms, settings.puts_per_second)
-        # Room for the data, and for the footer of a few thousand batches in 64 partitions.
-        arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
-        # Memory that full load needs at a time: allocating an arena costs as much as filling it ten times.
-        in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
-        self._pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
+        self._memory.configure(settings)
 
     @property
     def buffered_bytes(self) -> int:
@@ -182,7 +177,7 @@ class DisklessWriter:
             self._close_buffer(CloseReason.FULL)
             buffer = None
         if buffer is None:
-            buffer = self._buffer = WalBuffer(self._pool, size)
+            buffer = self._buffer = WalBuffer(self._memory.pool, size)
             self._waiters = ObjectWaiters(self._loop)
             self._opened_s = now
         buffer.add(key, records, header, timestamp_type, waiter)
@@ -262,7 +257,7 @@ class DisklessWriter:
             return
         with self._unexpected.contained("sending a WAL object off", lambda _: self._abandon(file)):
             self._send_off(file)
-            if reason is CloseReason.FULL and self._pool.is_low and not self._is_making_arenas:
+            if reason is CloseReason.FULL and self._memory.pool.is_low and not self._is_making_arenas:
                 self._is_making_arenas = True
                 self._run(self._make_arenas(), "diskless arenas")
 
@@ -296,7 +291,7 @@ class DisklessWriter:
 
     async def _make_arenas(self) -> None:
         """Under full load, let a worker allocate the memory of the next buffers."""
-        pool = self._pool
+        pool = self._memory.pool
         try:
             while pool.is_low:
                 pool.release(await self._workers.run(new_arena, pool.arena_size_bytes))
@@ -373,7 +368,7 @@ class DisklessWriter:
             file.settle_shares()
         else:
             self._meters.given_up()
-            self._pool.release(file.object.arena)
+            self._memory.pool.release(file.object.arena)
         if not file.uploaded.done():
             file.uploaded.set_result(is_stored)
 
@@ -385,10 +380,10 @@ class DisklessWriter:
             share.is_answered = True
             if all(each.is_answered for each in share.file.shares):
                 self._answered(share.file)
-            if self.own_commits is None or not share.outcomes:
+            if self._own_commits is None or not share.outcomes:
                 self._share_over(share)
             else:
-                self.own_commits.committed(share, self._share_over)
+                self._own_commits.committed(share, self._share_over)
 
     def _answered(self, file: WalFile) -> None:
         """Its producers may send more."""
@@ -401,8 +396,8 @@ class DisklessWriter:
         share.is_done = True
         with self._unexpected.contained("finishing a WAL object", lambda _: self._abandon(file)):
             if file.is_done:
-                if self.own_commits is not None:
-                    self.own_commits.finished(file.shares)
+                if self._own_commits is not None:
+                    self._own_commits.finished(file.shares)
                 self._drop(file)
 
     def _abandon(self, file: WalFile) -> None:
@@ -417,7 +412,7 @@ class DisklessWriter:
         if file.key in self.recent:
             self.recent.discard(file.key)
         elif not was_stored:
-            self._pool.release(file.object.arena)
+            self._memory.pool.release(file.object.arena)
         del self._files[file]
         self._answered(file)
         # A stored object may be committed by another part, or is an orphan; the rest can never be committed.
@@ -476,8 +471,8 @@ class DisklessWriter:
                 await self.flush()
                 while self._tasks:
                     await asyncio.wait(set(self._tasks))
-                if self.own_commits is not None:
-                    await self.own_commits.drain()
+                if self._own_commits is not None:
+                    await self._own_commits.drain()
         except TimeoutError:
             _log.warning("%d objects were given up at shutdown", len(self._files))
         self._to_upload.clear()
@@ -487,8 +482,8 @@ class DisklessWriter:
         for queue in self._queues.values():
             await queue.stop()
         self._queues.clear()
-        if self.own_commits is not None:
-            await self.own_commits.stop()
+        if self._own_commits is not None:
+            await self._own_commits.stop()
         for file in list(self._files):
             self._drop(file)
         self.recent.clear()

@@ -36,11 +36,17 @@ class PartitionKind(Protocol):
         ...
 
 
+StandIns = Callable[[Topic, int], Partition | None]
+"""Finds the stand-in for a partition of the metadata that has no replica on this broker."""
+
+
 class KindClaim(NamedTuple):
     """A kind and the topics that are its own."""
 
     kind: PartitionKind
     is_for: Callable[[Topic], bool]
+    stand_in: StandIns | None = None
+    """For kinds whose partitions take requests on brokers without a replica, too."""
 
 
 class PartitionKinds:
@@ -58,3 +64,13 @@ class PartitionKinds:
     def of(self, topic: Topic) -> PartitionKind:
         """The kind of a topic. The first claim, of classic partitions, is on all of them."""
         return next(claim.kind for claim in reversed(self._claims) if claim.is_for(topic))
+
+    def stand_in(self, topic: Topic, index: int) -> Partition | None:
+        """The stand-in of a partition that has no replica here; None for most kinds.
+
+        A kind that wraps another one need not name the other's again.
+        """
+        for claim in reversed(self._claims):
+            if claim.stand_in is not None and claim.is_for(topic):
+                return claim.stand_in(topic, index)
+        return None

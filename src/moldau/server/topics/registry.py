@@ -13,12 +13,16 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 class PartitionRegistry:
     """The lookup of partitions for handlers; the partitions' host adds and removes them."""
 
-    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        stand_in: Callable[[Topic, int], Partition | None] = lambda topic, index: None,
+    ) -> None:
+        """``stand_in`` finds what answers for partitions of the metadata that have no replica here."""
         self._image = image
+        self._stand_in = stand_in
         self.offline: dict[PartitionKey, str] = {}
         """Partitions of this broker that could not be opened, and why."""
-        self.elsewhere: Callable[[Topic, int], Partition | None] = lambda topic, index: None
-        """Stand-ins for partitions in the metadata without a replica here."""
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[tuple[UUID, int], Partition] = {}
         # As they are in requests: by the bytes of the name, and of the id.
@@ -87,4 +91,4 @@ class PartitionRegistry:
         reason = self.offline.get(PartitionKey(known.topic_id, index))
         if reason is not None:
             return KafkaError(ErrorCode.kafka_storage_error, reason)
-        return self.elsewhere(known, index) or KafkaError(ErrorCode.not_leader_or_follower)
+        return self._stand_in(known, index) or KafkaError(ErrorCode.not_leader_or_follower)

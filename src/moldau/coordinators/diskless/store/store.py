@@ -58,7 +58,12 @@ class DisklessStore:
         *,
         opener: SqliteOpener = open_sqlite,
         listener: Listener | None = None,
+        on_damage: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_damage`` is called once when SQLite finds its file damaged.
+
+        The store must then be restored, which rebuilds it.
+        """
         self.coordinator_id = coordinator_id
         self.view = CommittedView()
         self.committed_offset = 0
@@ -68,6 +73,7 @@ class DisklessStore:
         self.path = path
         self.opener = opener
         self._listener = listener
+        self._on_damage = on_damage
         self._materialiser: Materialiser | None = None
         self._unwritten: deque[Unwritten] = deque()
         self._moved: dict[int, Sequence[Moved]] = {}
@@ -80,10 +86,6 @@ class DisklessStore:
         self._paused = 0
         self._is_disk_full = False
         self._is_damaged = False
-        self.on_damage: Callable[[], None] = lambda: None
-        """Called once when SQLite finds its file damaged: the store must then be restored, which rebuilds
-        it.
-        """
 
     @property
     def materialiser(self) -> Materialiser:
@@ -229,7 +231,7 @@ class DisklessStore:
         if not self._is_damaged:
             self._is_damaged = True
             logger.error("%s is damaged and is rebuilt from the log: %s", self.path, error)
-            self.on_damage()
+            self._on_damage()
 
     # -- to SQLite ------------------------------------------------------------------------------
 

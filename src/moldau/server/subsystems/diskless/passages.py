@@ -20,10 +20,8 @@ class Passages:
         self._log_config = log_config
         self._open_ones: dict[PartitionKey, DisklessPassage] = {}
 
-    def find(self, topic: Topic, index: int) -> Partition | None:
-        """The passage to a partition of the metadata; None for a topic that is not diskless."""
-        if not topic.is_diskless:
-            return None
+    def find(self, topic: Topic, index: int) -> Partition:
+        """The passage to a partition of the metadata."""
         key = PartitionKey(topic.topic_id, index)
         found = self._open_ones.get(key)
         if found is None:

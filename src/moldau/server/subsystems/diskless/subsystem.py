@@ -114,7 +114,6 @@ class DisklessSubsystem(Subsystem):
             self.runtime,
             lambda topic: log_config(self._configs.topic(topic)),
         )
-        context.partitions.elsewhere = self.kind.passages.find
         self.metadata_kind = metadata_kind_of(
             context,
             lambda: self._configs.topic(DISKLESS_METADATA_TOPIC).min_insync_replicas,
@@ -142,7 +141,7 @@ class DisklessSubsystem(Subsystem):
         )
         return Contribution(
             kinds=[
-                KindClaim(self.kind, lambda topic: topic.is_diskless),
+                KindClaim(self.kind, lambda topic: topic.is_diskless, self.kind.passages.find),
                 KindClaim(self.metadata_kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
             ],
             coordinators=[coordinators],

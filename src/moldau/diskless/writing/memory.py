@@ -1,0 +1,39 @@
+"""The memory of a writer's objects, which its broker's own readers share."""
+
+from dataclasses import dataclass
+
+from moldau.diskless.reading.recent_objects import RecentObjects
+from moldau.diskless.wal import footer_size_bytes
+from moldau.diskless.writing.arenas import Arena, ArenaPool
+from moldau.diskless.writing.own_commits import OwnCommits
+from moldau.diskless.writing.writer_settings import WriterSettings
+
+
+class WriterMemory:
+    """Arenas to fill, and the objects that were filled a moment ago."""
+
+    def __init__(self, settings: WriterSettings) -> None:
+        self.recent = RecentObjects(settings.recent_bytes, self.release)
+        """Objects of ours, for our cacher: by key, from when they are stored (before they are committed)."""
+        self.configure(settings)
+
+    def configure(self, settings: WriterSettings) -> None:
+        """Make arenas for buffers of these settings (``recent_bytes`` stays as it was)."""
+        # Room for the data, and for the footer of a few thousand batches in 64 partitions.
+        arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
+        # All that full load needs at once: an arena made anew costs as much as filling it ten times.
+        in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
+        self.pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
+
+    def release(self, arena: Arena) -> None:
+        """Give an arena back, of whatever settings it is."""
+        self.pool.release(arena)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnObjects:
+    """A broker's own objects: their memory, and the way of their batches into its own cache."""
+
+    memory: WriterMemory
+    commits: OwnCommits | None = None
+    """Called for committed batches, before their producers are answered; ``None`` without a cache."""

@@ -13,7 +13,6 @@ import grimp
 PACKAGE: Final = "moldau"
 CIRCLES_OF_TYPES: Final = (
     ("moldau.quorum.core.raft", "moldau.quorum.core.requests", "moldau.quorum.core.roles"),
-    ("moldau.quorum.driver", "moldau.quorum.effect_runner"),
     (
         "moldau.simulation.world.clock",
         "moldau.simulation.world.host",

@@ -17,7 +17,8 @@ from moldau.quorum.core.raft import RaftCore
 from moldau.quorum.core.roles import Leader
 from moldau.quorum.core.voters import VoterSet
 from moldau.quorum.core.votes import ElectionState
-from moldau.quorum.effect_runner import EffectRunner
+from moldau.quorum.driver import QuorumDriver
+from moldau.quorum.effects.log_writer import LogWriter
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.server.metadata.node import MetadataNode
 from moldau.simulation.nodes import SCENARIOS
@@ -52,14 +53,13 @@ def elect_by_a_minority(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledge_before_the_sync(patch: pytest.MonkeyPatch) -> None:
-    flush: Callable[[Any], Any] = EffectRunner._flush
+    flush: Callable[[Any], Any] = LogWriter._flush
 
     async def early(self: Any) -> None:
-        _, log, _, _, _ = self._driver.ports
-        self._driver.submit(ev.LogFlushed(log.end_offset))
+        self._events.submit(ev.LogFlushed(self._log.end_offset))
         await flush(self)
 
-    patch.setattr(EffectRunner, "_flush", early)
+    patch.setattr(LogWriter, "_flush", early)
 
 
 def answer_before_the_commit(patch: pytest.MonkeyPatch) -> None:
@@ -89,16 +89,16 @@ def forget_votes(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_before_a_vote_is_stored(patch: pytest.MonkeyPatch) -> None:
-    run: Callable[[Any, Any], Any] = EffectRunner.run
+    carry_out: Callable[[Any, Any], Any] = QuorumDriver._carry_out
 
     async def early(self: Any, effects: Any) -> None:
-        machine, _, store, _, _ = self._driver.ports
         for effect in effects:
             if isinstance(effect, fx.PersistElectionState):
-                self._driver.spawn(machine.workers.run(store.write, effect.state))
-        await run(self, [effect for effect in effects if not isinstance(effect, fx.PersistElectionState)])
+                self._events.spawn(self._machine.workers.run(self._state_store.write, effect.state))
+        rest = [effect for effect in effects if not isinstance(effect, fx.PersistElectionState)]
+        await carry_out(self, rest)
 
-    patch.setattr(EffectRunner, "run", early)
+    patch.setattr(QuorumDriver, "_carry_out", early)
 
 
 def answer_with_the_start_before_the_first_commit(patch: pytest.MonkeyPatch) -> None:

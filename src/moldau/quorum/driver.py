@@ -6,11 +6,10 @@
 import asyncio
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol, assert_never
 
 from moldau.quorum.addresses import QuorumAddresses
 from moldau.quorum.append_queue import AppendQueue
@@ -22,7 +21,10 @@ from moldau.quorum.core.roles import Leader, Resigned
 from moldau.quorum.core.voters import Membership, ReplicaKey, VoterSet
 from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.description import QuorumDescription, describe
-from moldau.quorum.effect_runner import EffectRunner
+from moldau.quorum.effects.event_queue import EventQueue
+from moldau.quorum.effects.log_writer import LogWriter, not_controller
+from moldau.quorum.effects.replies import PendingReplies
+from moldau.quorum.effects.snapshot_install import SnapshotInstall
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.snapshot_schedule import SnapshotSchedule
 from moldau.quorum.state_store import QuorumStateStore
@@ -107,19 +109,19 @@ class QuorumDriver:
             self._config.snapshot_max_new_bytes, self._config.snapshot_max_interval_ms
         )
         self.voice = QuorumVoice(local, voters, self._config.raft, self._config.wire.cluster_id or "")
-        self._effects = EffectRunner(self)
+        self._events = EventQueue(self._fail)
+        self._replies = PendingReplies(log, self._events)
+        linger_ms = self._config.append_linger_ms
+        self._writer = LogWriter(
+            machine, log, self._appends, self.history, self._schedule, self._events, linger_ms
+        )
+        self._snapshots = SnapshotInstall(log, self._writer, self.history, self._events)
         self._core: RaftCore | None = None
-        self._events: deque[ev.Event] = deque()
-        self._wake = asyncio.Event()
         self._others_know = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._pump: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._replies: dict[int, asyncio.Future[Response]] = {}
         self._resigned_epoch = -1
         """Epoch in which this node was asked to resign."""
-        self._next_request_id = 0
-        self._append_scheduled = False
         self._failure: Exception | None = None
         self._is_stopped = False
 
@@ -151,7 +153,7 @@ class QuorumDriver:
         self._schedule.start(self._machine.clock.now_ms(), self._log)
         await self._subscriptions.committed(self._core.commit_offset)
         self.voice.started(self.now_ms)
-        await self._effects.run(self._core.start(self.now_ms))
+        await self._carry_out(self._core.start(self.now_ms))
         await self._drain()
         self._pump = asyncio.create_task(self._run(), name="quorum")
 
@@ -161,14 +163,15 @@ class QuorumDriver:
             return
         core = self._core
         if core is not None and self._failure is None and isinstance(core.role, Leader):
-            self.submit(ev.ResignRequested(core.epoch))
+            self._events.submit(ev.ResignRequested(core.epoch))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_ms / 1000):
                     await self._others_know.wait()
         self._end(KafkaError(ErrorCode.broker_not_available, "the quorum has stopped on this node"))
-        tasks = [*self._tasks, *([self._pump] if self._pump else [])]
-        for task in tasks:
-            task.cancel()
+        tasks = self._events.cancel()
+        if self._pump is not None:
+            self._pump.cancel()
+            tasks.append(self._pump)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # For the state machine above
@@ -193,12 +196,12 @@ class QuorumDriver:
         if not values:
             raise ValueError("there is nothing to append")
         future = self._appends.add(values, self._core.epoch if epoch is None else epoch)
-        self.schedule_append()
+        self._writer.schedule_append()
         return future
 
     def resign(self, epoch: int) -> None:
         """Resign the leadership of ``epoch``, because the state machine cannot continue."""
-        self.submit(ev.ResignRequested(epoch))
+        self._events.submit(ev.ResignRequested(epoch))
 
     @property
     def leader_id(self) -> int | None:
@@ -293,78 +296,79 @@ class QuorumDriver:
     async def _ask_core(self, request: Request) -> Response:
         if self._is_stopped or self._core is None:
             raise KafkaError(ErrorCode.broker_not_available, "the quorum does not run on this node")
-        self._next_request_id += 1
-        request_id = self._next_request_id
-        reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self._replies[request_id] = reply
-        self.submit(ev.RequestReceived(request_id, request))
-        try:
-            return await reply
-        finally:
-            self._replies.pop(request_id, None)
-
-    # For the effect runner
-
-    @property
-    def ports(self) -> tuple[Machine, ReplicatedLog, QuorumStateStore, AppendQueue, Subscriptions]:
-        return self._machine, self._log, self._state_store, self._appends, self._subscriptions
+        return await self._replies.ask(request)
 
     @property
     def now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
-    @property
-    def is_static(self) -> bool:
-        """Whether the voters are configured."""
-        return self._core is None or self._core.is_static
+    # The core's effects
 
-    @property
-    def local_id(self) -> int:
-        return self._local.id
+    async def _carry_out(self, effects: list[fx.Effect]) -> None:
+        """Carry out all effects of one step, in the order of the core's contract."""
+        for effect in effects:
+            match effect:
+                case fx.PersistElectionState(state):
+                    is_static = self._core is None or self._core.is_static
+                    write = partial(self._state_store.write, state, is_static=is_static)
+                    await self._machine.workers.run(write)
+                case fx.VotersChanged(voters):
+                    self.voice.voters_changed(voters)
+                case fx.Send():
+                    self._events.spawn(self._send(effect))
+                case fx.InstallSnapshot(snapshot_id):
+                    await self._snapshots.install(snapshot_id)
+                case fx.SendReply() | fx.ReplyWithRecords() | fx.ReplyWithSnapshot():
+                    self._replies.run(effect)
+                case fx.BecameLeader() | fx.BecameFollower() | fx.LeaderLost() | fx.LeadershipEnded():
+                    self._leader_changed(effect)
+                case fx.CommitAdvanced(offset):
+                    self._log.update_high_watermark(offset)
+                    await self._subscriptions.committed(offset)
+                    self._appends.commit(offset)
+                case fx.WriteSnapshotChunk() | fx.AbandonSnapshot():
+                    self._snapshots.download(effect)
+                case fx.FlushLog():
+                    self._writer.start_flush()
+                case fx.AppendAsLeader(_, epoch):
+                    await self._writer.append_as_leader(epoch)
+                case fx.RejectAppend():
+                    self._writer.reject_append()
+                case fx.AppendLeaderChange() | fx.AppendVoters():
+                    self._writer.append_control(effect)
+                case fx.AppendAsFollower(records):
+                    self._writer.append_as_follower(records)
+                case fx.TruncateLog(offset):
+                    await self._writer.truncate(offset)
+                case _:
+                    assert_never(effect)
 
-    def submit(self, event: ev.Event) -> None:
-        """Queue an event for the core."""
-        self._events.append(event)
-        self._wake.set()
-
-    def submit_first(self, event: ev.Event) -> None:
-        """Queue an event of the log ahead of all others."""
-        self._events.appendleft(event)
-        self._wake.set()
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work in parallel to the event loop of the driver; its failure ends this replica."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-
-    def reply(self, request_id: int, response: Response) -> None:
-        reply = self._replies.get(request_id)
-        if reply is not None and not reply.done():
-            reply.set_result(response)
-
-    def voters_changed(self, voters: VoterSet) -> None:
-        """The log contains a new set of voters."""
-        self.voice.voters_changed(voters)
-
-    def leader_changed(self, leader_id: int | None, epoch: int) -> None:
+    def _leader_changed(
+        self, effect: fx.BecameLeader | fx.BecameFollower | fx.LeaderLost | fx.LeadershipEnded
+    ) -> None:
         """Report the outcome of an election, or the loss of a leader."""
-        if leader_id is None:
-            self.voice.leader_lost(epoch, self.now_ms)
-        else:
-            self.voice.led(leader_id, epoch, self.now_ms)
+        match effect:
+            case fx.BecameLeader(epoch, epoch_start_offset):
+                self.voice.led(self._local.id, epoch, self.now_ms)
+                self._subscriptions.leader_changed(self._local.id, epoch, epoch_start_offset)
+                return
+            case fx.BecameFollower(epoch, leader_id):
+                self.voice.led(leader_id, epoch, self.now_ms)
+                self._subscriptions.leader_changed(leader_id, epoch)
+            case fx.LeaderLost(epoch):
+                self.voice.leader_lost(epoch, self.now_ms)
+                self._subscriptions.leader_changed(None, epoch)
+            case fx.LeadershipEnded(epoch):
+                # On request, or because this node lost its majority.
+                if epoch != self._resigned_epoch:
+                    self.voice.majority_lost(epoch)
+                self.voice.leader_lost(epoch, self.now_ms)
+                self._subscriptions.leader_changed(None, epoch)
+            case _:
+                assert_never(effect)
+        self._appends.fail(not_controller())
 
-    def resigned(self, epoch: int) -> None:
-        """This node has resigned the leadership of ``epoch``, on request or because it lost its majority."""
-        if epoch != self._resigned_epoch:
-            self.voice.majority_lost(epoch)
-        self.voice.leader_lost(epoch, self.now_ms)
-
-    def wrote(self, size_bytes: int) -> None:
-        """Note that the log has grown."""
-        self._schedule.wrote(size_bytes)
-
-    async def send(self, effect: fx.Send) -> None:
+    async def _send(self, effect: fx.Send) -> None:
         """Send a request to a peer and queue its answer."""
         settings, node_id, asked_ms = self._config.raft, effect.node_id, self.now_ms
         timeout_ms = settings.request_timeout_ms + settings.fetch_max_wait_ms
@@ -386,34 +390,15 @@ class QuorumDriver:
             else:
                 self.voice.answered(node_id, response.error, effect.request)
                 event = ev.ResponseReceived(effect.correlation_id, response)
-        self.submit(event)
-
-    def schedule_append(self) -> None:
-        """Write waiting appends as a batch: at once, after the linger time, or when the disk is idle."""
-        if self._append_scheduled or self._effects.is_flushing or self._appends.next_epoch is None:
-            return
-        self._append_scheduled = True
-        loop = asyncio.get_running_loop()
-        if self._config.append_linger_ms > 0:
-            loop.call_later(self._config.append_linger_ms / 1000, self._request_append)
-        else:
-            loop.call_soon(self._request_append)
+        self._events.submit(event)
 
     # Inside
-
-    def _request_append(self) -> None:
-        self._append_scheduled = False
-        epoch = self._appends.next_epoch
-        if epoch is not None and not self._is_stopped:
-            self._next_request_id += 1
-            self.submit(ev.AppendRequested(self._next_request_id, epoch))
 
     async def _run(self) -> None:
         try:
             while not self._is_stopped:
                 self._arm_timer()
-                await self._wake.wait()
-                self._wake.clear()
+                await self._events.wait()
                 await self._drain()
         except Exception as error:
             # Any exception (also of a listener): no answer may be sent after an incomplete step.
@@ -423,10 +408,10 @@ class QuorumDriver:
         core = self._core
         assert core is not None
         while self._events and not self._is_stopped:
-            event = self._events.popleft()
+            event = self._events.pop()
             if isinstance(event, ev.ResignRequested):
                 self._resigned_epoch = event.epoch
-            await self._effects.run(core.step(event, self.now_ms))
+            await self._carry_out(core.step(event, self.now_ms))
             self.voice.tick(self.now_ms)
             if isinstance(core.role, Leader) or (isinstance(core.role, Resigned) and core.role.untold):
                 self._others_know.clear()
@@ -441,14 +426,7 @@ class QuorumDriver:
         if deadline_ms is not None:
             # At least a millisecond, because the core's time is in whole milliseconds.
             delay = max(1, deadline_ms + 1 - self.now_ms) / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay, self.submit, ev.Tick())
-
-    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            error = task.exception()
-            if isinstance(error, Exception):
-                self._fail(error)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._events.submit, ev.Tick())
 
     def _fail(self, error: Exception) -> None:
         if self._failure is None and not self._is_stopped:
@@ -460,12 +438,10 @@ class QuorumDriver:
 
     def _end(self, error: KafkaError) -> None:
         self._is_stopped = True
-        self._wake.set()
+        self._events.wake()
         if self._timer is not None:
             self._timer.cancel()
         self._appends.fail(error)
-        for reply in self._replies.values():
-            if not reply.done():
-                reply.set_exception(error)
+        self._replies.fail(error)
         with contextlib.suppress(KafkaError):
-            self._effects.abandon_download()
+            self._snapshots.abandon()

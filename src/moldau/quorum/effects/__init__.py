@@ -1,0 +1,1 @@
+"""Carrying out the core's effects, one class for each thing that effects touch. The order is the core's."""

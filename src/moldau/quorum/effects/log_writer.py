@@ -1,0 +1,182 @@
+"""Effects that change the log: appends, truncations, and flushes."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, assert_never
+
+from moldau.quorum.append_queue import AppendQueue
+from moldau.quorum.core import effects as fx
+from moldau.quorum.core import events as ev
+from moldau.quorum.core.messages import Buffer
+from moldau.quorum.effects.event_queue import EventQueue
+from moldau.quorum.snapshot_schedule import SnapshotSchedule
+from moldau.quorum.voter_history import VoterHistory, voters_record
+from moldau.records.builder import build_batch
+from moldau.records.control import (
+    ControlRecord,
+    KRaftVersion,
+    LeaderChange,
+    RecordedVoter,
+    build_control_batch,
+)
+from moldau.records.record import Record
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.snapshots.replicated_log import ReplicatedLog
+
+RECORDS_A_TURN: Final = 1_000
+"""Records of a batch that is built on the event loop: some 3 ms."""
+
+
+def not_controller() -> KafkaError:
+    """The refusal of appends on a node that does not lead."""
+    return KafkaError(ErrorCode.not_controller, "this node does not lead the quorum")
+
+
+class LogWriter:
+    """The one writer of a replicated log. It owns when queued appends are written, and the running flush."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        log: ReplicatedLog,
+        appends: AppendQueue,
+        history: VoterHistory,
+        schedule: SnapshotSchedule,
+        events: EventQueue,
+        append_linger_ms: int,
+    ) -> None:
+        """``history`` and ``schedule`` are told of what is written."""
+        self._machine = machine
+        self._log = log
+        self._appends = appends
+        self._history = history
+        self._schedule = schedule
+        self._events = events
+        self._append_linger_ms = append_linger_ms
+        self._append_id = 0
+        self._append_scheduled = False
+        self._is_flushing = False
+        self._flush_again = False
+        self._truncations = 0
+
+    # Appends
+
+    def schedule_append(self) -> None:
+        """Write waiting appends as a batch: at once, after the linger time, or when the disk is idle."""
+        if self._append_scheduled or self._is_flushing or self._appends.next_epoch is None:
+            return
+        self._append_scheduled = True
+        loop = asyncio.get_running_loop()
+        if self._append_linger_ms > 0:
+            loop.call_later(self._append_linger_ms / 1000, self._request_append)
+        else:
+            loop.call_soon(self._request_append)
+
+    def _request_append(self) -> None:
+        self._append_scheduled = False
+        epoch = self._appends.next_epoch
+        if epoch is not None:
+            self._append_id += 1
+            self._events.submit(ev.AppendRequested(self._append_id, epoch))
+
+    async def append_as_leader(self, epoch: int) -> None:
+        """Write the queued appends of ``epoch``, as far as they fit one batch."""
+        appends, now_ms = self._appends, self._machine.clock.now_ms()
+        taken = appends.take(epoch)
+        if not taken:
+            return
+        values = [value for append in taken for value in append.values]
+        if len(values) > RECORDS_A_TURN:
+            batch = await self._machine.workers.run(_batch_of, values, now_ms, epoch)
+        else:
+            batch = _batch_of(values, now_ms, epoch)
+        info = self._log.append_as_leader(batch, epoch)
+        appends.wrote(taken, info.first_offset)
+        self._schedule.wrote(info.size_bytes)
+        if appends.next_epoch is not None:
+            self.schedule_append()
+        self._events.submit_first(ev.LogAppended())
+
+    def reject_append(self) -> None:
+        """The core refused queued appends: they were decided in an epoch that this node does not lead."""
+        stale = self._appends.next_epoch
+        if stale is not None:
+            self._appends.fail(not_controller(), epoch=stale)
+        self.schedule_append()
+
+    def append_control(self, effect: fx.AppendLeaderChange | fx.AppendVoters) -> None:
+        """Append the control records that begin a leader's epoch, or change the voters."""
+        log = self._log
+        records: list[ControlRecord] = []
+        match effect:
+            case fx.AppendLeaderChange(epoch, leader_id, voters, granting_voters):
+                log.initialize_epoch(epoch)
+                records.append(
+                    LeaderChange(
+                        leader_id,
+                        tuple(RecordedVoter(voter_id) for voter_id in voters),
+                        tuple(RecordedVoter(voter_id) for voter_id in granting_voters),
+                    )
+                )
+            case fx.AppendVoters(epoch, voter_set, kraft_version):
+                if kraft_version is not None:
+                    records.append(KRaftVersion(kraft_version))
+                records.append(voters_record(voter_set))
+            case _:
+                assert_never(effect)
+        batch = build_control_batch(records, timestamp=self._machine.clock.now_ms(), leader_epoch=epoch)
+        info = log.append_as_leader(batch, epoch)
+        if isinstance(effect, fx.AppendVoters):
+            # The offsets are now set in the batch.
+            for view in log.read(info.first_offset, 1).views:
+                self._history.read(view)
+        self._events.submit_first(ev.LogAppended())
+
+    def append_as_follower(self, records: Sequence[Buffer]) -> None:
+        """Append batches of the leader."""
+        batches = records[0] if len(records) == 1 else b"".join(records)
+        info = self._log.append_as_follower(batches)
+        self._history.read(batches)
+        self._schedule.wrote(info.size_bytes)
+        self._events.submit_first(ev.LogAppended())
+
+    # Truncations
+
+    async def truncate(self, offset: int) -> None:
+        """Drop what follows ``offset``: the leader has other records."""
+        self.note_truncation()
+        await self._log.truncate_to(offset)
+        self._history.truncate(offset)
+        self._events.submit_first(ev.LogTruncated())
+
+    def note_truncation(self) -> None:
+        """The log is about to be truncated: a running flush says nothing of its end."""
+        self._truncations += 1
+
+    # Flushes
+
+    def start_flush(self) -> None:
+        """Flush the log, or once more when the running flush ends."""
+        if self._is_flushing:
+            self._flush_again = True
+        else:
+            self._is_flushing = True
+            self._events.spawn(self._flush())
+
+    async def _flush(self) -> None:
+        while True:
+            self._flush_again = False
+            truncations = self._truncations
+            offset = await self._log.flush()
+            if truncations != self._truncations:
+                continue  # the synced bytes may be truncated and replaced by others
+            self._events.submit(ev.LogFlushed(offset))
+            if not self._flush_again:
+                break
+        self._is_flushing = False
+        self.schedule_append()
+
+
+def _batch_of(values: Sequence[bytes], now_ms: int, epoch: int) -> bytes:
+    records = [Record(index, now_ms, None, value) for index, value in enumerate(values)]
+    return build_batch(records, leader_epoch=epoch)

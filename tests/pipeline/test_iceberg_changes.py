@@ -231,6 +231,46 @@ def test_a_change_that_cannot_be_followed_is_one_line(node: moldau.testing.Node,
     assert [row["offset"] for row in read_dead_letters(job)] == [1, 3]
 
 
+def test_a_new_member_with_the_name_of_a_renamed_column(node: moldau.testing.Node, job: ExportJob) -> None:
+    """Producers and the table take the same new name, and the export cannot know that it is one column."""
+    inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
+    produce_values(node, job.topic, [b'{"lines": [{"qty": 1}]}'])
+    export_once(inferring, run_here)
+    with table_of(job).update_schema() as schema:
+        schema.rename_column("value.lines.qty", "quantity")
+    produce_values(node, job.topic, [b'{"lines": [{"quantity": 2}]}'])
+    told = r"records have value\.lines\.element\.quantity now, .* that was value\.lines\.element\.qty: rename"
+    with pytest.raises(ToolError, match=told):
+        export_once(inferring, run_here)
+    with table_of(job).update_schema() as schema:
+        schema.rename_column("value.lines.quantity", "qty")
+    assert export_once(inferring, run_here).records == 1
+    assert [row["value"]["lines"] for row in rows(job)] == [
+        [{"qty": 1, "quantity": None}],
+        [{"qty": None, "quantity": 2}],
+    ]
+
+
+def test_a_table_that_was_dropped_leaves_no_dead_letters_behind(
+    node: moldau.testing.Node, job: ExportJob
+) -> None:
+    """A new table counts its rounds from the first one, whose dead letters an older table seems to have."""
+    inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
+    produce_values(node, job.topic, [b'{"a": 1}', b"oops"])
+    export_once(inferring, run_here)
+    catalog = open_catalog(job.folder)
+    catalog.drop_table(table_name(job.topic))
+    produce_values(node, job.topic, [b"oops again"])
+    told = (
+        r"table moldau\.t\d+_dead_letters has dead letters of a table moldau\.t\d+ that is gone: drop it, too"
+    )
+    with pytest.raises(ToolError, match=told):
+        export_once(inferring, run_here)
+    catalog.drop_table(dead_letters_name(job.topic))
+    assert export_once(inferring, run_here).dead_letters == 2
+    assert [row["offset"] for row in read_dead_letters(job)] == [1, 2]
+
+
 def test_records_of_a_table_that_nobody_changed_are_not_rebuilt(job: ExportJob) -> None:
     produce(job, 0, 4)
     export_once(job, run_here)

@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from spark_support import iceberg_jars, missing_jars, missing_spark
@@ -13,10 +14,12 @@ if reason := missing_spark():
     pytest.skip(reason, allow_module_level=True)
 
 import pyspark
-from exporting import create_topic, produce_values, run_here
+from exporting import create_topic, produce_values, read_table, run_here
 from pyspark.sql import SparkSession
 
+from moldau.client.errors import ToolError
 from moldau.pipeline.export.job import ExportJob, export_once
+from moldau.pipeline.values.column_changes import parse_column_change
 from moldau.pipeline.values.formats import json_format
 
 RECORDS = 40
@@ -90,3 +93,30 @@ def test_spark_reads_and_changes_what_is_exported(
     assert [tuple(row) for row in rows] == [(number, f"c{number}", number) for number in range(2 * RECORDS)]
     assert found == 1
     assert [tuple(row) for row in counts] == [(0, RECORDS), (1, RECORDS)]
+
+
+def test_dead_letters_that_spark_has_deleted_are_not_replayed(
+    spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path
+) -> None:
+    if not iceberg_jars():
+        missing_jars("Iceberg's jar for Spark")
+    topic = create_topic(node, "deleted", 1)
+    job = ExportJob(node.bootstrap_servers, topic, str(tmp_path), "iceberg", values=json_format(None))
+    produce_values(node, topic, values(0, RECORDS))
+    export_once(job, run_here)
+    produce_values(node, topic, [b'{"id": "a"}', b'{"id": "b"}'])
+    assert export_once(job, run_here).dead_letters == 2
+    table = "moldau.moldau.deleted_dead_letters"
+    with catalog(spark, tmp_path) as session:
+        session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
+        session.sql(f"DELETE FROM {table} WHERE offset = {RECORDS}")
+    again = replace(job, replay=True, changes=[parse_column_change("id STRING")])
+    with pytest.raises(ToolError, match="rewrite its data files first"):
+        export_once(again, run_here)
+    with catalog(spark, tmp_path) as session:
+        session.sql(
+            "CALL moldau.system.rewrite_data_files(table => 'moldau.moldau.deleted_dead_letters',"
+            " options => map('delete-file-threshold', '1'))"
+        )
+    assert export_once(again, run_here).records == 1
+    assert read_table(job)[-1]["value"]["id_string"] == "b"

@@ -86,6 +86,8 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     units = request.units(ranges)
     old = None if found is None else _format(found)
     values = request.format_of(old, units, ".".join(table_name(topic)), promote=True)
+    if found is None:
+        _check_no_older_dead_letters(catalog, topic)
     table = found or _new_table(catalog, topic, values, bounds.topic_id)
     dead_letters = ".".join(dead_letters_name(topic))
     if not ranges:
@@ -114,7 +116,7 @@ def replay_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     _finish_dead_letters(catalog, table, topic)
     outcome = RoundOutcome([], _covered(table), ".".join(dead_letters_name(topic)))
     dead = _find_table(catalog, dead_letters_name(topic), topic)
-    files = [] if dead is None else [task.file for task in dead.scan().plan_files()]
+    files = [] if dead is None else _files_of(dead)
     locations = [file.file_path for file in files]
     outcome = outcome._replace(dead_letters_left=sum(file.record_count for file in files))
     old = _format(table)
@@ -135,6 +137,17 @@ def replay_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     return outcome._replace(written=recovered, dead_letters_left=left)
 
 
+def _files_of(dead: Table) -> list[DataFile]:
+    """The table's files. Raises :class:`ToolError` for rows that were deleted and are in files still."""
+    found = list(dead.scan().plan_files())
+    if any(task.delete_files for task in found):
+        raise ToolError(
+            f"table {_label(dead)} has rows that another tool deleted by files of deletes (merge-on-read),"
+            " and a replay would bring them back: rewrite its data files first"
+        )
+    return [task.file for task in found]
+
+
 def _written(found: Sequence[Files]) -> list[WrittenUnit]:
     return [one for files in found for one in files.written]
 
@@ -151,6 +164,16 @@ def _find_table(catalog: Catalog, name: tuple[str, str], topic: str) -> Table | 
     if properties.get(RETRIES_PROPERTY) != "0":
         raise ToolError(f"table {'.'.join(name)}: set {RETRIES_PROPERTY} to 0, or records may come twice")
     return table
+
+
+def _check_no_older_dead_letters(catalog: Catalog, topic: str) -> None:
+    """A new table begins to count its rounds anew: a table of dead letters would think it had them."""
+    name = dead_letters_name(topic)
+    if catalog.table_exists(name) and not catalog.table_exists(table_name(topic)):
+        raise ToolError(
+            f"table {'.'.join(name)} has dead letters of a table {'.'.join(table_name(topic))} that is gone:"
+            " drop it, too, or give it another name"
+        )
 
 
 def _check_same_topic(table: Table, topic: str, topic_id: str) -> None:
@@ -268,7 +291,8 @@ def _add_columns(table: Table, values: ValueFormat) -> None:
     batch_id, progress = table.properties[BATCH_PROPERTY], _covered(table)
     with _refusable(table), _followed(table), table.transaction() as change:
         with change.update_schema() as schema:
-            schema.union_by_name(stored_columns(table.metadata, values.schema, _format(table).schema))
+            columns = stored_columns(table.metadata, values.schema, _format(table).schema, _label(table))
+            schema.union_by_name(columns)
         change.set_properties({VALUES_PROPERTY: render_format(values)})
     if (table.properties[BATCH_PROPERTY], _covered(table)) != (batch_id, progress):
         raise _another_driver(table)

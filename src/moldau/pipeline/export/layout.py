@@ -91,10 +91,11 @@ def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> Expo
     return ExportLayout(layout, _partitioning(metadata.spec(), schema, layout, table))
 
 
-def stored_columns(metadata: "TableMetadata", columns: pa.Schema, before: pa.Schema) -> pa.Schema:
+def stored_columns(metadata: "TableMetadata", columns: pa.Schema, before: pa.Schema, table: str) -> pa.Schema:
     """An export's columns by the table's names and types; new ones as they are.
 
-    Columns of ``before``, which the export had written, may have been dropped: they are left out.
+    Columns of ``before``, which the export had written, may have been dropped: they are left out. Raises
+    :class:`ToolError` for a new column whose name another tool has given to an older one.
     """
     # Imported by drivers alone: tasks need nothing of it, and it takes long.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -103,7 +104,24 @@ def stored_columns(metadata: "TableMetadata", columns: pa.Schema, before: pa.Sch
     ids = _ids_by_source(metadata)
     arrow = schema_to_pyarrow(schema)
     fields = _stored(columns, schema.as_struct(), arrow, ids, ROOT, keep_new=True, before=before)
+    _check_names(fields, table, "")
     return pa.schema([_bare(field) for field in fields])
+
+
+def _check_names(fields: Any, table: str, path: str) -> None:
+    older = {field.name: _source(field) for field in fields if SOURCE in (field.metadata or {})}
+    for field in fields:
+        name = f"{path}{field.name}"
+        if field.name in older and SOURCE not in (field.metadata or {}):
+            raise ToolError(
+                f"table {table}: records have {name} now, and another tool has given this name to the column"
+                f" that was {path}{older[field.name]}: rename it, and run the export again"
+            )
+        kind = field.type
+        while pa.types.is_list(kind):
+            name, kind = f"{name}.element", kind.value_type
+        if pa.types.is_struct(kind):
+            _check_names(kind, table, f"{name}.")
 
 
 def _ids_by_source(metadata: "TableMetadata") -> Mapping[tuple[int, str], int]:

@@ -26,7 +26,7 @@ from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
 from moldau.diskless.reading.cold_reads import ColdReads, ColdReadSettings
-from moldau.diskless.reading.object_reads import ObjectReads
+from moldau.diskless.reading.object_reads import ObjectReads, ObjectSource
 from moldau.diskless.reading.offset_lookup import WalOffsetLookup
 from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters
 from moldau.diskless.reading.recent_objects import RecentObjects
@@ -239,8 +239,7 @@ class ReadingBroker:
         self.cacher = Cacher(
             self.machine,
             self.coordinator,
-            self.storage,
-            self.recent,
+            ObjectSource(self.storage, self.recent),
             self.arrivals,
             self.meters,
             self.settings,
@@ -249,7 +248,7 @@ class ReadingBroker:
         self.cold_meters = ColdReadMeters(self.meters)
         unexpected = self.machine.unexpected
         budget = ByteBudget(self.cold_settings.budget_bytes)
-        reads = ObjectReads(self.storage, self.recent, budget, self.cold_meters, unexpected)
+        reads = ObjectReads(ObjectSource(self.storage, self.recent), budget, self.cold_meters, unexpected)
         self.cold_reads = ColdReads(self.coordinator, reads, self.cold_meters, self.cold_settings, unexpected)
         self.lookup = WalOffsetLookup(self.coordinator, reads, self.machine)
         self.fetch_meters = FetchMeters(self.meters)

@@ -239,7 +239,7 @@ def test_keys_are_unique_tell_time_and_broker_and_sort_by_time_within_a_shard() 
     keys = [new_object_key(time, 12, entropy) for time in times]
     assert len(set(keys)) == len(keys)
     for time, name in zip(times, keys, strict=True):
-        assert parse_object_key(name) == (time, 12)
+        assert parse_object_key(name) == (time, 12, -1)
     assert "/2023111422/" in keys[0]
     folders = wal_folders()
     by_folder = [[name for name in sorted(keys) if name.startswith(folder)] for folder in folders]

@@ -1,6 +1,8 @@
 """Names of WAL objects: unique without coordination, sorted by time, spread over the store. Pure.
 
 ``wal/<shard>/<yyyymmddhh>/<time>-<broker>-<random>``, the time in milliseconds as 12 hexadecimal digits.
+Where brokers of a rack read objects for each other, ``-<size>`` follows, in bytes and hexadecimal: a broker
+that reads an object for others reads it whole, and has to know how large it is.
 S3 bounds the requests a second for each prefix, and names that only grow all hit its last one: sixteen
 shards (a random digit) give each broker sixteen. Within a shard keys come in order of time, so the orphan
 scan lists each one only as far as the age that it looks for.
@@ -23,23 +25,32 @@ class WalKey(NamedTuple):
 
     created_ms: int
     broker_id: int
+    size_bytes: int = -1
+    """-1: the key does not say."""
 
 
-def new_object_key(created_ms: int, broker_id: int, entropy: Entropy, prefix: str = WAL_PREFIX) -> str:
-    """A unique key: 80 random bits in addition to time and broker."""
+def new_object_key(
+    created_ms: int,
+    broker_id: int,
+    entropy: Entropy,
+    prefix: str = WAL_PREFIX,
+    size_bytes: int | None = None,
+) -> str:
+    """A unique key: 80 random bits in addition to time and broker; with the object's size, if given."""
     # The low bits of a version 4 UUID are all random.
     digits = f"{entropy.uuid4().int & (1 << 60) - 1:015x}{entropy.randrange(1 << 20):05x}"
     hour = datetime.fromtimestamp(created_ms / 1000, UTC).strftime("%Y%m%d%H")
-    return f"{prefix}/{digits[-1]}/{hour}/{created_ms:012x}-{broker_id}-{digits}"
+    size = "" if size_bytes is None else f"-{size_bytes:x}"
+    return f"{prefix}/{digits[-1]}/{hour}/{created_ms:012x}-{broker_id}-{digits}{size}"
 
 
 def parse_object_key(key: str) -> WalKey | None:
-    """Time and broker of a WAL object's key; None for any other."""
+    """Time, broker and size of a WAL object's key; None for any other."""
     name = key.rpartition("/")[2].split("-")
-    if len(name) != 3 or len(name[0]) != 12:
+    if len(name) not in (3, 4) or len(name[0]) != 12:
         return None
     try:
-        return WalKey(int(name[0], 16), int(name[1]))
+        return WalKey(int(name[0], 16), int(name[1]), int(name[3], 16) if len(name) == 4 else -1)
     except ValueError:
         return None
 

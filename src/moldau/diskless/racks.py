@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from moldau.diskless.reading.rack_call import RackPeers
 from moldau.replication.partition import PartitionKey
 
 
@@ -10,10 +11,19 @@ def _alone(key: PartitionKey, client_rack: str) -> int:
     return -1
 
 
+def _unshared(object_key: str, writer_id: int) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackView:
     """The racks as of this broker's metadata; one broker without a rack by default."""
 
     own_rack: Callable[[], str | None] = lambda: None
+    has_peers: Callable[[], bool] = lambda: False
+    """Whether other live brokers are in this broker's rack."""
     nearer_broker: Callable[[PartitionKey, str], int] = _alone
     """The broker that serves consumers of a rack (KIP-392); -1: this one."""
+    reader_of: Callable[[str, int], int | None] = _unshared
+    """The broker of this rack that reads an object, by key and writer; None: each reads for itself."""
+    peers: RackPeers | None = None

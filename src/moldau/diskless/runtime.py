@@ -25,9 +25,10 @@ from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
 from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
-from moldau.diskless.reading.object_reads import ObjectReads
+from moldau.diskless.reading.object_reads import ObjectReads, ObjectSource
 from moldau.diskless.reading.offset_lookup import WalOffsetLookup
-from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters
+from moldau.diskless.reading.rack_objects import RackObjects
+from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters, RackReadMeters
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.store_claim import StoreClaim
 from moldau.diskless.upkeep.orphans import FileWitness, OrphanScan, OrphanSettings
@@ -171,24 +172,26 @@ class DisklessRuntime:
 
     def _make_readers_and_writer(self, arrivals: WaitingRoom[PartitionKey], meters: Meters) -> None:
         settings, coordinator = self.settings, self._coordinator
+        machine, cluster, unexpected = self._machine, self._cluster, self._machine.unexpected
         memory = WriterMemory(settings.writer)
         recent = memory.recent
-        self.cacher = Cacher(
-            self._machine, coordinator, self.storage, recent, arrivals, meters, settings.cacher
+        self.rack_objects = RackObjects(
+            self.storage, recent, cluster.racks, cluster.broker_id, RackReadMeters(meters), unexpected
         )
+        source = ObjectSource(self.storage, recent, self.rack_objects)
+        self.cacher = Cacher(machine, coordinator, source, arrivals, meters, settings.cacher)
         cold_meters = ColdReadMeters(meters)
-        unexpected = self._machine.unexpected
         budget = ByteBudget(settings.cold_reads.budget_bytes)
-        reads = ObjectReads(self.storage, recent, budget, cold_meters, unexpected)
+        reads = ObjectReads(source, budget, cold_meters, unexpected)
         self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads, unexpected)
-        self._lookup = WalOffsetLookup(coordinator, reads, self._machine)
-        commits = OwnCommits(recent, self.cacher, self._machine.workers, unexpected)
+        self._lookup = WalOffsetLookup(coordinator, reads, machine)
+        commits = OwnCommits(recent, self.cacher, machine.workers, unexpected, cluster.racks.has_peers)
         self.writer = DisklessWriter(
             self.storage,
             coordinator,
-            self._machine,
+            machine,
             meters,
-            broker_id=self._cluster.broker_id,
+            broker_id=cluster.broker_id,
             settings=settings.writer,
             own=OwnObjects(memory, commits),
         )
@@ -244,6 +247,7 @@ class DisklessRuntime:
             await repeating.stop()
         await self.cacher.close()
         await self.cold_reads.close()
+        await self.rack_objects.close()
         await self.storage.close()
 
     # -- partitions ---------------------------------------------------------------------------

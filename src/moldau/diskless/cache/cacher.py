@@ -25,12 +25,11 @@ from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.cache.cache_bound import CacheBound
 from moldau.diskless.cache.follow_lane import FollowLane, LaneSettings
 from moldau.diskless.cache.partition_cache import UNKNOWN, PartitionCache, Scratch
-from moldau.diskless.reading.object_reads import ObjectReads, WrittenObjects
+from moldau.diskless.reading.object_reads import ObjectReads, ObjectSource
 from moldau.diskless.reading.read_meters import ReadMeters
 from moldau.diskless.reading.read_round import Batches
 from moldau.diskless.writing.own_commits import OwnRun
 from moldau.metrics import Meters
-from moldau.objects.storage import ObjectStorage
 from moldau.protocol.special_timestamps import (
     LATEST_TIMESTAMP,
 )
@@ -78,8 +77,7 @@ class Cacher:
         self,
         machine: Machine,
         finder: OffsetFinder,
-        storage: ObjectStorage,
-        recent: WrittenObjects,
+        source: ObjectSource,
         arrivals: WaitingRoom[PartitionKey],
         meters: Meters,
         settings: CacherSettings | None = None,
@@ -91,11 +89,10 @@ class Cacher:
         self._catch_up_meters = ReadMeters(meters, "catch-up")
         self._unexpected = machine.unexpected
         self._tail_reads = ObjectReads(
-            storage, recent, ByteBudget(settings.tail_budget_bytes), self._tail_meters, machine.unexpected
+            source, ByteBudget(settings.tail_budget_bytes), self._tail_meters, machine.unexpected
         )
         self._catch_up_reads = ObjectReads(
-            storage,
-            recent,
+            source,
             ByteBudget(settings.catch_up_budget_bytes),
             self._catch_up_meters,
             machine.unexpected,

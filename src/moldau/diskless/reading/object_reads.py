@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.diskless.byte_budget import ByteBudget
@@ -21,6 +21,24 @@ class WrittenObjects(Protocol):
     def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
         """Bytes of such an object, read-only; ``None`` when it is not in memory."""
         ...
+
+
+class SharedObjects(Protocol):
+    """Objects that the brokers of a rack read for each other."""
+
+    async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
+        """Bytes of an object; None where the store is to be asked. Raises ``StorageError``."""
+        ...
+
+
+class ObjectSource(NamedTuple):
+    """Where bytes of objects are read."""
+
+    storage: ObjectStorage
+    recent: WrittenObjects
+    """Objects that this broker wrote itself."""
+    rack: SharedObjects | None = None
+    """Objects that the brokers of a rack read for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +82,12 @@ class ObjectReads:
 
     def __init__(
         self,
-        storage: ObjectStorage,
-        recent: WrittenObjects,
+        source: ObjectSource,
         budget: ByteBudget,
         meters: ReadMeters,
         unexpected: UnexpectedErrors,
     ) -> None:
-        self._storage = storage
-        self._recent = recent
+        self._storage, self._recent, self._rack = source
         self._budget = budget
         self._meters = meters
         self._unexpected = unexpected
@@ -90,8 +106,15 @@ class ObjectReads:
         return view
 
     async def fetch(self, read: PlannedRead) -> memoryview:
-        """The bytes of a range from the store. Raises :class:`StorageError`, also when the object is gone."""
+        """The bytes of a range from the rack or the store.
+
+        Raises :class:`StorageError`, also when the object is gone.
+        """
         async with self._budget.taking(read.size_bytes):
+            if self._rack is not None:
+                shared = await self._rack.fetch(read.object_key, read.start, read.size_bytes)
+                if shared is not None:
+                    return shared
             loop = asyncio.get_running_loop()
             begin = loop.time()
             self._meters.gets.value += 1

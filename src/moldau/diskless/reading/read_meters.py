@@ -40,6 +40,24 @@ class ReadMeters:
         )
 
 
+class RackReadMeters:
+    """Meters of objects that brokers of a rack read for each other."""
+
+    def __init__(self, meters: Meters) -> None:
+        scope = meters.scoped("moldau.diskless", "RackReads")
+        self.gets = scope.counter("ObjectGetsPerSec", "Objects read whole from the store, for the rack.")
+        self.get_bytes = scope.counter("ObjectGetBytesPerSec", "Bytes of those objects.")
+        self.get_errors = scope.counter("ObjectGetErrorsPerSec", "Requests that failed in the end.")
+        self.get_time_ms = scope.histogram("ObjectGetTimeMs", "Time of a request for a whole object.")
+        self.peer_reads = scope.counter("PeerReadsPerSec", "Ranges that another broker of the rack had.")
+        self.peer_bytes = scope.counter("PeerReadBytesPerSec", "Bytes of those ranges.")
+        self.served = scope.counter("ServedPerSec", "Ranges that other brokers of the rack were given.")
+        self.served_bytes = scope.counter("ServedBytesPerSec", "Bytes of those ranges.")
+        self.fallbacks = scope.counter(
+            "FallbacksPerSec", "Ranges read from the store because the rack's reader of the object failed."
+        )
+
+
 class ColdReadMeters(ReadMeters):
     """Meters of cold reads, with the KIP's GET requests per Fetch request."""
 

@@ -60,8 +60,15 @@ class OwnCommits:
     """Is called for each committed part of a file; the file is dropped when it is no longer needed here."""
 
     def __init__(
-        self, recent: RecentObjects, taker: RunTaker, workers: Workers, unexpected: UnexpectedErrors
+        self,
+        recent: RecentObjects,
+        taker: RunTaker,
+        workers: Workers,
+        unexpected: UnexpectedErrors,
+        is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``is_shared``: whether other brokers read objects from this one's memory."""
+        self.is_shared = is_shared
         self._recent = recent
         self._taker = taker
         self._workers = workers
@@ -105,6 +112,8 @@ class OwnCommits:
 
     def finished(self, shares: Sequence[FileShare]) -> None:
         """All parts of a file are done."""
+        if self.is_shared():
+            return  # it stays for as long as there is room
         if shares and all(share.is_cached or not share.outcomes for share in shares):
             self._recent.discard(shares[0].file.key)
 

@@ -266,16 +266,15 @@ class DisklessWriter:
     ) -> WalFile:
         now, created_ms, payload_bytes = self._loop.time(), self._clock.now_ms(), buffer.size_bytes
         self._policy.closed(now * 1000, large=self._is_large(payload_bytes))
+        built = buffer.build(created_ms=created_ms, broker_id=self._broker_id)
+        is_shared = self._own_commits is not None and self._own_commits.is_shared()
+        size_bytes = built.size_bytes if is_shared else None
+        key = new_object_key(created_ms, self._broker_id, self._entropy, self._settings.prefix, size_bytes)
         file = WalFile(
-            new_object_key(created_ms, self._broker_id, self._entropy, self._settings.prefix),
-            buffer.build(created_ms=created_ms, broker_id=self._broker_id),
-            waiters,
-            created_ms=created_ms,
-            payload_bytes=payload_bytes,
-            opened_s=self._opened_s,
+            key, built, waiters, created_ms=created_ms, payload_bytes=payload_bytes, opened_s=self._opened_s
         )
         waited_ms = (now - self._opened_s) * 1000
-        self._meters.closed(reason, file.object.size_bytes, len(file.object.batches), waited_ms)
+        self._meters.closed(reason, built.size_bytes, len(built.batches), waited_ms)
         return file
 
     def _send_off(self, file: WalFile) -> None:

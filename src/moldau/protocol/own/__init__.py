@@ -39,6 +39,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11653: (".diskless.prune", "0", "0+"),
     11654: (".diskless.describe_topics", "0", "0+"),
     11655: (".diskless.describe_coordinator", "0", "0+"),
+    11659: (".diskless.read_object", "0", "0+"),
     # Consolidation: segments are built from the WAL of diskless partitions, by any engine that requests a
     # plan.
     11656: (".consolidation.plan", "0", "0+"),

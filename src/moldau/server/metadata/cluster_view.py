@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import Endpoint
-from moldau.server.cluster_racks import ClusterRacks
+from moldau.server.metadata.cluster_racks import ClusterRacks
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.racks import RackView
+from moldau.diskless.reading.rack_call import READ_OBJECT, RackReader
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.runtime import DisklessRuntime, RuntimeCluster, RuntimeCoordinators
 from moldau.diskless.writing.backlog import WalBacklog
@@ -28,6 +29,7 @@ from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.diskless import diskless_coordinators
 from moldau.server.deletion_hold import DeletionHold
+from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.settings import log_config
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
@@ -35,6 +37,7 @@ from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinat
 from moldau.server.subsystems.diskless.kind import DisklessKind, DisklessOffKind
 from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, metadata_kind_of
 from moldau.server.subsystems.diskless.pressure import pause_of
+from moldau.server.subsystems.diskless.rack_peers import RackPeerCalls
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.topics import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
@@ -73,6 +76,9 @@ class DisklessSubsystem(Subsystem):
             context.config.inter_broker_listener_name,
             machine.entropy,
         )
+        self._rack_peers = RackPeerCalls(
+            context.view, context.config.inter_broker_listener_name, machine.entropy
+        )
         self.coordinator = self._new_batch_coordinator(machine)
         deletions = DeletionHold(context.logs.report, diskless_settings.deletion_hold_ms(config), "objects")
         try:
@@ -87,9 +93,7 @@ class DisklessSubsystem(Subsystem):
                     until_current=metadata.until_current,
                     deletions_are_held=deletions.is_on,
                     is_fenced=self._is_fenced,
-                    racks=RackView(
-                        own_rack=lambda: self._view.racks.own_rack, nearer_broker=self._nearer_broker
-                    ),
+                    racks=self._rack_view(),
                     source=f"{config.metadata_log_dir}/{META_PROPERTIES}",
                 ),
                 RuntimeCoordinators(
@@ -139,7 +143,11 @@ class DisklessSubsystem(Subsystem):
             lambda topic_id: self._view.image.topic_name(topic_id),
             self._coordinator_changed,
         )
+        reading = {READ_OBJECT.api_key: READ_OBJECT}
         return Contribution(
+            handlers=BrokerCallHandlers[RackReader](
+                reading, self.runtime.rack_objects, self._authorizer
+            ).table(),
             kinds=[
                 KindClaim(self.kind, lambda topic: topic.is_diskless, self.kind.passages.find),
                 KindClaim(self.metadata_kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
@@ -221,6 +229,7 @@ class DisklessSubsystem(Subsystem):
         await asyncio.gather(*loads, return_exceptions=True)
         await self.coordinators.close()
         await self._cluster.close()
+        await self._rack_peers.close()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """The coordinators that are led here follow the metadata."""
@@ -245,6 +254,16 @@ class DisklessSubsystem(Subsystem):
     async def _when_loaded(self, coordinator_id: int) -> None:
         await self.coordinators.until_loaded(coordinator_id)
         self.runtime.coordinator_changed(coordinator_id)
+
+    def _rack_view(self) -> RackView:
+        racks = self._view.racks
+        return RackView(
+            own_rack=lambda: racks.own_rack,
+            has_peers=lambda: racks.has_peers,
+            nearer_broker=self._nearer_broker,
+            reader_of=racks.reader_of,
+            peers=self._rack_peers,
+        )
 
     def _nearer_broker(self, key: PartitionKey, client_rack: str) -> int:
         topic = self._view.image.topics.get_by_id(key.topic_id)

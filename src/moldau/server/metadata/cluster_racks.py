@@ -112,20 +112,23 @@ class ClusterRacks:
         found = self.gateways.of_partition(topic.topic_id, index, owner, client_rack)
         return -1 if found is None or found == self._local_id else found
 
-    def reader_of(self, object_key: str, writer_id: int | None) -> int:
-        """The broker of this rack that reads an object from the store for all of the rack.
-
-        The broker that wrote it, if it is alive, because it has the object in memory. Without a rack each
-        broker reads for itself.
-        """
+    @property
+    def has_peers(self) -> bool:
+        """Whether this broker has a rack, with other live brokers in it."""
         self._refresh()
         rack = self.own_rack
-        live = self._live.get(rack, ())
-        if rack is None or len(live) < 2:
-            return self._local_id
-        if writer_id is not None and writer_id in live:
-            return writer_id
-        return preferred(object_key, live)
+        return rack is not None and any(each != self._local_id for each in self._live.get(rack, ()))
+
+    def reader_of(self, object_key: str, writer_id: int) -> int | None:
+        """The broker of this rack that reads an object from the store for all of the rack.
+
+        Its writer, where that lives here: it has the object in memory. None where this broker is alone, or
+        has no rack: it reads for itself.
+        """
+        if not self.has_peers:
+            return None
+        live = self._live.get(self.own_rack, ())
+        return writer_id if writer_id in live else preferred(object_key, live)
 
     def _refresh(self) -> None:
         image = self._image()

@@ -1,0 +1,57 @@
+"""The call of a broker to another one of its rack for a range of a WAL object (API 11659)."""
+
+from typing import Any, Final, NamedTuple, Protocol
+
+from moldau.network.own_calls import BrokerCall
+from moldau.protocol.own.diskless import read_object as wire
+from moldau.protocol.own.rights import Right
+
+__all__ = ["READ_OBJECT", "ObjectRange", "RackPeers", "RackReader"]
+
+
+class ObjectRange(NamedTuple):
+    """Bytes of an object."""
+
+    object_key: str
+    byte_offset: int
+    byte_size: int
+
+
+class RackReader(Protocol):
+    """Reads objects for the brokers of its rack."""
+
+    async def read_for_rack(self, wanted: ObjectRange) -> memoryview:
+        """Exactly the bytes of the range.
+
+        Raises ``KafkaError``: INVALID_REQUEST for what is no WAL object, KAFKA_STORAGE_ERROR where the store
+        fails or has no such object.
+        """
+        ...
+
+
+class RackPeers(Protocol):
+    """The other brokers of the rack."""
+
+    async def read_object(self, broker_id: int, wanted: ObjectRange) -> memoryview:
+        """As :meth:`RackReader.read_for_rack`; raises also for lost connections."""
+        ...
+
+
+async def _serve(reader: RackReader, wanted: ObjectRange) -> memoryview:
+    return await reader.read_for_rack(wanted)
+
+
+def _content(response: Any) -> memoryview:
+    return memoryview(response.content or b"")
+
+
+READ_OBJECT: Final[BrokerCall[RackReader, ObjectRange, memoryview]] = BrokerCall(
+    request=wire.REQUEST,
+    response=wire.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=_serve,
+    request_fields=lambda wanted, version: wanted._asdict(),
+    arguments=lambda request: ObjectRange(request.object_key, request.byte_offset, request.byte_size),
+    response_fields=lambda content, version: {"content": content},
+    result=_content,
+)

@@ -1,0 +1,160 @@
+"""Objects that the brokers of a rack read from the store once for all of them.
+
+For each object one live broker of the rack is its reader: the writer, if that is in the rack, which has the
+object in memory; else the one that rendezvous hashing names. The reader gets the object whole, by one request
+however many ask for it, and keeps it for a while. The others ask the reader for the ranges that they need;
+when it fails or is slow they ask the store themselves.
+
+While nothing fails, an object takes one GET in each rack, and none in that of its writer.
+"""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.diskless.byte_budget import ByteBudget
+from moldau.diskless.object_keys import parse_object_key
+from moldau.diskless.racks import RackView
+from moldau.diskless.reading.object_reads import WrittenObjects
+from moldau.diskless.reading.rack_call import ObjectRange
+from moldau.diskless.reading.read_meters import RackReadMeters
+from moldau.objects.storage import Ranges, StorageError
+from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
+
+_AVOIDED_S: Final = 2.0
+"""A reader that failed is not asked for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class RackReadSettings:
+    """Bounds, in bytes."""
+
+    kept_bytes: int = 64 * 1024**2
+    """Of objects that were read for the rack, the newest."""
+    object_max_bytes: int = 32 * 1024**2
+    """Larger objects each broker reads for itself, range by range."""
+
+
+class RackObjects:
+    """Implements :class:`moldau.diskless.reading.rack_call.RackReader`."""
+
+    def __init__(
+        self,
+        storage: Ranges,
+        recent: WrittenObjects,
+        racks: RackView,
+        broker_id: int,
+        meters: RackReadMeters,
+        unexpected: UnexpectedErrors,
+        settings: RackReadSettings | None = None,
+    ) -> None:
+        """``recent``: objects that this broker wrote itself."""
+        self._storage = storage
+        self._recent = recent
+        self._racks = racks
+        self._broker_id = broker_id
+        self._meters = meters
+        self._unexpected = unexpected
+        self._settings = settings or RackReadSettings()
+        self._budget = ByteBudget(self._settings.kept_bytes)
+        self._kept: OrderedDict[str, memoryview] = OrderedDict()
+        self._kept_bytes = 0
+        self._reading: dict[str, asyncio.Task[memoryview]] = {}
+        self._avoided: dict[int, float] = {}
+
+    async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
+        """A range of an object, from this broker's memory or the rack's reader; None: ask the store for it.
+
+        Raises ``StorageError`` where this broker is the reader and the store fails.
+        """
+        peers, parsed = self._racks.peers, parse_object_key(key)
+        if peers is None or parsed is None or not 0 < parsed.size_bytes <= self._settings.object_max_bytes:
+            return None
+        reader_id = self._racks.reader_of(key, parsed.broker_id)
+        if reader_id is None:
+            return None
+        if reader_id == self._broker_id:
+            return await self._read(key, parsed.size_bytes, offset, size_bytes)
+        now = asyncio.get_running_loop().time()
+        if self._avoided.get(reader_id, 0.0) > now:
+            self._meters.fallbacks.value += 1
+            return None
+        try:
+            view = await peers.read_object(reader_id, ObjectRange(key, offset, size_bytes))
+        except (KafkaError, OSError) as error:
+            if not (isinstance(error, KafkaError) and error.code is ErrorCode.kafka_storage_error):
+                self._avoided[reader_id] = asyncio.get_running_loop().time() + _AVOIDED_S
+            self._meters.fallbacks.value += 1
+            return None
+        if len(view) != size_bytes:
+            self._meters.fallbacks.value += 1
+            return None
+        self._meters.peer_reads.value += 1
+        self._meters.peer_bytes.value += size_bytes
+        return view
+
+    async def read_for_rack(self, wanted: ObjectRange) -> memoryview:
+        key, offset, size_bytes = wanted
+        parsed = parse_object_key(key)
+        if parsed is None or offset < 0 or size_bytes < 0 or offset + size_bytes > parsed.size_bytes:
+            raise KafkaError(ErrorCode.invalid_request, f"{key} is no WAL object with these bytes")
+        if parsed.size_bytes > self._settings.object_max_bytes:
+            raise KafkaError(ErrorCode.invalid_request, f"{key} is too large to be read for others")
+        view = self._recent.get(key, offset, size_bytes)
+        if view is None:
+            try:
+                view = await self._read(key, parsed.size_bytes, offset, size_bytes)
+            except StorageError as error:
+                raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        self._meters.served.value += 1
+        self._meters.served_bytes.value += size_bytes
+        return view
+
+    async def close(self) -> None:
+        """End what is being read."""
+        reading = list(self._reading.values())
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+        self._kept.clear()
+        self._kept_bytes = 0
+
+    async def _read(self, key: str, object_bytes: int, offset: int, size_bytes: int) -> memoryview:
+        whole = self._kept.get(key)
+        if whole is None:
+            task = self._reading.get(key)
+            if task is None:
+                task = self._reading[key] = asyncio.ensure_future(self._get(key, object_bytes))
+                task.add_done_callback(lambda done: self._got(key, done))
+            # Another asker may give up; the object is read for all of them.
+            whole = await asyncio.shield(task)
+        return whole[offset : offset + size_bytes]
+
+    async def _get(self, key: str, object_bytes: int) -> memoryview:
+        async with self._budget.taking(object_bytes):
+            loop = asyncio.get_running_loop()
+            begin = loop.time()
+            self._meters.gets.value += 1
+            try:
+                whole = await self._storage.fetch(key, 0, object_bytes)
+            except StorageError:
+                self._meters.get_errors.value += 1
+                raise
+            except Exception as error:
+                self._meters.get_errors.value += 1
+                self._unexpected.report("reading an object for the rack", error)
+                raise StorageError(f"{key}: {error!r}") from error
+            self._meters.get_time_ms.update((loop.time() - begin) * 1000)
+            self._meters.get_bytes.value += object_bytes
+            return whole
+
+    def _got(self, key: str, done: "asyncio.Task[memoryview]") -> None:
+        del self._reading[key]
+        if done.cancelled() or done.exception() is not None:
+            return
+        self._kept[key] = done.result()
+        self._kept_bytes += len(done.result())
+        while self._kept_bytes > self._settings.kept_bytes and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_bytes -= len(dropped)

@@ -1,0 +1,51 @@
+"""The other brokers of this broker's rack: they read objects for each other."""
+
+from typing import Final
+
+from moldau.diskless.reading.rack_call import READ_OBJECT, ObjectRange
+from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.own_calls import BrokerChannel
+from moldau.runtime.entropy import Entropy
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.metadata.cluster_view import ClusterView
+
+TIMEOUT_MS: Final = 2_000
+"""After this the store is asked: it answers a GET in less, nearly always."""
+_LIMITS: Final = ClientLimits(connect_timeout_ms=1_000, reconnect_backoff_max_ms=500)
+_CONNECTIONS: Final = 4
+"""To each broker: answers come in the order of a connection's requests, and one object may be slow."""
+
+
+class RackPeerCalls:
+    """Asks other brokers for ranges of objects, over the listener at which brokers reach each other."""
+
+    def __init__(self, view: ClusterView, listener_name: str, entropy: Entropy) -> None:
+        self._view = view
+        self._listener_name = listener_name
+        self._clients = [
+            RpcClient(entropy, client_id=f"broker-{view.local_id}-rack-{number}", limits=_LIMITS)
+            for number in range(_CONNECTIONS)
+        ]
+        self._turn = 0
+
+    async def read_object(self, broker_id: int, wanted: ObjectRange) -> memoryview:
+        """A range of an object. Raises ``KafkaError``."""
+        broker = self._view.image.brokers.get(broker_id)
+        endpoint = None if broker is None else broker.endpoint(self._listener_name)
+        if endpoint is None:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not known")
+        self._turn += 1
+        client = self._clients[self._turn % _CONNECTIONS]
+        channel = BrokerChannel(client, endpoint.host, endpoint.port, TIMEOUT_MS)
+        try:
+            return await channel.call(READ_OBJECT, wanted)
+        except KafkaError as error:
+            if error.code in (ErrorCode.request_timed_out, ErrorCode.network_exception):
+                # A link may deliver in one direction only: the next attempt takes a new connection.
+                client.disconnect(endpoint.host, endpoint.port)
+            raise
+
+    async def close(self) -> None:
+        """Close all connections; calls under way fail."""
+        for client in self._clients:
+            await client.close()

@@ -1,0 +1,198 @@
+"""Objects that brokers of a rack read for each other: who reads, how often, and what a failure does."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from moldau.diskless.object_keys import new_object_key, parse_object_key
+from moldau.diskless.racks import RackView
+from moldau.diskless.reading.rack_call import ObjectRange
+from moldau.diskless.reading.rack_objects import RackObjects, RackReadSettings
+from moldau.diskless.reading.read_meters import RackReadMeters
+from moldau.diskless.reading.recent_objects import RecentObjects
+from moldau.metrics import Meters
+from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
+from moldau.runtime.entropy import SeededEntropy
+
+CONTENT = bytes(range(256)) * 4
+ENTROPY = SeededEntropy(3)
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*given: Any, **named: Any) -> None:
+        asyncio.run(test(*given, **named))
+
+    return run
+
+
+def key(writer: int, size_bytes: int | None = len(CONTENT)) -> str:
+    return new_object_key(1_700_000_000_000, writer, ENTROPY, size_bytes=size_bytes)
+
+
+@dataclass
+class Store:
+    """A store whose GETs are counted by object."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    gets: list[tuple[str, int, int]] = field(default_factory=list)
+    error: StorageError | None = None
+
+    async def fetch(self, name: str, offset: int, size: int) -> memoryview:
+        self.gets.append((name, offset, size))
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        if name not in self.objects:
+            raise ObjectNotFoundError(name)
+        return memoryview(self.objects[name])[offset : offset + size]
+
+
+class Rack:
+    """Brokers 1 to 3 of one rack on one store; broker 9 is elsewhere."""
+
+    def __init__(self, kept_bytes: int = 1 << 20) -> None:
+        self.store = Store()
+        self.meters = {broker: RackReadMeters(Meters()) for broker in (1, 2, 3)}
+        self.recent = {broker: RecentObjects(1 << 20) for broker in (1, 2, 3)}
+        self.failing: dict[int, Exception] = {}
+        self.calls: list[int] = []
+        self.reader_of: Callable[[str, int], int | None] = lambda name, writer: writer if writer < 4 else 2
+        self.brokers = {
+            broker: RackObjects(
+                self.store,
+                self.recent[broker],
+                RackView(reader_of=lambda name, writer: self.reader_of(name, writer), peers=self),
+                broker,
+                self.meters[broker],
+                UnexpectedErrors(),
+                RackReadSettings(kept_bytes=kept_bytes, object_max_bytes=2 * len(CONTENT)),
+            )
+            for broker in (1, 2, 3)
+        }
+
+    async def read_object(self, broker_id: int, wanted: ObjectRange) -> memoryview:
+        self.calls.append(broker_id)
+        if broker_id in self.failing:
+            raise self.failing[broker_id]
+        return await self.brokers[broker_id].read_for_rack(wanted)
+
+    def stored(self, writer: int) -> str:
+        name = key(writer)
+        self.store.objects[name] = CONTENT
+        return name
+
+
+@on_a_loop
+async def test_an_object_is_read_once_however_many_ask_for_parts_of_it() -> None:
+    rack = Rack()
+    name = rack.stored(9)
+    parts = [(offset, 10) for offset in range(0, 1000, 50)]
+    found = await asyncio.gather(
+        *(each.fetch(name, *part) for part in parts for each in rack.brokers.values())
+    )
+    assert [bytes(view or b"") for view in found[::3]] == [CONTENT[at : at + size] for at, size in parts]
+    assert found[::3] == found[1::3] == found[2::3]
+    assert rack.store.gets == [(name, 0, len(CONTENT))]
+    assert set(rack.calls) == {2}
+    assert rack.meters[1].peer_reads.value == len(parts)
+    assert rack.meters[2].served.value == 2 * len(parts)
+
+
+@on_a_loop
+async def test_the_writer_serves_its_rack_from_memory() -> None:
+    rack = Rack()
+    name = rack.stored(3)
+    rack.recent[3].put(name, bytearray(CONTENT), len(CONTENT))
+    assert bytes(await rack.brokers[1].fetch(name, 7, 20) or b"") == CONTENT[7:27]
+    assert rack.store.gets == []
+
+
+@on_a_loop
+async def test_a_reader_that_fails_is_passed_over_for_a_while() -> None:
+    rack = Rack()
+    name = rack.stored(9)
+    rack.failing[2] = KafkaError(ErrorCode.request_timed_out)
+    assert await rack.brokers[1].fetch(name, 0, 10) is None
+    assert await rack.brokers[1].fetch(name, 0, 10) is None
+    assert rack.calls == [2]
+    assert rack.meters[1].fallbacks.value == 2
+
+
+@on_a_loop
+async def test_an_object_that_the_reader_cannot_have_does_not_make_it_suspect() -> None:
+    rack = Rack()
+    gone, there = key(9), rack.stored(9)
+    assert await rack.brokers[1].fetch(gone, 0, 10) is None
+    assert await rack.brokers[1].fetch(there, 0, 10) is not None
+
+
+@on_a_loop
+async def test_a_failure_of_the_store_is_told_and_not_kept() -> None:
+    rack = Rack()
+    name = rack.stored(9)
+    rack.store.error = StorageError("down")
+    with pytest.raises(StorageError):
+        await rack.brokers[2].fetch(name, 0, 10)
+    rack.store.error = None
+    assert await rack.brokers[2].fetch(name, 0, 10) is not None
+
+
+@on_a_loop
+async def test_one_that_gives_up_does_not_end_the_read_of_the_others() -> None:
+    rack = Rack()
+    name = rack.stored(9)
+    first = asyncio.ensure_future(rack.brokers[2].fetch(name, 0, 10))
+    second = asyncio.ensure_future(rack.brokers[2].fetch(name, 10, 10))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert bytes(await second or b"") == CONTENT[10:20]
+    assert len(rack.store.gets) == 1
+
+
+@on_a_loop
+async def test_the_oldest_objects_go_when_there_is_no_room() -> None:
+    rack = Rack(kept_bytes=2 * len(CONTENT))
+    names = [rack.stored(9) for _ in range(3)]
+    for name in (*names, names[2], names[0]):
+        await rack.brokers[2].fetch(name, 0, 10)
+    assert [name for name, _, _ in rack.store.gets] == [*names, names[0]]
+
+
+@on_a_loop
+async def test_each_broker_reads_for_itself_what_cannot_be_read_whole() -> None:
+    rack = Rack()
+    for name in (key(9, None), key(9, 3 * len(CONTENT)), "other/object"):
+        assert await rack.brokers[1].fetch(name, 0, 10) is None
+    rack.reader_of = lambda name, writer: None
+    assert await rack.brokers[1].fetch(rack.stored(9), 0, 10) is None
+    assert rack.calls == []
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        ObjectRange("../secret", 0, 1),
+        ObjectRange(key(9), -1, 1),
+        ObjectRange(key(9), 0, len(CONTENT) + 1),
+        ObjectRange(key(9, None), 0, 1),
+        ObjectRange(key(9, 1 << 40), 0, 1),
+    ],
+)
+@on_a_loop
+async def test_only_ranges_of_objects_of_the_wal_are_served(wanted: ObjectRange) -> None:
+    rack = Rack()
+    with pytest.raises(KafkaError) as refused:
+        await rack.brokers[2].read_for_rack(wanted)
+    assert refused.value.code is ErrorCode.invalid_request
+    assert rack.store.gets == []
+
+
+def test_a_key_tells_the_size_of_its_object_where_it_is_shared() -> None:
+    assert parse_object_key(key(7, 0x1234)) == (1_700_000_000_000, 7, 0x1234)
+    assert parse_object_key(key(7, None)) == (1_700_000_000_000, 7, -1)

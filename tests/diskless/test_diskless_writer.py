@@ -129,6 +129,10 @@ def test_without_early_close_a_buffer_is_open_for_the_interval() -> None:
 class SlowCache:
     """A broker's own cache whose disk takes its time; in the place of :class:`OwnCommits`."""
 
+    @staticmethod
+    def is_shared() -> bool:
+        return False
+
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
         self.finished_count = 0

@@ -112,7 +112,7 @@ class RackCluster(Cluster):
 
     def meter(self, broker: int, name: str) -> float:
         registry = self.nodes[broker].get(DisklessSubsystem).runtime
-        return float(getattr(registry._rack_traffic, name).value)
+        return float(getattr(registry.rack_traffic, name).value)
 
 
 @pytest.fixture
@@ -234,11 +234,11 @@ def test_bytes_of_records_that_cross_racks_are_counted(cluster: RackCluster) -> 
         await cluster.produce(12, 0)
         await cluster.fetch(12, 0, 0)
         for broker in RACKS:
-            assert cluster.meter(broker, "_bytes_in") == cluster.meter(broker, "_bytes_out") == 0
+            assert cluster.meter(broker, "bytes_in") == cluster.meter(broker, "bytes_out") == 0
         await cluster.produce(12, 0, "rack=a")
         await cluster.fetch(12, 0, 0, client_id="rack=c")
-        assert cluster.meter(12, "_bytes_in") == len(BATCH)
-        assert cluster.meter(12, "_bytes_out") == 3 * len(BATCH)
+        assert cluster.meter(12, "bytes_in") == len(BATCH)
+        assert cluster.meter(12, "bytes_out") == 3 * len(BATCH)
 
     cluster.world.run(story())
 

@@ -128,7 +128,7 @@ class DisklessRuntime:
         self._fetch_meters = FetchMeters(meters)
         watch_bill(meters, self._fetch_meters)
         self._topic_meters = topic_meters
-        self._rack_traffic = RackTraffic(meters, cluster.racks.own_rack)
+        self.rack_traffic = RackTraffic(meters, cluster.racks.own_rack)
         self._partition_services = PartitionServices(
             writer=self.writer,
             deleter=coordinator,
@@ -271,7 +271,7 @@ class DisklessRuntime:
         return DisklessPassage(key, topic, services, config, traffic, open_reader, close_reader)
 
     def _traffic(self, topic: str) -> TopicTraffic:
-        return TopicTraffic(self._topic_meters, topic, self._rack_traffic)
+        return TopicTraffic(self._topic_meters, topic, self.rack_traffic)
 
     def close_partition(self, partition: DisklessPartition) -> None:
         """Stop serving it; the caller closes or deletes its local log."""

@@ -231,6 +231,8 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-cluster-clock": _of_cluster("diskless_cluster_stories", "diskless_cluster_clock"),
     "diskless-cluster-behind": _of_cluster("diskless_cluster_stories", "diskless_cluster_behind"),
     "diskless-cluster-store": _of_cluster("diskless_cluster_stories", "diskless_cluster_store"),
+    "diskless-racks": _of_cluster("rack_stories", "diskless_racks"),
+    "diskless-racks-storm": _of_cluster("rack_stories", "diskless_racks_storm"),
     "replication-lag": _of_cluster("replication_stories", "replication_lag"),
     "replication-unsynced": _of_cluster("replication_stories", "replication_unsynced"),
     "replication-rolling": _of_cluster("replication_stories", "replication_rolling"),

@@ -15,22 +15,22 @@ class RackTraffic:
     def __init__(self, meters: Meters, own_rack: Callable[[], str | None] = lambda: None) -> None:
         scope = meters.scoped("moldau.diskless", "RackTraffic")
         self._own_rack = own_rack
-        self._bytes_in = scope.counter(
+        self.bytes_in = scope.counter(
             "CrossRackBytesInPerSec", "Bytes of records that producers in other racks sent."
         )
-        self._bytes_out = scope.counter(
+        self.bytes_out = scope.counter(
             "CrossRackBytesOutPerSec", "Bytes of records that were sent to consumers in other racks."
         )
 
     def received(self, size_bytes: int, rack: str | None) -> None:
         """Count what a producer in ``rack`` sent."""
         if rack is not None and rack != self._own_rack() is not None:
-            self._bytes_in.value += size_bytes
+            self.bytes_in.value += size_bytes
 
     def sent(self, size_bytes: int, rack: str | None) -> None:
         """Count what a consumer in ``rack`` is sent."""
         if rack is not None and rack != self._own_rack() is not None:
-            self._bytes_out.value += size_bytes
+            self.bytes_out.value += size_bytes
 
 
 class TopicTraffic:

@@ -54,7 +54,7 @@ class RackObjects:
         self._recent = recent
         self._racks = racks
         self._broker_id = broker_id
-        self._meters = meters
+        self.meters = meters
         self._unexpected = unexpected
         self._settings = settings or RackReadSettings()
         self._budget = ByteBudget(self._settings.kept_bytes)
@@ -78,20 +78,20 @@ class RackObjects:
             return await self._read(key, parsed.size_bytes, offset, size_bytes)
         now = asyncio.get_running_loop().time()
         if self._avoided.get(reader_id, 0.0) > now:
-            self._meters.fallbacks.value += 1
+            self.meters.fallbacks.value += 1
             return None
         try:
             view = await peers.read_object(reader_id, ObjectRange(key, offset, size_bytes))
         except (KafkaError, OSError) as error:
             if not (isinstance(error, KafkaError) and error.code is ErrorCode.kafka_storage_error):
                 self._avoided[reader_id] = asyncio.get_running_loop().time() + _AVOIDED_S
-            self._meters.fallbacks.value += 1
+            self.meters.fallbacks.value += 1
             return None
         if len(view) != size_bytes:
-            self._meters.fallbacks.value += 1
+            self.meters.fallbacks.value += 1
             return None
-        self._meters.peer_reads.value += 1
-        self._meters.peer_bytes.value += size_bytes
+        self.meters.peer_reads.value += 1
+        self.meters.peer_bytes.value += size_bytes
         return view
 
     async def read_for_rack(self, wanted: ObjectRange) -> memoryview:
@@ -107,8 +107,8 @@ class RackObjects:
                 view = await self._read(key, parsed.size_bytes, offset, size_bytes)
             except StorageError as error:
                 raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-        self._meters.served.value += 1
-        self._meters.served_bytes.value += size_bytes
+        self.meters.served.value += 1
+        self.meters.served_bytes.value += size_bytes
         return view
 
     async def close(self) -> None:
@@ -135,18 +135,18 @@ class RackObjects:
         async with self._budget.taking(object_bytes):
             loop = asyncio.get_running_loop()
             begin = loop.time()
-            self._meters.gets.value += 1
+            self.meters.gets.value += 1
             try:
                 whole = await self._storage.fetch(key, 0, object_bytes)
             except StorageError:
-                self._meters.get_errors.value += 1
+                self.meters.get_errors.value += 1
                 raise
             except Exception as error:
-                self._meters.get_errors.value += 1
+                self.meters.get_errors.value += 1
                 self._unexpected.report("reading an object for the rack", error)
                 raise StorageError(f"{key}: {error!r}") from error
-            self._meters.get_time_ms.update((loop.time() - begin) * 1000)
-            self._meters.get_bytes.value += object_bytes
+            self.meters.get_time_ms.update((loop.time() - begin) * 1000)
+            self.meters.get_bytes.value += object_bytes
             return whole
 
     def _got(self, key: str, done: "asyncio.Task[memoryview]") -> None:

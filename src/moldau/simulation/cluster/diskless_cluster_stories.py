@@ -28,6 +28,7 @@ from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
     Bootstrap,
     Consumer,
+    Producer,
     Sending,
     SimulatedClient,
 )
@@ -58,6 +59,8 @@ COORDINATORS: Final = 2
 PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
 REPLICAS: Final = 2
 """Of the topic: one broker of three has none of a partition, and takes records for it."""
+METADATA_REPLICAS: Final = 3
+"""Of ``__diskless_metadata``."""
 CONVERGENCE_LIMIT_S: Final = 60.0
 SNAPSHOT_S: Final = 10.0
 """How often coordinators look whether a snapshot is due."""
@@ -91,25 +94,25 @@ _COMMON: Final = {
 def diskless_cluster() -> Scenario:
     """Nodes that are killed, stand still, are restarted in good order and lose caches; links that break."""
     faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
-    return _scenario((*faults, Fault.CACHE_LOST, Fault.DATABASES_LOST))
+    return scenario_of((*faults, Fault.CACHE_LOST, Fault.DATABASES_LOST))
 
 
 def diskless_cluster_power() -> Scenario:
     """Nodes that lose their power, too: what is committed is on the disks of two of them."""
-    scenario = _scenario((*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+    scenario = scenario_of((*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=partial(DisklessClusterStory, loses_all_power=True))
 
 
 def diskless_cluster_store() -> Scenario:
     """A store that is down, slow or throttled; at the end, no object may be left that nobody refers to."""
     faults = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR, Fault.KILL, Fault.PAUSE, Fault.CUT)
-    scenario = _scenario(faults)
+    scenario = scenario_of(faults)
     return replace(scenario, story=partial(DisklessClusterStory, judges_leaks=True), fault_count=4)
 
 
 def diskless_cluster_behind() -> Scenario:
     """Nodes that are away until the others' logs begin behind the end of their own: they fetch snapshots."""
-    scenario = _scenario((Fault.KILL,))
+    scenario = scenario_of((Fault.KILL,))
     story = partial(DisklessClusterStory, leaves_behind=True)
     return replace(scenario, story=story, fault_count=2, records_per_producer=500)
 
@@ -120,7 +123,7 @@ def diskless_cluster_clock() -> Scenario:
     No node is restarted: one that starts with a wrong clock has nothing to tell it by.
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY, Fault.RESET)
-    scenario = _scenario(faults)
+    scenario = scenario_of(faults)
     story = partial(DisklessClusterStory, properties=KEPT_FOR_LESS_THAN_A_JUMP)
     return replace(
         scenario,
@@ -131,7 +134,8 @@ def diskless_cluster_clock() -> Scenario:
     )
 
 
-def _scenario(faults: tuple[Fault, ...]) -> Scenario:
+def scenario_of(faults: tuple[Fault, ...]) -> Scenario:
+    """Producers and consumers of all partitions under faults of these kinds."""
     return Scenario(
         partitions=PARTITIONS,
         story=DisklessClusterStory,
@@ -157,7 +161,13 @@ class DisklessClusterStory:
         judges_leaks: bool = False,
         leaves_behind: bool = False,
         loses_all_power: bool = False,
+        racks: Mapping[int, str] | None = None,
+        replicas: int = REPLICAS,
     ) -> None:
+        """``racks``: of all nodes, by id; the three controllers without racks by default."""
+        self._racks = racks or {}
+        self._replica_count = replicas
+        self._node_ids = tuple(self._racks) or NODE_IDS
         self._world = world
         self._scenario = scenario
         self._properties = properties
@@ -171,7 +181,7 @@ class DisklessClusterStory:
     async def run(self) -> list[str]:
         """Play, and return the violations."""
         world, scenario = self._world, self._scenario
-        hosts = {node_id: world.host(f"node-{node_id}") for node_id in NODE_IDS}
+        hosts = {node_id: world.host(f"node-{node_id}") for node_id in self._node_ids}
         programs: dict[Host, Program] = {host: partial(self._node, id) for id, host in hosts.items()}
         nemesis = Nemesis(world, self.history, stream(world.seed, "nemesis"), programs, scenario.weather)
         for host, program in programs.items():
@@ -214,12 +224,14 @@ class DisklessClusterStory:
         chance = stream(self._world.seed, "leaders")
         for _ in range(self._scenario.fault_count):
             if self._leaves_behind:
-                await nemesis.restart(self._world.host(f"node-{chance.choice(NODE_IDS)}"), 3 * SNAPSHOT_S)
+                await nemesis.restart(
+                    self._world.host(f"node-{chance.choice(self._node_ids)}"), 3 * SNAPSHOT_S
+                )
                 await self._converge()
             elif self._loses_all_power and chance.random() < 0.4:
                 await asyncio.sleep(chance.uniform(0.1, 2.0))
                 self.history.note("all nodes lose their power")
-                hosts = [self._world.host(f"node-{node_id}") for node_id in NODE_IDS]
+                hosts = [self._world.host(f"node-{node_id}") for node_id in self._node_ids]
                 downtimes = [chance.uniform(0.1, 3.0) for _ in hosts]
                 restarts = zip(hosts, downtimes, strict=True)
                 await asyncio.gather(*(nemesis.restart(*each, power_lost=True) for each in restarts))
@@ -244,7 +256,7 @@ class DisklessClusterStory:
         seconds = chance.uniform(1.0, 6.0)
         is_mute = chance.random() < 0.3
         self.history.note(f"node-{leader_id} is {'mute' if is_mute else 'isolated'} for {seconds:.3f} s")
-        links = [(f"node-{leader_id}", f"node-{other}") for other in NODE_IDS if other != leader_id]
+        links = [(f"node-{leader_id}", f"node-{other}") for other in self._node_ids if other != leader_id]
         if not is_mute:
             links += [(there, here) for here, there in links]
         for link in links:
@@ -256,12 +268,12 @@ class DisklessClusterStory:
     # Clients
 
     def _begin_at_any(self, kind: Any, name: str, *arguments: Any, **options: Any) -> Any:
-        first, *others = (Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in NODE_IDS)
+        first, *others = (Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in self._node_ids)
         client = kind(name, first, self.history, stream(self._world.seed, name), *arguments, **options)
         client.others = tuple(others)
         return client
 
-    def _producer(self, number: int) -> RovingProducer:
+    def _producer(self, number: int) -> Producer:
         sending = Sending(idempotent=number < self._scenario.producer_count, stamped=self._scenario.stamped)
         where = PARTITIONS[number % len(PARTITIONS)]
         producer: RovingProducer = self._begin_at_any(RovingProducer, f"producer-{number}", where, sending)
@@ -277,7 +289,7 @@ class DisklessClusterStory:
         topic = CreatableTopic(
             name=TOPIC,
             num_partitions=len(PARTITIONS),
-            replication_factor=REPLICAS,
+            replication_factor=self._replica_count,
             configs=[CreatableTopicConfig(name="diskless.enable", value="true")],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
@@ -302,14 +314,14 @@ class DisklessClusterStory:
 
     async def _node(self, node_id: int, machine: Machine) -> None:
         name = f"node-{node_id}"
-        config = BrokerConfig.from_properties(
-            {
-                **_COMMON,
-                **self._properties,
-                "node.id": str(node_id),
-                "listeners": f"PLAINTEXT://{name}:{BROKER_PORT},CONTROLLER://{name}:{CONTROLLER_PORT}",
-            }
-        )
+        properties = {"node.id": str(node_id), "listeners": f"PLAINTEXT://{name}:{BROKER_PORT}"}
+        if node_id in NODE_IDS:
+            properties["listeners"] += f",CONTROLLER://{name}:{CONTROLLER_PORT}"
+        else:
+            properties["process.roles"] = "broker"
+        if node_id in self._racks:
+            properties["broker.rack"] = self._racks[node_id]
+        config = BrokerConfig.from_properties({**_COMMON, **self._properties, **properties})
         format_folders(machine, config, CLUSTER_ID)
         node = ServerNode(config, machine)
         assert isinstance(machine.disk, MountedDisk)
@@ -330,7 +342,7 @@ class DisklessClusterStory:
             await asyncio.sleep(0.5)
 
     def _problem(self) -> str | None:
-        for node_id in NODE_IDS:
+        for node_id in self._node_ids:
             process = self._world.host(f"node-{node_id}").process
             if process is None or not process.alive or process.exhibit is not self.nodes.get(node_id):
                 return f"node {node_id} is down"
@@ -341,18 +353,18 @@ class DisklessClusterStory:
         for each in PARTITIONS:
             caches = [one.cache for one in self._caches(each)]
             states = [(one.high_watermark, one.local_end_offset) for one in caches]
-            if len(caches) < REPLICAS or len({end for state in states for end in state}) > 1:
+            if len(caches) < self._replica_count or len({end for state in states for end in state}) > 1:
                 return f"caches of {each}: {states}"
         return None
 
     def _problem_of_coordinator(self, wanted: PartitionName) -> str | None:
         replicas = [replica for _, replica in self._replicas(wanted)]
         states = {(one.high_watermark, one.log.log_end_offset) for one in replicas}
-        if len(replicas) < len(NODE_IDS) or len(states) > 1:
+        if len(replicas) < METADATA_REPLICAS or len(states) > 1:
             return f"{wanted}: {[(one.is_leader, one.high_watermark) for one in replicas]}"
         metadata = self.nodes[NODE_IDS[0]].metadata
         topic = None if metadata is None else metadata.publisher.image.topics.get(METADATA_TOPIC)
-        if topic is None or len(topic.partitions[wanted.index].isr) < len(NODE_IDS):
+        if topic is None or len(topic.partitions[wanted.index].isr) < METADATA_REPLICAS:
             return f"{wanted}: {topic and topic.partitions[wanted.index]}"
         led = [
             node.get(DisklessSubsystem).coordinators.is_active(wanted.index) for node in self.nodes.values()
@@ -384,7 +396,7 @@ class DisklessClusterStory:
             await asyncio.sleep(QUIET_S)
             await self._converge()
         judge = ObjectsJudge(self._world, self.history)
-        for node_id in NODE_IDS:
+        for node_id in self._node_ids:
             await judge.judge(self._world.host(f"node-{node_id}"))
         if self._judges_leaks:
             judge.judge_leaks()

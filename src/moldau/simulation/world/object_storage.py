@@ -64,6 +64,7 @@ class SimulatedObjectStorage:
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         self._process.host.defects.meet(DefectPlace.FETCH)
+        self._store.counts.gets_of[self._process.host.name, key] += 1
         found = await self._send(lambda: self._store.get_range(key, offset, size))
         if len(found) != size:
             raise StorageError(f"{key}: ends after {len(found)} of {size} bytes at {offset}", transient=False)

@@ -6,8 +6,9 @@ host: it outlives every crash.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class ObjectStoreError(Exception):
@@ -55,6 +56,8 @@ class StoreCounts:
     gets: int = 0
     deletes: int = 0
     lists: int = 0
+    gets_of: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """GETs by the host that made them and the object's key."""
 
 
 class SimulatedObjectStore:

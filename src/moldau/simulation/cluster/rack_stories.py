@@ -1,0 +1,88 @@
+"""Diskless topics on six brokers in three racks, with clients that name their racks.
+
+In the calm story no byte of a record crosses a rack, and each object takes one GET in each rack at most.
+In the storm gateways move while producers have batches in flight.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+from moldau.simulation.clients.client import Consumer, Producer, Sending
+from moldau.simulation.clients.in_racks import RackConsumer, RackProducer
+from moldau.simulation.cluster.diskless_cluster_stories import PARTITIONS, DisklessClusterStory, scenario_of
+from moldau.simulation.nemesis import Fault
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.world.world import World
+
+RACKS: Final = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"}
+"""By node. Rack ``a`` has the nodes 1 and 4, and so on; 1 to 3 are controllers, too."""
+NAMES: Final = ("a", "b", "c")
+REPLICAS: Final = 5
+"""So many that some rack has two of a partition, and one broker has none."""
+
+
+def diskless_racks() -> Scenario:
+    """Nothing fails: bytes that cross racks and GETs are counted."""
+    scenario = scenario_of(())
+    story = partial(RackStory, is_calm=True)
+    return replace(scenario, story=story, fault_count=0, consumer_count=3, records_per_producer=60)
+
+
+def diskless_racks_storm() -> Scenario:
+    """Brokers are killed, stopped, paused and cut off; each rack has another one most of the time."""
+    scenario = scenario_of((Fault.KILL, Fault.KILL, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+    return replace(scenario, story=RackStory, consumer_count=3, records_per_producer=150)
+
+
+class RackStory(DisklessClusterStory):
+    """The story of :class:`DisklessClusterStory` with racks."""
+
+    def __init__(self, world: World, scenario: Scenario, *, is_calm: bool = False) -> None:
+        super().__init__(world, scenario, racks=RACKS, replicas=REPLICAS)
+        self._is_calm = is_calm
+        if is_calm:
+            world.object_store.weather.slow_chance = 0.0
+
+    def _producer(self, number: int) -> Producer:
+        sending = Sending(idempotent=number < self._scenario.producer_count)
+        where, rack = PARTITIONS[number % len(PARTITIONS)], NAMES[(number + 1) % len(NAMES)]
+        producer: RackProducer = self._begin_at_any(
+            RackProducer, f"producer-{number},rack={rack}", where, sending
+        )
+        return producer
+
+    def _consumer(self, name: str, number: int, *, observed: bool = True) -> Consumer:
+        where, rack = PARTITIONS[number % len(PARTITIONS)], NAMES[number % len(NAMES)]
+        consumer: RackConsumer = self._begin_at_any(
+            RackConsumer, f"{name},rack={rack}", where, observed=observed
+        )
+        return consumer
+
+    async def _judge(self) -> None:
+        await super()._judge()
+        if self._is_calm:
+            await asyncio.sleep(1)
+            self._judge_bytes()
+            self._judge_gets()
+
+    def _judge_bytes(self) -> None:
+        for node_id, node in self.nodes.items():
+            traffic = node.get(DisklessSubsystem).runtime.rack_traffic
+            crossed = traffic.bytes_in.value, traffic.bytes_out.value
+            if any(crossed):
+                self.history.violate(f"bytes crossed racks at node {node_id}: {crossed}")
+
+    def _judge_gets(self) -> None:
+        gets: Counter[tuple[str, str]] = Counter()
+        for (host, key), count in self._world.object_store.counts.gets_of.items():
+            gets[RACKS[int(host.removeprefix("node-"))], key] += count
+        for (rack, key), count in gets.items():
+            if count > 1:
+                self.history.violate(f"rack {rack} read {key} {count} times")
+        objects = [node.get(DisklessSubsystem).runtime.rack_objects for node in self.nodes.values()]
+        if not gets or not any(each.meters.served.value for each in objects):
+            self.history.violate("no broker has read an object for its rack: the story proves nothing")

@@ -1,0 +1,58 @@
+"""Six brokers in three racks, in virtual time: bytes stay in their racks, and a rack reads an object once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from moldau.diskless.reading.rack_objects import RackObjects
+from moldau.server.metadata.cluster_racks import ClusterRacks
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"), [("diskless-racks", range(1)), ("diskless-racks-storm", range(1))]
+)
+def test_records_stay_in_their_racks_and_in_their_order(name: str, seeds: range) -> None:
+    scenario = SCENARIOS[name]()
+    failed = {seed: found for seed in seeds if (found := run_seed(scenario, seed).violations)}
+    assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
+
+
+def each_broker_reads_for_itself(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClusterRacks, "reader_of", lambda self, key, writer: None)
+
+
+def nothing_is_kept_for_the_rack(patch: pytest.MonkeyPatch) -> None:
+    got = RackObjects._got
+
+    def forgetting(self: RackObjects, *given: object) -> None:
+        got(self, *given)  # type: ignore[arg-type]
+        self._kept.clear()
+
+    patch.setattr(RackObjects, "_got", forgetting)
+
+
+def everybody_is_shown_the_leader_of_the_metadata(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        ClusterRacks, "shown_leader", lambda self, topic, index, partition, rack, alive: partition.leader
+    )
+
+
+FLAWS = [
+    each_broker_reads_for_itself,
+    nothing_is_kept_for_the_rack,
+    everybody_is_shown_the_leader_of_the_metadata,
+]
+
+
+@pytest.mark.parametrize("flaw", FLAWS, ids=[flaw.__name__ for flaw in FLAWS])
+def test_a_flaw_is_caught(
+    flaw: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flaw(monkeypatch)
+    scenario = replace(SCENARIOS["diskless-racks"](), time_limit_s=100.0)
+    assert run_seed(scenario, 0).violations

@@ -6,7 +6,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.simulation.clients.client import Consumer, Producer, SimulatedClient
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import Partition
+from moldau.simulation.history import PartitionName
 
 _INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", client_software_version="1")
 
@@ -14,7 +14,7 @@ _INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", clie
 class _Introduced(SimulatedClient):
     """Sends ApiVersions first on each connection to a leader, as clients do."""
 
-    async def leader(self, partition: Partition) -> RpcConnection:
+    async def leader(self, partition: PartitionName) -> RpcConnection:
         known = self._connection
         connection = await super().leader(partition)
         if connection is not known:

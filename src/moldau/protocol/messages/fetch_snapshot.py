@@ -66,7 +66,7 @@ class FetchSnapshotResponsePartitionSnapshot(Message):
     current_leader: LeaderIdAndEpoch = wire(LeaderIdAndEpoch, default=LeaderIdAndEpoch(), tag=0, tagged="0+")
     size: int = wire("int64", default=0)
     position: int = wire("int64", default=0)
-    unaligned_records: Records = wire("records", default=None)
+    unaligned_records: Records = wire("records", default=b"")
 
 
 @message

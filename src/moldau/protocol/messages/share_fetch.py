@@ -71,7 +71,7 @@ class PartitionData(Message):
     acknowledge_error_code: int = wire("int16", default=0)
     acknowledge_error_message: str | None = wire("string", default=None, nullable="1+")
     current_leader: LeaderIdAndEpoch = wire(LeaderIdAndEpoch, default=LeaderIdAndEpoch())
-    records: Records = wire("records", default=None)
+    records: Records = wire("records", default=b"")
     acquired_records: Sequence[AcquiredRecords] = wire([AcquiredRecords], default=())
 
 

@@ -6,22 +6,26 @@ from typing import Any
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import ApiKey, Scope
 from moldau.protocol.codec import decode_response, encode_request
-from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.server.requests.dispatch import Dispatcher
 
 
-def answer_of(error: Exception, unexpected: UnexpectedErrors, *, later: bool) -> Any:
-    """The answer to a request whose handler raises, at once or in a task."""
+def answer_of(
+    fault: Exception | DescribeClusterResponse, unexpected: UnexpectedErrors, *, later: bool
+) -> Any:
+    """The answer to a request whose handler raises, or returns this, at once or in a task."""
 
-    def raise_now(context: RequestContext, request: Any) -> Any:
-        raise error
+    def fail_now(context: RequestContext, request: Any) -> Any:
+        if isinstance(fault, Exception):
+            raise fault
+        return fault
 
-    async def raise_later(context: RequestContext, request: Any) -> Any:
-        raise error
+    async def fail_later(context: RequestContext, request: Any) -> Any:
+        return fail_now(context, request)
 
-    handler = raise_later if later else raise_now
+    handler = fail_later if later else fail_now
     dispatcher = Dispatcher({ApiKey.DESCRIBE_CLUSTER: handler}, Scope.BROKER, unexpected=unexpected)
     body = b"".join(encode_request(ApiKey.DESCRIBE_CLUSTER, 0, DescribeClusterRequest()))
     context = RequestContext(ApiKey.DESCRIBE_CLUSTER, 0, 1, "test", ConnectionContext("c", "PLAINTEXT"))
@@ -41,6 +45,14 @@ def test_unexpected_error_is_answered_and_shown() -> None:
         assert code is ErrorCode.unknown_server_error
         assert problem is not None
         assert "a defect" in problem
+
+
+def test_an_answer_that_cannot_be_encoded_is_answered_and_shown() -> None:
+    faulty = DescribeClusterResponse(cluster_id=None)  # type: ignore[arg-type]
+    for later in (False, True):
+        code, problem = answer_of(faulty, UnexpectedErrors(), later=later)
+        assert code is ErrorCode.unknown_server_error
+        assert problem is not None
 
 
 def test_kafkas_errors_are_no_fault_of_the_node() -> None:

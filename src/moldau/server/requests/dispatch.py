@@ -164,7 +164,7 @@ class Dispatcher:
         until_s = 0.0 if hold is None else hold(context, not is_now)
         if isinstance(outcome, Message):
             self._observe(context)
-            return encode(_throttled(outcome, until_s))
+            return self._encoded(context, encode, _throttled(outcome, until_s))
         if outcome is None:
             self._observe(context)
             return None
@@ -290,10 +290,21 @@ class Dispatcher:
                 task.add_done_callback(self._tasks.discard)
                 task.add_done_callback(lambda _: self._observe(context))
                 return
-            answer.set_result(None if message is None else encode(_throttled(message, until_s)))
+            answer.set_result(
+                None if message is None else self._encoded(context, encode, _throttled(message, until_s))
+            )
         except Exception as refused:
             answer.set_exception(refused)
         self._observe(context)
+
+    def _encoded(
+        self, context: RequestContext, encode: Callable[[Any], Buffers], message: Message
+    ) -> Buffers:
+        """Encode an answer; one that cannot be is a defect, and is answered as such."""
+        try:
+            return encode(message)
+        except Exception as error:
+            return encode(self._failure(context, error))
 
     def _failure(self, context: RequestContext, error: BaseException) -> Message:
         if not isinstance(error, KafkaError):

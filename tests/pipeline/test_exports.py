@@ -22,11 +22,13 @@ from exporting import FORMATS, Killed, dying_after, run_here
 
 import moldau.testing
 from moldau.client.errors import ToolError
+from moldau.pipeline.export import units as export_units
 from moldau.pipeline.export.catalogs import open_catalog
 from moldau.pipeline.export.iceberg import OFFSETS_PROPERTY, export_iceberg, table_name
 from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.export.parquet import ParquetFolder, export_parquet
 from moldau.pipeline.export.rounds import Request
+from moldau.pipeline.export.targets import TableFolder
 from moldau.pipeline.reading.fetching import find_bounds
 from moldau.pipeline.reading.planning import TopicSource
 from moldau.pipeline.running import Lag
@@ -307,6 +309,27 @@ def test_a_full_disk_is_one_line_with_the_folder(
     produce(node, topic, 4)
     with pytest.raises(ToolError, match=f"^{tmp_path} cannot be written: No space left on device$"):
         export_once(job_of(node, topic, tmp_path, kind), full)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_full_disk_of_a_task_is_one_line_with_the_folder(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark passes on an error's text, so the task has to name the folder."""
+
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28]")
+
+    def run(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+        with pytest.raises(ToolError, match=f"{tmp_path}.* cannot be written: No space left on device$"):
+            run_here(function, units)
+        raise Killed
+
+    produce(node, topic, 4)
+    monkeypatch.setattr(export_units, "create_file", full)
+    monkeypatch.setattr(TableFolder, "create", full)
+    with pytest.raises(Killed):
+        export_once(job_of(node, topic, tmp_path, kind), run)
 
 
 def test_a_catalog_that_does_not_work_is_one_line(

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,6 +95,18 @@ def test_a_line_for_people_and_json_for_scripts(
         capsys.readouterr().out
         == f"orders: 0 dead letters moved to the table in {tmp_path} (0 new files), 1 left in {dead}\n"
     )
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_reader_that_has_gone_is_no_failure(
+    node: moldau.testing.Node, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    """The table is written before the line is, and unbuffered output fails at once."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with io.TextIOWrapper(os.fdopen(writer, "wb", 0), write_through=True) as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert export(node, tmp_path, *more) == 0
 
 
 def test_an_interval_goes_on_until_a_signal(

@@ -1,13 +1,21 @@
 """Output of commands: tables for people, JSON for scripts."""
 
+import contextlib
 import datetime
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 GAP = "  "
+
+
+@contextlib.contextmanager
+def work_is_done() -> Iterator[None]:
+    """Print the results of work in the block: a reader that has gone does not make the work a failure."""
+    with contextlib.suppress(BrokenPipeError):
+        yield
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from moldau.cli.errors import CommandError
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption, key_values
-from moldau.cli.output import print_json, time_text
+from moldau.cli.output import print_json, time_text, work_is_done
 from moldau.cli.pipeline.jobs import MasterOption, check_spark, repeat_job, run_job_once
 from moldau.client.cluster import parse_bootstrap
 
@@ -78,10 +78,11 @@ def consolidate(
         repeat_job(Job("consolidate", "consolidate", interval_s, work), master)
         return
     report = run_job_once("consolidate", lambda run: consolidate_once(job, run), master)
-    if as_json:
-        print_json(report)
-    else:
-        _show(report)
+    with work_is_done():
+        if as_json:
+            print_json(report)
+        else:
+            _show(report)
 
 
 def _show(report: dict[str, Any]) -> None:

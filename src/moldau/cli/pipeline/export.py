@@ -2,13 +2,14 @@
 
 import enum
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from moldau.cli.errors import CommandError
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption, key_values
-from moldau.cli.output import print_json
+from moldau.cli.output import print_json, work_is_done
 from moldau.cli.pipeline.jobs import MasterOption, StorageOption, check_spark, repeat_job, run_job_once
 from moldau.client.cluster import parse_bootstrap
 
@@ -261,6 +262,11 @@ def _once(job: "ExportJob", master: str | None, as_json: bool) -> None:
     from moldau.pipeline.jobs import export_report
 
     report = run_job_once(f"export-{job.topic}", functools.partial(export_report, job), master)
+    with work_is_done():
+        _print(job, report, as_json)
+
+
+def _print(job: "ExportJob", report: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(report)
         return

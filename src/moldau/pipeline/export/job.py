@@ -1,7 +1,6 @@
 """``moldau pipeline export``: one round of an export, on Spark or anywhere else."""
 
 import asyncio
-import errno
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from moldau.pipeline.export.iceberg import export_iceberg, replay_iceberg
 from moldau.pipeline.export.parquet import ParquetFolder, check_no_parquet, export_parquet, replay_parquet
 from moldau.pipeline.export.progress import StartAt, find_starts, lag_records
 from moldau.pipeline.export.rounds import Request, RoundOutcome
+from moldau.pipeline.export.targets import writing_to
 from moldau.pipeline.export.units import WrittenUnit
 from moldau.pipeline.reading.fetching import find_bounds
 from moldau.pipeline.reading.planning import TopicSource
@@ -26,7 +26,6 @@ from moldau.pipeline.values.column_changes import ColumnChange
 from moldau.pipeline.values.formats import RAW, ValueFormat
 
 ICEBERG: Final = "iceberg"
-_NOT_WRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +113,11 @@ async def _source(job: ExportJob) -> TopicSource:
 
 def _round(job: ExportJob, request: Request) -> RoundOutcome:
     try:
-        return _round_of(job, request)
+        with writing_to(job.folder):
+            return _round_of(job, request)
     except DBAPIError as error:  # of a catalog in a database
         reason = " ".join(str(error.orig).split())
         raise ToolError(f"the catalog of {job.folder} does not work: {reason}") from error
-    except OSError as error:
-        if error.errno not in _NOT_WRITABLE:
-            raise
-        raise ToolError(f"{job.folder} cannot be written: {error.strerror}") from error
 
 
 def _round_of(job: ExportJob, request: Request) -> RoundOutcome:

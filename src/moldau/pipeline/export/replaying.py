@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from moldau.pipeline.export.layout import ExportLayout
-from moldau.pipeline.export.targets import TableFolder
+from moldau.pipeline.export.targets import TableFolder, writing_to
 from moldau.pipeline.export.units import (
     Files,
     WrittenUnit,
@@ -47,7 +47,7 @@ class ReplayNames:
         )
         left = os.path.join(self.left_folder, name)
         if not os.path.exists(left):
-            with open(os.path.join(self.dead_folder, name), "rb") as file:
+            with writing_to(self.folder), open(os.path.join(self.dead_folder, name), "rb") as file:
                 write_named(read_dead_letters(file, self.values), self, final, left, last_is_dead=True)
         return described(NO_UNIT, final, left)
 

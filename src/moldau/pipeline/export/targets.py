@@ -1,6 +1,7 @@
 """Where a task writes files: a folder of this machine, or whatever a table's catalog can reach."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from moldau.runtime.files.folders import DurableFolders
 from moldau.runtime.files.local_disk import LocalDisk
 
 _LOCAL: Final = "file://"
+_NOT_WRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,17 @@ class TableFolder:
             return load_file_io(dict(self.properties), self.uri)
         except (ValueError, ModuleNotFoundError) as error:
             raise ToolError(f"files cannot be written to {self.uri}: {error}") from error
+
+
+@contextlib.contextmanager
+def writing_to(place: str) -> Iterator[None]:
+    """Tell a disk that is full, read-only or not ours in one line that names the place."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        raise ToolError(f"{place} cannot be written: {os.strerror(error.errno)}") from error
 
 
 @contextlib.contextmanager

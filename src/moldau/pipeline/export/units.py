@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from moldau.client.errors import ToolError
 from moldau.pipeline.export.layout import PARTITIONS_MAX, ExportLayout, Key
-from moldau.pipeline.export.targets import TableFolder, create_file, publish
+from moldau.pipeline.export.targets import TableFolder, create_file, publish, writing_to
 from moldau.pipeline.reading.decoding import SCHEMA, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
 from moldau.pipeline.reading.planning import OffsetRange, TopicSource
@@ -78,7 +78,8 @@ class ParquetUnits:
         name = file_name(unit)
         final, dead = os.path.join(self.folder, name), os.path.join(self.dead_folder, name)
         if not os.path.exists(final):
-            write_named(read_decoded(self.source, unit, self.values), self, final, dead)
+            with writing_to(self.folder):
+                write_named(read_decoded(self.source, unit, self.values), self, final, dead)
         return described(unit, final, dead)
 
 
@@ -140,7 +141,7 @@ def write_attempt(unit: OffsetRange, stem: str, units: Any, records: Iterable[De
     """Write a unit's files in the folders of ``units``, as their layout says."""
     name = f"{stem}.parquet"
     dead_count = 0
-    with contextlib.ExitStack() as stack:
+    with writing_to(units.folder.uri), contextlib.ExitStack() as stack:
         good = _PartitionedFiles(units.folder, stem, units.layout, stack)
         dead: _RowGroups | None = None
         for found in records:

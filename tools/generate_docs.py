@@ -24,7 +24,7 @@ from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE, MODULES
 from moldau.protocol.own.rights import Right
-from moldau.quorum.core.transitions import mermaid as quorum_diagram
+from moldau.quorum.core.transitions import LEGAL_MOVES as QUORUM_MOVES
 from moldau.replication.core.role_names import mermaid as replica_diagram
 from moldau.runtime import SeededEntropy
 from moldau.testing import Node
@@ -40,8 +40,13 @@ _STATES = """# State machines
 
 ## A replica of the metadata quorum
 
+The diagram omits the moves back to *unattached* (a newer epoch) and to *follower* (a known leader), which
+every role has; the table has all of them.
+
 ```mermaid
 {quorum}```
+
+{quorum_moves}
 
 ## A replica of a partition
 
@@ -69,30 +74,29 @@ _STATES = """# State machines
 {removal}```
 """
 
-_PROTOCOL = """# What a client sees
+_PROTOCOL = """# Protocol
 
 <!-- Written by `make docs` from what a running node answers to ApiVersions. -->
 
-A request for an API that is not in this table closes its connection, with a line in the node's log. A version
-outside the range is answered UNSUPPORTED_VERSION (ApiVersions in a version 0 body, as KIP-511 says) where the
-response has a field for it. Produce is advertised from version 0, because old clients look for that, and
-served from version 3.
+This table lists the APIs and versions that a broker serves.
 
-Internal calls of the cluster have numbers from {own} on, which no Kafka API uses; they are
-never advertised: API 11600 says which of them a listener serves. Calls of readers ({readers}) take
-READ on the topics that they name, all others but 11600 take CLUSTER_ACTION. FindCoordinator finds diskless
-coordinators by key type {key_type} and a coordinator's number.
-
-Topics in which brokers keep their own state (`__consumer_offsets`, `__diskless_metadata`,
-`__remote_log_metadata` and the like) take no records from clients: Produce is answered
-INVALID_TOPIC_EXCEPTION, as Kafka answers it. Kafka makes an exception for the client id `__admin_client`,
-behind its access control lists; Moldau has none yet and makes no exception. None of Kafka's tools needs it.
-
-There are no transactions yet, and a transactional producer fails at its start: FindCoordinator and
-InitProducerId are answered UNSUPPORTED_VERSION, with the text "transactions are not supported yet" where the
-response has a place for it. librdkafka, which would ask for ever, gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-with the same text instead; no access right is missing. A transactional batch in Produce is answered
-UNSUPPORTED_VERSION.
+- **Other APIs.** A request for an API that is not in the table closes its connection, and the node logs it.
+- **Other versions** are answered with UNSUPPORTED_VERSION, where the response has a field for it (ApiVersions
+  in a version 0 body, see KIP-511). Produce is advertised from version 0, because old clients require that,
+  and served from version 3.
+- **Moldau's own APIs** have numbers from {own} on, which no Kafka API uses. They are never advertised:
+  API 11600 lists those that a listener serves. Calls of readers ({readers}) require READ on the topics that
+  they name; all others, except 11600, require CLUSTER_ACTION. FindCoordinator finds diskless coordinators by
+  key type {key_type} and a coordinator's number.
+- **Internal topics** (`__consumer_offsets`, `__diskless_metadata`, `__remote_log_metadata` and others) accept
+  no records from clients: Produce is answered with INVALID_TOPIC_EXCEPTION, as in Kafka. Kafka allows them
+  for the client id `__admin_client`, behind its access control lists; Moldau has no such lists yet and no
+  such exception. None of Kafka's tools needs it.
+- **Transactions** are not supported yet. A transactional producer fails at its start: FindCoordinator and
+  InitProducerId are answered with UNSUPPORTED_VERSION, with the text "transactions are not supported yet"
+  where the response has a field for it. librdkafka, which would retry for ever, gets
+  TRANSACTIONAL_ID_AUTHORIZATION_FAILED with the same text instead, although no access right is missing. A
+  transactional batch in Produce is answered with UNSUPPORTED_VERSION.
 
 | key | API | versions |
 |---:|---|---|
@@ -109,14 +113,15 @@ _METRICS = """# Metrics
 
 <!-- Written by `make docs` from what `/metrics` of a node answers after its start. -->
 
-`metrics.listener=HOST:PORT` makes a node answer `/metrics` in Prometheus' text format, and `/health`
-([metrics and health](operations.md#metrics-and-health)). Names are those that the JMX exporter gives to
-Kafka's meters, and Kafka's documentation describes them. Series of topics (`topic="…"`), requests
-(`request="…"`) and operations appear with their first event. Counters of Kafka whose names end in
-`PerSec` are totals here; the scraper computes the rates. One name has at most 2,000 series; later labels
-share the series `_other_`.
+With `metrics.listener=HOST:PORT`, a node serves `/metrics` in Prometheus' text format, and `/health`
+([metrics and health](operations.md#metrics-and-health)).
 
-These names exist from the start of a node with diskless topics and remote storage.
+- **Names** are those of the JMX exporter for Kafka's meters; Kafka's documentation describes them.
+- **Series** of topics (`topic="…"`), requests (`request="…"`) and operations appear at their first event. A
+  name has at most 2,000 series; further labels share the series `_other_`.
+- **Rates**: counters whose names end in `PerSec` are totals; the scraper computes the rates.
+
+The tables list the names that exist from the start of a node with diskless topics and remote storage.
 
 ## Kafka's
 
@@ -153,10 +158,16 @@ def states_page() -> str:
             for source, targets in transitions.items()
         }
 
+    quorum: dict[str, list[str]] = {"[*]": ["unattached"]}
+    for source, target in QUORUM_MOVES:
+        if target.value not in ("unattached", "follower") or source.value == "unattached":
+            quorum.setdefault(source.value, []).append(target.value)
+    moves = [f"| {one.value} | {other.value} | {when} |" for (one, other), when in QUORUM_MOVES.items()]
     groups = {named(s): sorted(map(named, targets)) for s, targets in GROUP_TRANSITIONS.items()}
     broker = {named(s): sorted(map(named, targets)) for s, targets in BROKER_MOVES.items()}
     return _STATES.format(
-        quorum=quorum_diagram(),
+        quorum=diagram(quorum),
+        quorum_moves="\n".join(["| from | to | when |", "|---|---|---|", *moves]),
         replica=replica_diagram(),
         group=diagram(groups),
         broker=diagram(broker),

@@ -1,5 +1,6 @@
 """Writes docs/cli.md: how to use the command line, and a reference made from the commands themselves."""
 
+import html
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -30,27 +31,27 @@ moldau diskless topics orders                         # what is in the object st
 moldau dump-log data/orders-0 --deep                  # what is on disk?
 ```
 
-**Which cluster.** `--bootstrap HOST:PORT` (several with commas between), or the environment variable
-`MOLDAU_BOOTSTRAP`; `127.0.0.1:9092` by default. `--timeout SECONDS` bounds the wait for an answer (30). The
-tools speak Kafka's protocol, so they work with other Kafka clusters, too.
+**Cluster.** `--bootstrap HOST:PORT` (several addresses are separated by commas), or the environment
+variable `MOLDAU_BOOTSTRAP`; the default is `127.0.0.1:9092`. `--timeout SECONDS` limits the wait for an
+answer (default 30). The tools speak Kafka's protocol, so they work with other Kafka clusters, too.
 
-**Output.** Tables for people: drawn on a terminal, plain columns anywhere else. With `--json` one document,
-or an object a line where output is a stream (`consume`, `dump-log`). What `consume --json` prints, `produce
---format json` takes: a field that is not UTF-8 is there as `key_base64`, `value_base64`.
+**Output.** On a terminal, tables are drawn; otherwise they are plain columns. With `--json`, the output is
+one document, or one object per line for a stream (`consume`, `dump-log`). `produce --format json` accepts
+the output of `consume --json`; fields that are not UTF-8 are named `key_base64` and `value_base64`.
 
-**Exit codes.** 0: done. 1: it did not work, with one line on stderr that says why; `MOLDAU_TRACEBACK=1`
-shows the stack of an error that nobody foresaw. 2: a mistake in usage. 130: interrupted. `produce` ends
-with 1 if any record was not acknowledged, `dump-log` if anything in a file is wrong. What changes or
-deletes something asks first on a terminal, unless told `--yes`; a script is not asked.
+**Exit codes.** 0: success. 1: failure, with one line on stderr that gives the reason; `MOLDAU_TRACEBACK=1`
+adds the stack trace of an unexpected error. 2: wrong usage. 130: interrupted. `produce` ends with 1 if any
+record was not acknowledged, `dump-log` if a file has an error. On a terminal, commands that change or delete
+something ask for confirmation; `--yes` skips the question, and scripts are not asked.
 
-**Where to read from.** `consume --from` takes `beginning`, `latest`, an offset, `-10` (the last ten of each
-partition) or a moment: `@2031-05-17T08:30:00Z`, `@1936773000000`. It ends where the topic ended when it
-began; `--follow` goes on, `--count` and `--idle-timeout` end it.
+**Start of consumption.** `consume --from` accepts `beginning`, `latest`, an offset, `-10` (the last ten
+records of each partition) or a time: `@2031-05-17T08:30:00Z`, `@1936773000000`. It stops at the end of the
+topic as of its start. `--follow` continues beyond that; `--count` and `--idle-timeout` stop it earlier.
 
 **A node.** `moldau dev` prints `ready HOST:PORT` on stdout when it accepts clients. SIGTERM or Ctrl-C end
 it cleanly with exit code 0 at any time, also while it is starting. `moldau node` takes Kafka's
-configuration file ([all keys](configuration.md)); an unknown or bad key ends the start with its name and
-the reason.
+configuration file ([all keys](configuration.md)). At an unknown key or an invalid value it does not start,
+and names the key and the reason.
 
 **Completion.** `moldau --install-completion` for the current shell, or `source <(moldau completion bash)`
 (zsh, fish).
@@ -86,13 +87,20 @@ def _section(title: str, found: Any) -> str:
     with found.make_context(title, [], resilient_parsing=True) as context:
         records = [parameter.get_help_record(context) for parameter in found.params]
     rows = [
-        f"| `{_cell(_PLAIN_TYPE.sub('', names))}` | {_cell(text)} |"
+        f"| {_code(_PLAIN_TYPE.sub('', names))} | {_cell(text)} |"
         for names, text in filter(None, records)
         if not names.endswith(_COMMON)
     ]
     if rows:
         parts.append("\n".join(["| | |", "|---|---|", *rows, ""]))
     return "\n".join(parts)
+
+
+def _code(text: str) -> str:
+    """Code in a cell. A bar needs HTML: inside backticks, some renderers show the escaping backslash."""
+    if "|" not in text:
+        return f"`{text}`"
+    return f"<code>{html.escape(text).replace('|', '&#124;')}</code>"
 
 
 def _cell(text: str) -> str:

@@ -11,9 +11,9 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumResponse,
 )
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.runtime.errors import ErrorCode, KafkaError
 
-METADATA_TOPIC = "__cluster_metadata"
 ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
 
@@ -56,7 +56,7 @@ async def describe_quorum(client: Client, *, through_controllers: bool) -> Descr
     async def look() -> DescribeQuorumResponse:
         leader = await active_controller(client) if through_controllers else None
         partition = DescribeQuorumRequestPartitionData(partition_index=0)
-        topic = DescribeQuorumRequestTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+        topic = DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
         request = DescribeQuorumRequest(topics=[topic])
         response: DescribeQuorumResponse = await client.ask(request, broker=leader)
         codes = [(response.error_code, response.error_message)]

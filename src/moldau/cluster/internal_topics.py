@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
+
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"

@@ -33,25 +33,31 @@ _INTRODUCTION = """# Configuration
 <!-- Written by `python -m moldau.config.docs`; change the definitions in src/moldau/config/keys instead. -->
 
 A node reads a file in the syntax of Java's properties, with Kafka's names. `--set KEY=VALUE` overrides a key.
-A key that is unknown or has a bad value stops the start with its name and the reason. Keys that configure a
-plug-in (`diskless.storage.…`, `diskless.batch.coordinator.…`, `rsm.config.…`, `rlmm.config.…`), and
-`listener.name.…`, `ssl.…` and `sasl.…`, are passed on.
+A node with an unknown key or an invalid value does not start; its error names the key and the reason.
+Keys of plug-ins (`diskless.storage.…`, `diskless.batch.coordinator.…`, `rsm.config.…`, `rlmm.config.…`) and
+the keys `listener.name.…`, `ssl.…` and `sasl.…` are passed on.
 
-"Update" says how a running node takes a new value: *read-only* not at all, *cluster-wide* for one broker or
-as the default of all, *per-broker* for one broker only. A change that a running node refuses is answered
-with INVALID_REQUEST, as Kafka answers it, and a topic's or group's with INVALID_CONFIG; the message names the
-key, the value and the bound. As in Kafka a running node takes `max.connections` and
-`max.connection.creation.rate` from 1 on, and a number of threads from half to double of the present one.
-A key that is not in these tables is kept for plug-ins, and shown without its value.
-Keys marked † are accepted so that a file for Kafka works, and change nothing here.
-Keys marked ‡ are checked and kept, and wait for what they configure, which is not built yet: {features}.
-A node that is started with one of them says so in its log.
+The column *update* shows whether the value can be changed while a node runs:
+
+- *read-only*: only by a restart;
+- *per-broker*: for a single broker;
+- *cluster-wide*: for a single broker, or as the default of all brokers.
+
+A running node refuses an invalid change with INVALID_REQUEST, as Kafka does, and a change of a topic or a
+group with INVALID_CONFIG; the message names the key, the value and the bound. As in Kafka, a running node
+accepts `max.connections` and `max.connection.creation.rate` from 1 on, and a number of threads between half
+and twice the current one. A dynamic key that is not in these tables is stored for plug-ins, and shown
+without its value.
+
+Keys with † are accepted so that a configuration file of Kafka works, and have no effect in Moldau.
+Keys with ‡ are checked, but have no effect yet, because the feature is not built: {features}.
+A node that starts with one of them logs that.
 """
 
 _TOPICS = """## Topics
 
-A topic that does not set a key has the value of the broker config in the last column; of several, the
-first that is set counts.
+A topic without a value for a key uses the broker config in the last column. Where there are several, the
+first one that is set applies.
 
 """
 
@@ -59,17 +65,17 @@ first that is set counts.
 _GROUPS = """
 ## Groups
 
-For single groups of the consumer, share and streams protocols (`moldau configs alter group NAME`). A group
-that does not set a key has the broker config of the same name behind `group.`, where there is one; `min` and
-`max` there bound what a group may set.
+Configs of single groups of the consumer, share and streams protocols (`moldau configs alter group NAME`).
+A group without a value for a key uses the broker config with the same name after `group.`, where there is
+one. The broker configs with `min` and `max` bound the values of groups.
 
 """
 
 _CLIENT_METRICS = """
 ## Client metrics
 
-Subscriptions of KIP-714, by name (`moldau configs alter client-metrics NAME`). They are kept and listed;
-clients are not told of them, for telemetry is not received.
+Subscriptions of KIP-714, by name (`moldau configs alter client-metrics NAME`). They are stored and listed,
+but not sent to clients, because brokers do not receive telemetry.
 
 """
 

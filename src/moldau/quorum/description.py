@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from moldau.protocol.messages import describe_quorum as wire
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.quorum.core.progress import ReplicaProgress
 from moldau.quorum.core.raft import RaftCore
 from moldau.quorum.core.roles import Leader
 from moldau.quorum.core.voters import ReplicaKey
-from moldau.quorum.wire.requests import METADATA_PARTITION, METADATA_TOPIC
+from moldau.quorum.wire.requests import METADATA_PARTITION
 from moldau.runtime import ErrorCode, KafkaError
 
 
@@ -80,5 +81,5 @@ def to_wire(description: QuorumDescription) -> wire.DescribeQuorumResponse:
         current_voters=states(description.voters),
         observers=states(description.observers),
     )
-    topic = wire.DescribeQuorumResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+    topic = wire.DescribeQuorumResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
     return wire.DescribeQuorumResponse(topics=[topic])

@@ -13,6 +13,7 @@ from moldau.cluster.internal_topics import (
     TRANSACTION_STATE_TOPIC,
 )
 from moldau.protocol.errors import ProtocolError
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.protocol.records import groups as group_records
 from moldau.protocol.records import metadata as metadata_records
 from moldau.protocol.records import transactions as transaction_records
@@ -79,7 +80,7 @@ DECODERS: Final[dict[str, Decoder]] = {
 TOPIC_DECODERS: Final = {
     CONSUMER_OFFSETS_TOPIC: "offsets",
     TRANSACTION_STATE_TOPIC: "transactions",
-    "__cluster_metadata": "metadata",
+    CLUSTER_METADATA_TOPIC: "metadata",
     DISKLESS_METADATA_TOPIC: "diskless",
     REMOTE_LOG_METADATA_TOPIC: "remote-log-metadata",
 }

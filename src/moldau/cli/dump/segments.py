@@ -8,6 +8,7 @@ from moldau.cli.dump.file_kind import DETAIL, PROBLEM, DumpedFile, FileKind, Row
 from moldau.cli.dump.values import plain, text_of
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.protocol.errors import ProtocolError
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.records.batch import LOG_OVERHEAD_BYTES, BatchHeader, check_batch, parse_header
 from moldau.records.control import parse_control_record, parse_control_type
 from moldau.records.record import Record, iter_records
@@ -25,7 +26,7 @@ def dump_segment(file: DumpedFile) -> Iterator[Row]:
 
 def dump_metadata_snapshot(file: DumpedFile) -> Iterator[Row]:
     """As a segment; its records are the cluster's metadata unless it lies with a diskless coordinator."""
-    topic = DISKLESS_METADATA_TOPIC if file.topic == DISKLESS_METADATA_TOPIC else "__cluster_metadata"
+    topic = DISKLESS_METADATA_TOPIC if file.topic == DISKLESS_METADATA_TOPIC else CLUSTER_METADATA_TOPIC
     yield from _dump(file, decoder_for(topic, file.decoder))
 
 

@@ -13,7 +13,7 @@ from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_COORDINATOR, RESERVED_DIRECTORY_COUNT
-from moldau.cluster.internal_topics import CLUSTER_METADATA_TOPIC, DISKLESS_METADATA_TOPIC
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -27,6 +27,7 @@ from moldau.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.protocol.records.metadata import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from moldau.protocol.schema import ZERO_UUID, Message
 from moldau.runtime import ErrorCode, KafkaError

@@ -53,11 +53,3 @@ OBSERVER_ROLES = frozenset({_U, _V, _F, _R})
 """Roles of a replica that is no voter: it waits for a leader or follows one. A voter with an older set may
 ask it for its vote (KIP-853), and a leader that is removed from the voters resigns.
 """
-
-
-def mermaid() -> str:
-    """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {_U.value}"]
-    for (source, target), reason in LEGAL_MOVES.items():
-        lines.append(f"    {source.value} --> {target.value}: {reason}")
-    return "\n".join(lines) + "\n"

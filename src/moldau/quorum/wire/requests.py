@@ -16,13 +16,13 @@ from moldau.protocol.messages import fetch_snapshot as snapshot_wire
 from moldau.protocol.messages import remove_raft_voter as remove_wire
 from moldau.protocol.messages import update_raft_voter as update_wire
 from moldau.protocol.messages import vote as vote_wire
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.quorum.core import messages as core
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, Voter
 from moldau.quorum.wire.voters import ChangeRequest, ChangeResponse, change_request, from_change_request
 from moldau.runtime import ErrorCode, KafkaError
 
-METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = uuid.UUID(int=1)
 METADATA_PARTITION = 0
 
@@ -64,7 +64,7 @@ class RequestCodec:
     """Names of the replicated partition."""
 
     cluster_id: str | None = None
-    topic: str = METADATA_TOPIC
+    topic: str = CLUSTER_METADATA_TOPIC
     topic_id: uuid.UUID = METADATA_TOPIC_ID
     partition: int = METADATA_PARTITION
 

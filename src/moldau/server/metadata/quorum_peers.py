@@ -19,8 +19,9 @@ from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest
 from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.messages.update_raft_voter import UpdateRaftVoterRequest
 from moldau.protocol.messages.vote import VoteRequest
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.quorum.core.voters import Voter
-from moldau.quorum.wire.requests import METADATA_PARTITION, METADATA_TOPIC, WireRequest, WireResponse
+from moldau.quorum.wire.requests import METADATA_PARTITION, WireRequest, WireResponse
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 _API_KEYS: Final[dict[type, ApiKey]] = {
@@ -69,7 +70,7 @@ class QuorumPeers:
         if leader is None:
             raise KafkaError(ErrorCode.not_controller, "this node knows of no leader of the metadata quorum")
         partition = DescribeQuorumRequestPartitionData(partition_index=METADATA_PARTITION)
-        topic = DescribeQuorumRequestTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+        topic = DescribeQuorumRequestTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
         response: DescribeQuorumResponse = await self._client.request(
             leader.host,
             leader.port,

@@ -14,6 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.config.broker import BrokerConfig
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.protocol.api import ApiKey
@@ -54,7 +55,6 @@ NODE_IDS: Final = (1, 2, 3)
 BROKER_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 TOPIC: Final = "events"
-METADATA_TOPIC: Final = "__diskless_metadata"
 COORDINATORS: Final = 2
 PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
 REPLICAS: Final = 2
@@ -249,7 +249,7 @@ class DisklessClusterStory:
 
     async def _isolate_coordinator(self, chance: random.Random) -> None:
         """Cut the leader of a coordinator off the other nodes; clients and the store reach it as before."""
-        wanted = PartitionName(METADATA_TOPIC, chance.randrange(COORDINATORS))
+        wanted = PartitionName(DISKLESS_METADATA_TOPIC, chance.randrange(COORDINATORS))
         leader_id = next((id for id, each in self._replicas(wanted) if each.is_leader), None)
         if leader_id is None:
             return
@@ -347,7 +347,7 @@ class DisklessClusterStory:
             if process is None or not process.alive or process.exhibit is not self.nodes.get(node_id):
                 return f"node {node_id} is down"
         for index in range(COORDINATORS):
-            problem = self._problem_of_coordinator(PartitionName(METADATA_TOPIC, index))
+            problem = self._problem_of_coordinator(PartitionName(DISKLESS_METADATA_TOPIC, index))
             if problem is not None:
                 return problem
         for each in PARTITIONS:

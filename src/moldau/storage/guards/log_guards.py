@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
     DELETED_SUFFIX,
@@ -38,7 +39,7 @@ __all__ = [
     "report_of",
 ]
 
-METADATA_LOG: Final = TopicPartition("__cluster_metadata", 0)
+METADATA_LOG: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
 
 class MetadataWatermark:

@@ -14,8 +14,9 @@ from moldau.protocol.messages.describe_quorum import (
     Listener,
     Node,
 )
+from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.quorum.description import QuorumDescription, to_wire
-from moldau.quorum.wire.requests import METADATA_PARTITION, METADATA_TOPIC
+from moldau.quorum.wire.requests import METADATA_PARTITION
 from moldau.runtime.errors import ErrorCode
 
 
@@ -33,7 +34,7 @@ def describe_quorum(
     asked = [
         (topic.topic_name, part.partition_index) for topic in request.topics for part in topic.partitions
     ]
-    if asked != [(METADATA_TOPIC, METADATA_PARTITION)]:
+    if asked != [(CLUSTER_METADATA_TOPIC, METADATA_PARTITION)]:
         return _unknown(request)
     listener = config.controller_listeners[0].name if config.controller_listeners else ""
     return replace(

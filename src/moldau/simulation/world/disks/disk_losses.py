@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.process import Process
 
 DATA = "/data"
-METADATA_TOPIC = "__diskless_metadata"
 REMOTE_CACHES = ("remote-log-metadata", "remote-log-index-cache")
 
 
@@ -26,7 +26,7 @@ def lose_databases(host: Host) -> None:
         disk.remove_tree(f"{DATA}/{cache}")
     if disk.exists(DATA):
         disk.sync_dir(DATA)
-    for folder in _folders(disk, [METADATA_TOPIC]):
+    for folder in _folders(disk, [DISKLESS_METADATA_TOPIC]):
         for name in disk.list(f"{DATA}/{folder}"):
             if ".sqlite" in name:
                 disk.remove(f"{DATA}/{folder}/{name}")

@@ -1,0 +1,5 @@
+"""The name of the cluster metadata log, which has the form of a topic with one partition and is none."""
+
+from typing import Final
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"

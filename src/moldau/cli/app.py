@@ -42,7 +42,7 @@ EPILOGUE: Final = """Try it:
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a command's module when that command is wanted."""
+    """A group that imports a command's module when that command is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -90,7 +90,7 @@ def _root(
 
 
 def command() -> Callable[..., Any]:
-    """The whole command line, to be called with its arguments; ends in ``SystemExit``."""
+    """The whole command line, to be called with its arguments; ends with ``SystemExit``."""
     return typer.main.get_command(app)
 
 

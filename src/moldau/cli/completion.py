@@ -11,7 +11,7 @@ from moldau.cli.app import command, new_app
 app = new_app()
 
 COMPLETE_VARIABLE: Final = "_MOLDAU_COMPLETE"
-"""Where a shell's script puts its question; a command line that finds it set answers that and ends."""
+"""The variable of a shell's completion script; a command line that finds it set answers it and ends."""
 
 
 class Shell(enum.StrEnum):

@@ -8,7 +8,7 @@ class CommandError(ToolError):
 
 
 def one_line(error: BaseException) -> str:
-    """An error as one line of text, whatever it says of itself."""
+    """An error as one line of text."""
     if isinstance(error, OSError) and error.strerror:
         named = f"{error.filename}: " if error.filename else ""
         return f"{named}{error.strerror}"

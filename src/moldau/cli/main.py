@@ -1,6 +1,6 @@
-"""The entry point: starts fast, takes signals from the first moment, and shows how failures look.
+"""The entry point: starts fast, handles signals from the first moment, and prints failures.
 
-An error is one line on stderr and exit code 1, never a traceback; a mistake in usage is exit code 2.
+An error is one line on stderr and exit code 1, never a traceback; wrong usage is exit code 2.
 """
 
 import os
@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     if arguments is None and given[:1] and given[0] in SERVING_COMMANDS:
-        # Importing a node takes a while: a signal in that time is a request to stop like any other.
+        # Importing a node takes a while: a signal in that time must stop the process, too.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
     if arguments is None:
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us has gone; a second complaint when stdout is flushed at exit helps nobody.
+        # The reader of stdout is gone; a second error when stdout is flushed at exit would help nobody.
         sys.stdout = None
         return 1
     except ToolError as error:
@@ -49,12 +49,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _flushed(code: int) -> int:
-    """The exit code, when the output is written: a reader that has gone is no failure of the command."""
+    """The exit code after flushing the output: a reader that has ended is no failure of the command."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more when it ends, and would complain then.
+        # Python flushes once more at its end, and would print an error then.
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
     return code
@@ -75,6 +75,6 @@ def _complain(reason: str) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    # An exception is lost where Python happens to be in a finalizer, or in the callback of a weak reference,
-    # which imports have: the node would start, and nobody would ask it to stop again. Nothing has begun yet.
+    # An exception is lost if Python is in a finalizer, or in the callback of a weak reference, which happens
+    # in imports: the node would start, and nothing would stop it again. Nothing has been started yet.
     os._exit(0)

@@ -38,7 +38,7 @@ ConfigsOption = Annotated[
 
 
 def key_values(given: list[str] | None, option: str) -> dict[str, str]:
-    """``KEY=VALUE`` arguments as a mapping; a usage error names the one that is not."""
+    """``KEY=VALUE`` arguments as a mapping; a usage error names the invalid one."""
     found: dict[str, str] = {}
     for argument in given or ():
         key, equals, value = argument.partition("=")
@@ -61,6 +61,6 @@ def timestamp_ms(text: str, option: str) -> int:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask a person at a terminal, unless told ``--yes``; a script is not asked."""
+    """Ask for confirmation on a terminal, unless ``--yes`` is given; scripts are not asked."""
     if not yes and sys.stdin.isatty() and not typer.confirm(question):
         raise typer.Exit(1)

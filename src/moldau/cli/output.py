@@ -19,7 +19,7 @@ def work_is_done() -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented: it is read by people too."""
+    """One JSON document, indented for people."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
@@ -33,7 +33,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: drawn on a terminal that is wide enough, plain columns anywhere else.
+    """A table: drawn on a terminal that is wide enough, plain columns otherwise.
 
     Columns of numbers are flush right.
     """
@@ -42,9 +42,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     cells = [["-" if cell is None else str(cell) for cell in row] for row in body]
     plain = plain_table(columns, cells, flush_right)
     if sys.stdout is None:
-        return  # somebody closed it before we began
-    # Squeezed into a narrow terminal a drawn table is words cut to pieces, and at last nothing at all.
-    drawn_width = max(map(len, plain)) + len(columns) + 1  # a drawn gap is one wider, and there are edges
+        return  # closed before the start
+    # On a narrow terminal a drawn table would break words, or show nothing.
+    # a drawn gap is wider by one, and there are borders
+    drawn_width = max(map(len, plain)) + len(columns) + 1
     if sys.stdout.isatty() and drawn_width <= shutil.get_terminal_size().columns:
         _draw(columns, cells, flush_right)
     else:
@@ -59,7 +60,7 @@ def _is_numbers(column: Sequence[object]) -> bool:
 def plain_table(
     columns: Sequence[str], cells: Sequence[Sequence[str]], flush_right: Sequence[bool]
 ) -> list[str]:
-    """The lines of a table without lines or colours, one row each, nothing cut off."""
+    """The lines of a table without borders and colours, one row each, without truncation."""
     titles = [column.upper() for column in columns]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     lines = []

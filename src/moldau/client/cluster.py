@@ -1,6 +1,6 @@
-"""The tools' own Kafka client: finds leaders and coordinators, and asks them.
+"""The tools' own Kafka client: finds leaders and coordinators, and sends them requests.
 
-Small on purpose: a request at a time for most commands, no caches beyond where things are.
+It is small on purpose: one request at a time for most commands, and no caches except addresses.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ LATEST: Final = LATEST_TIMESTAMP
 EARLIEST: Final = EARLIEST_TIMESTAMP
 RETRY_BACKOFF_S: Final = 0.1
 CREATION_ATTEMPTS_MAX: Final = 20
-"""A topic that is being made is unknown for a moment; one that nodes will not make stays so."""
+"""A topic that is being created is unknown for a moment; one that nodes do not create stays unknown."""
 MAX_OFFSET_VERSION: Final = 9
-"""OffsetFetch and OffsetCommit name topics up to here, and know them by id only from version 10 on."""
+"""OffsetFetch and OffsetCommit use topic names up to here, and topic ids from version 10 on."""
 
 RETRIABLE: Final = frozenset(
     {
@@ -53,11 +53,11 @@ RETRIABLE: Final = frozenset(
         ErrorCode.offset_not_available,
     }
 )
-"""Errors that may be gone after a moment."""
+"""Transient errors."""
 
 
 class NodeAddress(NamedTuple):
-    """Where a node listens."""
+    """The address of a node."""
 
     host: str
     port: int
@@ -109,7 +109,7 @@ def check(code: ErrorCode, message: str | None, about: str) -> None:
 
 
 class Client:
-    """Asks a cluster. Bound to the running loop; failures are :class:`KafkaError`."""
+    """Sends requests to a cluster. Bound to the running loop; failures are :class:`KafkaError`."""
 
     def __init__(self, bootstrap: list[NodeAddress], timeout_s: float) -> None:
         self._bootstrap = bootstrap
@@ -137,11 +137,11 @@ class Client:
         version_max: int | None = None,
         timeout_ms: int | None = None,
     ) -> Any:
-        """Send a request to a broker (any that answers by default); the decoded response.
+        """Send a request to a broker (by default to any that answers); returns the decoded response.
 
-        Any: the one that answered last, then those that were given, then those that they have named since,
-        for the given ones may be gone by now. The version is the highest that both sides have, of Kafka's
-        APIs and of our own.
+        Any broker: the one that answered last, then the given ones, then those that they have named since,
+        because the given ones may not exist any more. The version is the highest that both sides support, of
+        Kafka's APIs and of our own.
         """
         if broker is not None:
             endpoint = broker if isinstance(broker, NodeAddress) else await self._broker(broker)
@@ -167,7 +167,7 @@ class Client:
         return self._rpc
 
     def channel(self, broker: NodeAddress) -> BrokerChannel:
-        """A way to make our own calls to one broker, each within the time-out."""
+        """Sends our own calls to one broker, each within the time-out."""
         return BrokerChannel(self._rpc, *broker, self.timeout_ms)
 
     async def _send(
@@ -180,9 +180,10 @@ class Client:
         return await self._rpc.request(*endpoint, key, version, message, timeout_ms)
 
     async def tell(self, message: Any, *, broker: int) -> None:
-        """Send a request that is not answered; return when the broker has taken it off the connection.
+        """Send a request without a response; return when the broker has received it.
 
-        The answer to a second request on the same connection says so: requests are served in order.
+        The answer to a second request on the same connection confirms that, because requests are served in
+        order.
         """
         endpoint = await self._broker(broker)
         await self._rpc.version_of(*endpoint, message.API_KEY)
@@ -195,9 +196,9 @@ class Client:
             await asyncio.gather(told, return_exceptions=True)
 
     async def ask_each(self, message_to: Callable[[int], Any]) -> Any:
-        """Ask one broker after the other, by its id, until one answers: some of them may be dead.
+        """Send a request to one broker after the other, by id, until one answers.
 
-        For questions that are about a broker, and that every broker answers alike.
+        For requests that every broker answers equally.
         """
 
         async def look() -> Any:
@@ -232,7 +233,7 @@ class Client:
         return response
 
     async def topic(self, name: str, *, create: bool = False) -> ClusterTopic:
-        """A topic whose partitions all have leaders; with ``create`` made where brokers allow it."""
+        """A topic whose partitions all have leaders; with ``create`` created where brokers allow it."""
 
         patience = iter(range(CREATION_ATTEMPTS_MAX))
 
@@ -253,7 +254,7 @@ class Client:
         return await self.retrying(look)
 
     async def retrying(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Call until it works, fails for good, or the time-out has passed; nodes may be starting."""
+        """Retry until it succeeds, fails permanently, or the time-out has passed; nodes may be starting."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s
         while True:
@@ -284,7 +285,7 @@ class Client:
     async def offsets(
         self, topic: ClusterTopic, timestamps: Mapping[int, int], *, committed_only: bool = False
     ) -> dict[int, OffsetOfTime]:
-        """For each partition the offset of the first record at or after a timestamp, or of an end."""
+        """For each partition the offset of the first record with at least this timestamp, or of an end."""
 
         async def look() -> dict[int, OffsetOfTime]:
             current = await self.topic(topic.name)
@@ -314,7 +315,7 @@ class Client:
 
 
 def topic_problem(name: str, code: ErrorCode) -> str:
-    """One sentence for a topic that cannot be used."""
+    """One sentence for a topic that is not usable."""
     if code is ErrorCode.unknown_topic_or_partition:
         return f"topic {name} does not exist"
     if code is ErrorCode.invalid_topic_exception:

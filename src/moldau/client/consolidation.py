@@ -1,10 +1,10 @@
-"""For engines that consolidate diskless topics outside of the brokers: plans, publishing, leases.
+"""For engines that consolidate diskless topics outside the brokers: plans, publishing, leases.
 
-An engine asks every leader for a plan, lays all segments out as units
+An engine requests a plan from every leader, groups all segments into units
 (:func:`moldau.tiered.consolidation.plan.lay_out_units`), builds and copies them
-(:mod:`moldau.tiered.consolidation.building`), tells each leader of the copies of its segments, and gives up
-what it does not do. Whatever it leaves undone is planned anew when its lease is over; nothing that it does
-late or twice does harm.
+(:mod:`moldau.tiered.consolidation.building`), reports the copies to each leader, and releases the rest.
+Segments that it does not complete are planned again when its lease ends; late and repeated reports are
+harmless.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class ClusterPlan:
 
     plans: Mapping[int, Plan]
     places: Mapping[int, RemotePlace] = field(default_factory=dict)
-    """Where each leader keeps remote segments."""
+    """The places of the leaders' remote segments."""
 
     @property
     def is_empty(self) -> bool:
@@ -37,7 +37,7 @@ class ClusterPlan:
 
     @property
     def held(self) -> list[HeldPlan]:
-        """Partitions that other engines have leases of, by the engine."""
+        """Number of partitions in leases of other engines, by engine."""
         found: dict[str, HeldPlan] = {}
         for one in (held for plan in self.plans.values() for held in plan.held):
             same = found.get(one.engine, HeldPlan(one.engine, one.until_ms, 0))
@@ -54,9 +54,9 @@ async def plan_everywhere(
     lease_ms: int = 600_000,
     topics: Collection[str] | None = None,
 ) -> ClusterPlan:
-    """Ask every broker for a plan of the partitions that it leads; ``max_bytes`` are shared evenly.
+    """Request a plan from every broker for the partitions that it leads; ``max_bytes`` are shared evenly.
 
-    A broker that does not answer is left out; raises ``KafkaError`` when none does, and
+    A broker that does not answer is left out; raises ``KafkaError`` when none answers, and
     UNSUPPORTED_VERSION where diskless topics have no remote storage.
     """
     brokers = await _brokers(client)
@@ -82,9 +82,9 @@ async def plan_everywhere(
 async def publish_everywhere(
     client: Client, plan: ClusterPlan, copies: Sequence[BuiltCopy]
 ) -> list[PublishedSegment]:
-    """Tell each leader of the copies of its segments; the outcomes in the order of ``copies``.
+    """Report to each leader the copies of its segments; returns the outcomes in the order of ``copies``.
 
-    A leader that does not answer leaves NETWORK_EXCEPTION: the same may be told again.
+    A leader that does not answer results in NETWORK_EXCEPTION: the report may be repeated.
     """
     brokers = await _brokers(client)
     leaders = {
@@ -110,7 +110,7 @@ async def publish_everywhere(
 
 
 async def renew(client: Client, plan: ClusterPlan, lease_ms: int = 600_000) -> bool:
-    """Go on; False when a leader has given the plan to others, or does not answer."""
+    """Renew the leases; False when a leader has given the plan to others, or does not answer."""
     answers = await _tell(client, plan, lease_ms, None)
     return all(isinstance(one, int) for one in answers)
 
@@ -118,7 +118,7 @@ async def renew(client: Client, plan: ClusterPlan, lease_ms: int = 600_000) -> b
 async def give_up(
     client: Client, plan: ClusterPlan, partitions: Collection[TopicIdPartition] | None = None
 ) -> None:
-    """Leave the rest of a plan, or of some of its partitions, to others; also when all of it is done.
+    """Release the rest of a plan, or some of its partitions; also when all of it is done.
 
     A leader that does not answer finds out when the lease is over.
     """

@@ -1,4 +1,4 @@
-"""The diskless coordinators of a cluster, for tools and jobs: found, asked, and asked again."""
+"""The diskless coordinators of a cluster, for tools and jobs: lookup, calls and retries."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -29,7 +29,7 @@ BYTES_MAX: Final = 2**31 - 1
 class DisklessCoordinators:
     """Failures are ``KafkaError``. A witness for the orphan scan.
 
-    :attr:`calls` make one attempt each; :meth:`asked` repeats what may go well after a moment.
+    :attr:`calls` make one attempt each; :meth:`asked` retries transient errors.
     """
 
     def __init__(self, client: Client) -> None:
@@ -53,7 +53,7 @@ class DisklessCoordinators:
         return (await self._locate(coordinator_id)).node_id
 
     async def asked(self, coordinator_id: int, work: Callable[[DisklessCoordinatorCalls], Awaitable[T]]) -> T:
-        """Work with a coordinator, again where it has moved or does not answer."""
+        """Call a coordinator, again where it has moved or does not answer."""
 
         async def attempt() -> T:
             try:

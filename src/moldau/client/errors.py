@@ -2,4 +2,4 @@
 
 
 class ToolError(Exception):
-    """Something that the person who uses a tool can act on, in one sentence."""
+    """An error that the user of a tool can correct, in one sentence."""

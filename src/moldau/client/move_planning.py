@@ -1,7 +1,7 @@
 """Plans of moves of partitions between brokers: rack-aware, and with as few bytes as possible. Pure.
 
-A replica stays where it is unless its broker is to be left or the replication factor shrinks. A new one goes
-to the broker whose rack has the fewest replicas of the partition, and then to the one with the fewest bytes.
+A replica is not moved unless its broker is to be left or the replication factor shrinks. A new one goes to
+the broker whose rack has the fewest replicas of the partition, and then to the one with the fewest bytes.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class NoRoomError(ValueError):
-    """There are fewer brokers to place replicas on than replicas."""
+    """There are fewer allowed brokers than replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ def plan_moves(
 ) -> list[PlannedMove]:
     """The moves after which no replica is on a broker of ``leaving``, and each partition has so many.
 
-    ``racks``: of the brokers that may take replicas. ``load_bytes``: by broker, as it is now. The largest
-    partitions are placed first. Raises :class:`NoRoomError`.
+    ``racks``: those of the allowed brokers. ``load_bytes``: current bytes by broker. The largest partitions
+    are placed first. Raises :class:`NoRoomError`.
     """
     takers = {broker_id: rack for broker_id, rack in racks.items() if broker_id not in leaving}
     load = Counter({broker_id: load_bytes.get(broker_id, 0) for broker_id in takers})
@@ -73,7 +73,8 @@ def _target(
     load: Mapping[int, int],
     counts: Mapping[int, int],
 ) -> tuple[int, ...]:
-    # A place is None while the replica that it had is on a broker to be left: who takes it leads as that did.
+    # A place is None if its replica must leave its broker: the new replica takes over the position, including
+    # a leadership.
     places: list[int | None] = [None if each in leaving else each for each in replicas]
     while len(places) > factor:
         del places[_least_wanted(places, racks)]
@@ -94,7 +95,9 @@ def _target(
 
 
 def _least_wanted(places: list[int | None], racks: Mapping[int, str | None]) -> int:
-    """The position to give up: one to be left, else the last one that shares its rack, else the last."""
+    """The position to remove: one on a broker to be left, else the last one that shares its rack, else the
+    last.
+    """
     if None in places:
         return len(places) - 1 - places[::-1].index(None)
     in_rack = Counter(racks.get(each) for each in places if each is not None)

@@ -1,4 +1,4 @@
-"""Moves of partitions between brokers: what lies where, begin, and wait until they are done (KIP-455)."""
+"""Moves of partitions between brokers: current placement, begin, and wait until they are done (KIP-455)."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Placement:
 
     partitions: Sequence[PlacedPartition]
     racks: Mapping[int, str | None]
-    """Of the brokers that are active."""
+    """Racks of the active brokers."""
     fenced: Collection[int]
     load_bytes: Mapping[int, int]
 
@@ -62,7 +62,7 @@ async def placement(client: Client, names: Collection[str] | None) -> Placement:
 
 
 async def begin_moves(client: Client, moves: Sequence[PlannedMove]) -> None:
-    """Ask for moves. Raises :class:`ToolError` at the first that is refused; those before it go on."""
+    """Request moves. Raises :class:`ToolError` at the first refused one; those before it continue."""
     for start in range(0, len(moves), MOVES_A_REQUEST_MAX):
         topics: dict[str, list[ReassignablePartition]] = {}
         for move in moves[start : start + MOVES_A_REQUEST_MAX]:
@@ -90,7 +90,9 @@ async def moves_in_progress(client: Client) -> Sequence[OngoingTopicReassignment
 
 
 async def until_moved(client: Client, moves: Iterable[PlannedMove], tell_left: Callable[[int], None]) -> None:
-    """Return when all of the moves are done; ``tell_left`` is told how many are not, when that changes."""
+    """Return when all of the moves are done; ``tell_left`` is called with the number of the others when it
+    changes.
+    """
     wanted = {(move.partition.topic, move.partition.index) for move in moves}
     told = -1
     while True:

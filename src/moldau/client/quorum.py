@@ -1,4 +1,4 @@
-"""The metadata quorum as a tool sees it: through any broker, or through controllers (KIP-919)."""
+"""The metadata quorum for tools: through any broker, or through controllers (KIP-919)."""
 
 from moldau.client.cluster import Client, NodeAddress
 from moldau.client.errors import ToolError
@@ -19,7 +19,9 @@ ENDPOINT_CONTROLLERS = 2
 
 
 async def describe_cluster(client: Client, endpoint_type: int) -> DescribeClusterResponse:
-    """Ask for the cluster's nodes of one type, fenced brokers too. Raises ``ToolError``, ``KafkaError``."""
+    """Request the cluster's nodes of one type, including fenced brokers. Raises ``ToolError``,
+    ``KafkaError``.
+    """
     request = DescribeClusterRequest(endpoint_type=endpoint_type, include_fenced_brokers=True)
     response: DescribeClusterResponse = await client.ask(request)
     if response.error_code is ErrorCode.mismatched_endpoint_type:
@@ -34,7 +36,7 @@ async def describe_cluster(client: Client, endpoint_type: int) -> DescribeCluste
 
 
 async def active_controller(client: Client) -> NodeAddress:
-    """The controller that leads the quorum, as another controller knows it.
+    """The controller that leads the quorum, according to another controller.
 
     Raises a retriable ``KafkaError`` while none does.
     """
@@ -48,7 +50,7 @@ async def active_controller(client: Client) -> NodeAddress:
 
 
 async def describe_quorum(client: Client, *, through_controllers: bool) -> DescribeQuorumResponse:
-    """Ask the quorum's leader for the state of its replicas; waits until there is one.
+    """Request the state of the quorum's replicas from its leader; waits until there is one.
 
     Raises ``ToolError``, ``KafkaError``.
     """
@@ -74,10 +76,9 @@ async def describe_quorum(client: Client, *, through_controllers: bool) -> Descr
 async def change_voters(
     client: Client, request: AddRaftVoterRequest | RemoveRaftVoterRequest, *, through_controllers: bool
 ) -> None:
-    """Have a voter added or removed (KIP-853); returns once that is committed.
+    """Add or remove a voter (KIP-853); returns once that is committed.
 
-    A change that the leader cannot make at this moment is asked for again. Raises ``ToolError``,
-    ``KafkaError``.
+    A change that the leader cannot make at the moment is retried. Raises ``ToolError``, ``KafkaError``.
     """
     is_made = (
         ErrorCode.duplicate_voter if isinstance(request, AddRaftVoterRequest) else ErrorCode.voter_not_found

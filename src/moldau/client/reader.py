@@ -27,8 +27,8 @@ class Fetched(NamedTuple):
 class TopicReader:
     """Reads some partitions of a topic from given offsets.
 
-    ``positions`` is where it will read next, by partition. A partition with an end in ``ends`` is done
-    when it is reached; iteration ends when all are, which is never when there are no ends.
+    ``positions`` are the next offsets, by partition. A partition with an end in ``ends`` is done when it is
+    reached; iteration ends when all are done, and never without ends.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class TopicReader:
         return found
 
     async def chunks(self) -> AsyncGenerator[list[Fetched], None]:
-        """Records as they are fetched. ``positions`` is behind a chunk once the next one is asked for."""
+        """Records as they are fetched. ``positions`` is after a chunk once the next one is requested."""
         flights: dict[int, asyncio.Task[Any]] = {}
         try:
             while wanted := self._wanted():
@@ -98,7 +98,7 @@ class TopicReader:
         return [data for answered in response.responses for data in answered.partitions]
 
     async def _answer(self, flight: "asyncio.Task[list[PartitionData]]") -> list[PartitionData]:
-        """The partitions that have an answer; leaders are looked up again where one has moved."""
+        """The partitions in the answer; leaders are looked up again where one has moved."""
         try:
             data = flight.result()
             for row in data:
@@ -146,7 +146,7 @@ class TopicReader:
 
 
 class AbortedTransactions:
-    """Which of a partition's transactional batches belong to aborted transactions."""
+    """Determines which of a partition's transactional batches belong to aborted transactions."""
 
     def __init__(self, data: PartitionData) -> None:
         rows = sorted(data.aborted_transactions or (), key=lambda row: row.first_offset)

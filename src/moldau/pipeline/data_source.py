@@ -1,8 +1,8 @@
 """``format("moldau")``: topics as DataFrames, in batch and in streaming queries.
 
-Columns are those of Spark's Kafka connector. Where the topics end is found out once, by ``load()``: every
+The columns are those of Spark's Kafka connector. ``load()`` determines the ends of the topics once: every
 action on a batch DataFrame sees the same records. Tasks read their ranges themselves, from the objects of
-diskless topics and else through brokers; only coordinates are planned.
+diskless topics and otherwise through brokers; only coordinates are planned.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,13 +36,13 @@ HEADERS_COLUMN: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 class MoldauDataSource(DataSource):
-    """Made once by ``load()``, and pickled from there on: so its ranges are pinned."""
+    """Created once by ``load()``, and pickled afterwards: so its ranges are fixed."""
 
     @one_line_errors()
     def __init__(self, options: Mapping[str, str]) -> None:
         settle()
         self.parsed = parse_options(dict(options))
-        # Only a streaming query may begin at the end, and a sink reads nothing.
+        # Only a streaming query may begin at the end, and a sink does not read.
         reads = self.parsed.reads and self.parsed.starting != LATEST
         self.topics = self._asked(lambda client: pin(client, self.parsed)) if reads else []
 
@@ -100,7 +100,7 @@ class MoldauReader(DataSourceReader):
             note_missing("filters of a query do not narrow what is read of topics", "4.1")
 
     def narrow(self, pushed: Sequence["Filter"]) -> Iterator["Filter"]:
-        """Read less; the filters that Spark still has to apply."""
+        """Apply filters; returns those that Spark still has to apply."""
         from moldau.pipeline.source.pushdown import push
 
         self._narrowing, left = push(pushed)
@@ -135,9 +135,9 @@ class MoldauReader(DataSourceReader):
 class _Pushing:
     """The reader's ``pushFilters``, for sessions with and without filter pushdown.
 
-    Spark refuses readers that have one where ``spark.sql.python.filterPushdown.enabled`` is off, which it is
-    by default; it looks at the method's function. Without pushdown Spark applies every filter itself, so
-    nothing is lost but speed.
+    Spark refuses readers with this method where ``spark.sql.python.filterPushdown.enabled`` is off, which is
+    the default; it checks the method's function. Without pushdown Spark applies every filter itself, which is
+    only slower.
     """
 
     def __init__(self, reader: MoldauReader) -> None:
@@ -165,5 +165,5 @@ async def _first_at(
 
 
 def register(session: SparkSession) -> None:
-    """Make ``format("moldau")`` known where the package ``pyspark_moldau`` does not do it."""
+    """Register ``format("moldau")`` where the package ``pyspark_moldau`` does not do it."""
     session.dataSource.register(MoldauDataSource)

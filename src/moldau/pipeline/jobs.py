@@ -1,4 +1,4 @@
-"""The file of ``moldau pipeline run``: which jobs, how often, and on which Spark."""
+"""The configuration file of ``moldau pipeline run``: jobs, intervals, and the Spark master."""
 
 import os
 import tomllib
@@ -22,7 +22,7 @@ DEFAULT_INTERVAL_S: Final = 60.0
 USUAL_JOBS: Final[Mapping[str, Any]] = {
     "job": [{"kind": "consolidate", "interval": 60}, {"kind": "verify", "interval": 3600}]
 }
-"""Without a file."""
+"""The jobs without a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class JobsFile:
 
 
 class Table:
-    """A TOML table whose keys are taken out one by one; what is left over is a mistake."""
+    """A TOML table whose keys are consumed one by one; a remaining key is a mistake."""
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         self._where = where
@@ -110,7 +110,9 @@ def _setting(value: Any) -> str:
 
 
 def read_jobs(path: str, bootstrap: str | None = None) -> JobsFile:
-    """A file in TOML. ``bootstrap`` is taken where it names none. Raises :class:`ToolError`, in one line."""
+    """Read a file in TOML. ``bootstrap`` is the default of its address. Raises :class:`ToolError`, in one
+    line.
+    """
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file)
@@ -210,7 +212,7 @@ def _export(table: Table, common: Common) -> Made:
 
 
 def export_report(job: ExportJob, run: Any, lag: Lag | None = None) -> Report:
-    """A round of an export, and what it did as JSON."""
+    """A round of an export, and its result as JSON."""
     done = export_once(job, run, lag)
     left = {"dead_letters_left": done.dead_letters_left} if job.replay else {}
     return {
@@ -272,4 +274,4 @@ KINDS: Final[Mapping[str, Callable[[Table, Common], Made]]] = {
     "orphans": _orphans,
     "consolidate": _consolidate,
 }
-"""By kind."""
+"""Job parsers by kind."""

@@ -25,7 +25,7 @@ class MetricsServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Scrapes are not told."""
+                """Scrapes are not logged."""
 
         try:
             self._server = ThreadingHTTPServer((host, port), Handler)

@@ -1,7 +1,7 @@
 """Several jobs on intervals in one process with one Spark session: their history, lag and bytes.
 
-Each job has a thread, so that a long one does not keep the others waiting; Spark shares the cores among them.
-A round that fails is told, counted and tried again when the next is due: every job is safe to repeat.
+Each job has a thread, so that a long one does not delay the others; Spark shares the cores among them. A
+failed round is reported, counted and repeated when the next is due: every job is safe to repeat.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.errors import KafkaError
 
 HISTORY_MAX: Final = 100
-"""Rounds of each job that are kept in memory."""
+"""Rounds of each job in memory."""
 STOP_TIMEOUT_S: Final = 20.0
 
 Report = Mapping[str, Any]
@@ -30,14 +30,14 @@ Report = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something to be done every so often. ``run`` raises ``ToolError`` or ``KafkaError``."""
+    """Periodic work. ``run`` raises ``ToolError`` or ``KafkaError``."""
 
     name: str
     kind: str
     interval_s: float
     run: Callable[[RunUnits], Report]
     lag: Lag | None = None
-    """Of jobs that have a target which lags behind its source."""
+    """Lag of jobs with a target that follows a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class JobRunner:
     ) -> None:
         """``tell`` is called after each round, from the job's thread, one at a time.
 
-        Raises :class:`ToolError` where the history cannot be written; later failures are passed over.
+        Raises :class:`ToolError` where the history cannot be written; later failures are ignored.
         """
         if history_path is not None:
             try:
@@ -105,7 +105,7 @@ class JobRunner:
         self._meters = {job.name: _JobMeters(self.meters, job) for job in jobs}
 
     def run(self) -> None:
-        """Start every job at once, and then on its interval; returns when :meth:`stop` was called."""
+        """Run every job at once, and then at its interval; returns when :meth:`stop` was called."""
         threads = [
             threading.Thread(target=self._repeat, args=(job,), name=f"moldau-job-{job.name}", daemon=True)
             for job in self._jobs
@@ -132,7 +132,7 @@ class JobRunner:
             self._stopping.wait(max(0.0, left))
 
     def run_once(self, job: Job) -> Round:
-        """One round; what goes wrong is in it."""
+        """One round; errors are part of the result."""
         started_ms, began = self._clock.now_ms(), time.monotonic()
         error: str | None = None
         report: Report = {}
@@ -140,7 +140,7 @@ class JobRunner:
             report = job.run(self._pool.units(job.name))
         except (ToolError, KafkaError, OSError) as problem:
             error = " ".join(str(problem).split()) or type(problem).__name__
-        except Exception as problem:  # a job of ours that fails must not take the others with it
+        except Exception as problem:  # a defect in one job must not stop the others
             error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
         done = Round(job.name, job.kind, started_ms, round((time.monotonic() - began) * 1000), error, report)
         if error is None or not self._stopping.is_set():

@@ -1,4 +1,4 @@
-"""How a job has its units run, on Spark or in this process; and what it tells while it runs."""
+"""Runs the units of a job, on Spark or in this process; and reports its progress."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,20 +6,20 @@ from typing import Any, Protocol
 
 
 class RunUnits(Protocol):
-    """Calls a function for each unit, somewhere; what it returned, in order."""
+    """Calls a function for each unit; returns the results in order."""
 
     def __call__(self, function: Callable[[Any], Any], units: Sequence[Any], /) -> list[Any]: ...
 
 
 class Lag:
-    """How many offsets a source has that a target has not, as a job last saw it.
+    """Number of offsets that a source has and a target has not, as of a job's last check.
 
     Set at the begin of a round, before the work, and at its end.
     """
 
     def __init__(self) -> None:
         self.records = math.nan
-        """NaN while it is not known: before the first look, and when the source does not answer."""
+        """NaN while it is unknown: before the first check, and when the source does not answer."""
 
     def forget(self) -> None:
         self.records = math.nan

@@ -23,7 +23,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 DEFAULT_MASTER: Final = "local[*,4]"
-"""Plain ``local[*]`` never runs a failed task again."""
+"""Plain ``local[*]`` never repeats a failed task."""
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -33,8 +33,9 @@ SETTINGS: Final = {
     "spark.driver.memory": "1g",
 }
 QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
-"""Of jobs, whose tasks are Python and pass coordinates: the second compiler would take more CPU time from
-them than all the rest of it, for minutes, and give nothing back."""
+"""For jobs, whose tasks are Python and process coordinates: the second compiler would use more CPU time than
+everything else, for minutes, without a benefit.
+"""
 POLL_S: Final = 0.5
 STANDALONE: Final = "spark://"
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -43,9 +44,9 @@ _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)
 
 
 def open_session(master: str | None = None, **settings: str) -> SparkSession:
-    """A session with the settings that jobs are measured with; the running one where there is one.
+    """A session with the settings for jobs; the running one where there is one.
 
-    The master is what ``spark-submit`` says, and else every core of this machine.
+    The master of ``spark-submit``, or else every core of this machine.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("moldau")
@@ -64,7 +65,7 @@ def java_options(logging: str) -> str:
 
 
 def check_master(master: str | None) -> None:
-    """Raises :class:`ToolError` for a standalone master that does not listen; Spark tries for a minute."""
+    """Raises :class:`ToolError` for a standalone master that does not listen; Spark retries for a minute."""
     if master is None or not master.startswith(STANDALONE):
         return
     problem: Exception | None = None
@@ -79,7 +80,7 @@ def check_master(master: str | None) -> None:
 
 
 class Display(Protocol):
-    """Shows how far jobs are. Called from several threads."""
+    """Shows the progress of jobs. Called from several threads."""
 
     def show(self, job: str, done: int, total: int, size_bytes: int) -> None:
         """``done`` of ``total`` units, which have made so many bytes."""
@@ -89,7 +90,7 @@ class Display(Protocol):
 
 
 class SparkPool:
-    """The session that the jobs of a process share; made when there is work, stopped at the end."""
+    """The session that the jobs of a process share; created when there is work, stopped at the end."""
 
     def __init__(self, master: str | None = None, display: Display | None = None, **settings: str) -> None:
         self._master = master
@@ -115,7 +116,7 @@ class SparkPool:
         return SparkUnits(self, job, self._display)
 
     def cancel(self) -> None:
-        """End what is running; whoever waits for it gets an error."""
+        """Cancel the running work; waiting callers get an error."""
         if self._session is not None:
             with contextlib.suppress(Exception):
                 self._session.sparkContext.cancelAllJobs()
@@ -160,7 +161,7 @@ class SparkUnits:
 
     @contextlib.contextmanager
     def _shown(self, group: str, total: int, made: Accumulator[int]) -> Iterator[None]:
-        """Ask how far it is, from a thread of its own, while the block runs."""
+        """Report the progress, from a thread of its own, while the block runs."""
         display = self._display
         if display is None:
             yield
@@ -190,7 +191,7 @@ class SparkUnits:
 
 
 class _Measured:
-    """Calls a function and adds up the bytes that it says it made; it travels to the tasks."""
+    """Calls a function and sums up the bytes that it reports; it is sent to the tasks."""
 
     def __init__(self, function: Callable[[Any], Any], made: Accumulator[int]) -> None:
         self._function = function

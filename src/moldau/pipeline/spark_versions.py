@@ -1,7 +1,7 @@
 """Interfaces of Python data sources that only newer versions of Spark have.
 
-Moldau runs on Spark 4.0 and newer. Where an interface is missing, results are the same and what is lost is
-told by :func:`note_missing`, with the version that has it.
+Moldau runs on Spark 4.0 and newer. Where an interface is missing, results are the same, and
+:func:`note_missing` names the lost advantage and the version that has it.
 """
 
 import functools
@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 logger = logging.getLogger(__name__)
 
 HAS_FILTERS: Final = hasattr(datasource, "Filter")
-"""Spark 4.1: readers are given the filters of a query."""
+"""Spark 4.1: readers get the filters of a query."""
 HAS_READ_LIMITS: Final = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
-"""Spark 4.2: stream readers are told where a batch begins and how long it may be."""
+"""Spark 4.2: stream readers get the start and the maximum size of a batch."""
 
 
 _TIMEZONE: Final[Any] = (

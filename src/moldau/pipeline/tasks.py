@@ -11,7 +11,7 @@ from moldau.objects.storage import StorageError
 from moldau.runtime.errors import KafkaError
 
 _FREEZES_LEFT: Final = iter(range(2))
-"""The first task imports more on its way: PyArrow takes pandas when it first sees an array of numpy."""
+"""The first task imports more: PyArrow imports pandas at the first array of numpy."""
 
 
 _SPARKS_PROCESS: Final = "SPARK_REUSE_WORKER"
@@ -19,11 +19,11 @@ _SPARKS_PROCESS: Final = "SPARK_REUSE_WORKER"
 
 
 def settle() -> None:
-    """Call at the begin of a task or a plan, when its modules are imported; does nothing elsewhere.
+    """Call it at the beginning of a task or a plan, when its modules are imported; does nothing elsewhere.
 
-    PySpark collects garbage behind each of them. A worker with this package's modules has 70,000 objects, and
-    to go through them takes 35 ms, in which it decodes 200,000 records. So what is there when the first two
-    begin is taken out of the collector's sight.
+    PySpark collects garbage after each of them. A worker with this package's modules has 70,000 objects, and
+    collecting them takes 35 ms, in which it could decode 200,000 records. So the objects that exist when the
+    first two begin are frozen.
     """
     if _SPARKS_PROCESS in os.environ and next(_FREEZES_LEFT, None) is not None:
         gc.collect()
@@ -32,9 +32,9 @@ def settle() -> None:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Have Spark tell an error that a user can act on in one line; others keep their traceback.
+    """Let Spark report user errors in one line; others keep their traceback.
 
-    A process of Spark's ends after an error, so the setting does not outlive it. Does nothing elsewhere.
+    A process of Spark's ends after an error, so the setting ends with it. Does nothing elsewhere.
     """
     try:
         yield

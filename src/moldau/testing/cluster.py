@@ -40,11 +40,10 @@ IMPATIENT: Final = {
 class Cluster:
     """Running brokers and controllers on loopback; a context manager.
 
-    Brokers have the ids 1, 2, …, controllers 101, 102, …; ``racks`` are given to the brokers in turn.
-    ``data`` is the folder to keep everything in: a temporary one that goes with the cluster when it is
-    ``None``. ``properties`` are Kafka's broker configs by name, for all nodes; time-outs are shorter than
-    Kafka's defaults where they do not say. Each node runs on an event loop in a thread of its own, so that
-    blocking clients may be used.
+    Brokers have the ids 1, 2, …, controllers 101, 102, …; ``racks`` are assigned to the brokers in turn.
+    ``data`` is the folder of all files: a temporary one that is removed with the cluster when it is ``None``.
+    ``properties`` are Kafka's broker configs by name, for all nodes; by default time-outs are shorter than
+    Kafka's. Each node runs on an event loop in a thread of its own, so that blocking clients may be used.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class Cluster:
         return f"{node.host}:{node.port}"
 
     def active_controller(self) -> int | None:
-        """The controller that leads the quorum, by its own word; None while none does."""
+        """The controller that considers itself the quorum's leader; None while there is none."""
         for node_id in self.controllers:
             thread = self._running.get(node_id)
             if thread is not None and thread.ask(
@@ -115,7 +114,7 @@ class Cluster:
         return None
 
     def start(self) -> Self:
-        """Start all nodes; return when every broker accepts clients. Raises what a start raised."""
+        """Start all nodes; return when every broker accepts clients. Raises the error of a failed start."""
         if self._data is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="moldau-")
             self._data = self._temporary.name
@@ -138,7 +137,9 @@ class Cluster:
         return self
 
     def add_controller(self, properties: Mapping[str, str] | None = None) -> int:
-        """Start one more controller, which observes the quorum; its id. ``properties`` are its own."""
+        """Start one more controller, as an observer of the quorum; returns its id. ``properties`` are its
+        own.
+        """
         port = free_ports(SystemEntropy(), HOST, 1)[0]
         node_id = max(self.controllers) + 1
         node = ClusterNode(node_id, CONTROLLER, HOST, port, f"{self.data}/{CONTROLLER}-{node_id}")
@@ -150,7 +151,9 @@ class Cluster:
         return node_id
 
     def stop(self) -> None:
-        """Stop all nodes cleanly, brokers first; a temporary folder goes. Harmless when nothing runs."""
+        """Stop all nodes cleanly, brokers first; a temporary folder is removed. Harmless when nothing
+        runs.
+        """
         self._stop([node_id for node_id in self.brokers if node_id in self._running])
         self._stop([node_id for node_id in self.controllers if node_id in self._running])
         self._wires.isolated = frozenset()
@@ -165,13 +168,13 @@ class Cluster:
         del self._running[node_id]
 
     def restart(self, node_id: int) -> None:
-        """Start a node again, stopped cleanly before if it runs; return when it serves."""
+        """Start a node again, after a clean stop if it runs; return when it serves."""
         if node_id in self._running:
             self._stop([node_id])
         self._start(node_id)
 
     def isolate(self, node_id: int) -> None:
-        """Cut a node off from all other nodes, both ways: connections break and are refused.
+        """Disconnect a node from all other nodes, both ways: connections break and are refused.
 
         Clients reach it as before.
         """

@@ -19,10 +19,10 @@ STOP_TIMEOUT_S = 120.0
 class Node:
     """A running node on loopback; a context manager.
 
-    ``data`` is the folder to keep everything in: a temporary one that goes with the node when it is
-    ``None``. ``port`` 0 takes a free one. ``properties`` are Kafka's broker configs by name. With
-    ``diskless``, topics that do not say are diskless, as in ``moldau dev``. The node runs on an event loop
-    in a thread of its own, so that blocking clients may be used.
+    ``data`` is the folder of all files: a temporary one that is removed with the node when it is ``None``.
+    ``port`` 0 uses a free one. ``properties`` are Kafka's broker configs by name. With ``diskless``, topics
+    are diskless by default, as in ``moldau dev``. The node runs on an event loop in a thread of its own, so
+    that blocking clients may be used.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Node:
         return f"http://127.0.0.1:{self._node.monitoring_port}"
 
     def start(self) -> Self:
-        """Start the node; return when it accepts clients. Raises what the start raised."""
+        """Start the node; return when it accepts clients. Raises the error of a failed start."""
         if self._data is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="moldau-")
             self._data = self._temporary.name
@@ -102,7 +102,7 @@ class Node:
             await node.stop()
 
     def stop(self) -> None:
-        """Stop the node cleanly; its temporary folder goes. Harmless when it is not running."""
+        """Stop the node cleanly; its temporary folder is removed. Harmless when it is not running."""
         if self._thread is None or self._loop is None or self._stop is None:
             return
         self._loop.call_soon_threadsafe(self._stop.set)

@@ -1,4 +1,6 @@
-"""A node of a cluster inside a test: an event loop in a thread of its own, with a network that can be cut."""
+"""A node of a cluster inside a test: an event loop in a thread of its own, with a network that can be
+disconnected.
+"""
 
 import asyncio
 import contextlib
@@ -29,7 +31,7 @@ class Wires:
         """Nodes that reach no other node and are reached by none."""
 
     def add(self, port: int, node_id: int) -> None:
-        """A node that comes later."""
+        """Add a node."""
         self._nodes = {**self._nodes, port: node_id}
 
     def are_cut(self, node_id: int, port: int) -> bool:
@@ -39,7 +41,7 @@ class Wires:
 
 
 class NodeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose connections to other nodes go over :class:`Wires`, and can end like a process's."""
+    """An event loop whose connections to other nodes use :class:`Wires`, and that can end like a process."""
 
     def __init__(self, node_id: int, wires: Wires) -> None:
         super().__init__()
@@ -67,19 +69,19 @@ class NodeLoop(asyncio.SelectorEventLoop):
         return server
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> asyncio.Transport:
-        # Of connections and of what servers accept alike: asyncio has no public name for these.
+        # Used for connections and for accepted ones: asyncio has no public name for these.
         made: asyncio.Transport = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
         self._sockets.add(made)
         return made
 
     def cut(self) -> None:
-        """End the connections to other nodes that the wires do not carry any more."""
+        """Close the connections to other nodes that the wires no longer allow."""
         for transport, port in list(self._outgoing.items()):
             if self._wires.are_cut(self._node_id, port):
                 transport.abort()
 
     def end_like_a_process(self) -> None:
-        """Close all sockets and stop, whatever the tasks are doing: none of them is told."""
+        """Close all sockets and stop, without notifying any task."""
         for server in self._listening:
             server.close()
         for transport in list(self._sockets):
@@ -89,7 +91,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
 
 
 class _Disk(LocalDisk):
-    """A disk that knows the locks that are held, which the end of a process frees."""
+    """A disk that records its locks, which the end of a process frees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +109,7 @@ class _Disk(LocalDisk):
 
 
 class NodeThread:
-    """One life of a node, from its start to its stop or kill."""
+    """A node from its start to its stop or kill."""
 
     def __init__(self, config: BrokerConfig, wires: Wires) -> None:
         self.node_id = config.node_id
@@ -122,11 +124,11 @@ class NodeThread:
         self._thread.start()
 
     def start(self) -> "Future[Any]":
-        """Begin to start the node; the result comes when it serves."""
+        """Begin to start the node; the result is done when it serves."""
         return asyncio.run_coroutine_threadsafe(self._node.start(), self._loop)
 
     def ask(self, question: Callable[[ServerNode], T]) -> T:
-        """Ask the node something, in its own thread."""
+        """Call the node, in its own thread."""
 
         async def asking() -> T:
             return question(self._node)
@@ -148,12 +150,12 @@ class NodeThread:
         self._machine.workers.close()
 
     def kill(self) -> None:
-        """End the node as SIGKILL does: what it has written stays, nothing else happens."""
+        """End the node as SIGKILL does: written bytes are kept, and nothing else happens."""
         self._killed.set()
         self._loop.call_soon_threadsafe(self._loop.end_like_a_process)
         if not self._ended.wait(CALL_TIMEOUT_S):
             raise RuntimeError(f"node {self.node_id} did not end within {CALL_TIMEOUT_S:.0f} s")
-        # What a thread is writing just now is written, as by a system call of a process that is killed.
+        # A write in progress in a thread is completed, like a system call of a killed process.
         self._machine.workers.close()
         self._disk.free_locks()
 
@@ -162,7 +164,7 @@ class NodeThread:
         try:
             self._loop.run_forever()
             # No `finally` of a killed node's tasks may run. Here they are kept as they are, and this thread
-            # is a daemon: Python never comes back to it, not even when it ends.
+            # is a daemon: Python never returns to it, not even at its end.
             unfinished = asyncio.all_tasks(self._loop)
             self._ended.set()
             if self._killed.is_set():

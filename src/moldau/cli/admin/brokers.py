@@ -50,7 +50,7 @@ def list_brokers(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """List the registered brokers, those that are fenced too.
+    """List the registered brokers, including fenced ones.
 
     \b
     Example:

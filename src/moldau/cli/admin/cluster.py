@@ -34,7 +34,7 @@ def features(
     bootstrap_controller: ControllerOption = None,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show the level of each feature in the cluster, and the levels that the asked node supports.
+    """Show the level of each feature in the cluster, and the levels that the queried node supports.
 
     \b
     Example:
@@ -70,7 +70,7 @@ def upgrade(
 ) -> None:
     """Move feature levels, all or none: the last step of a rolling upgrade.
 
-    kraft.version=1 makes static voters ones that can change (see `moldau quorum`); it cannot go back.
+    kraft.version=1 makes static voters dynamic (see `moldau quorum`); it cannot be undone.
 
     \b
     Example:

@@ -56,7 +56,7 @@ def list_(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """List what can be described; of groups and client metrics, those with configs of their own.
+    """List all resources; of groups and client metrics, only those with configs of their own.
 
     \b
     Example:
@@ -87,7 +87,7 @@ def describe(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show the configs of one thing that has them, and where their values are from.
+    """Show the configs of one resource, and the sources of their values.
 
     \b
     Example:
@@ -162,7 +162,7 @@ def alter(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Change configs; those that are not named stay as they are.
+    """Change configs; configs that are not named stay unchanged.
 
     A logger's level lasts until the broker stops; the levels are FATAL, ERROR, WARN, INFO, DEBUG and TRACE.
 

@@ -30,10 +30,10 @@ def topics(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show diskless topics: their offsets, and what of them lies in the object store.
+    """Show diskless topics: their offsets, and their part in the object store.
 
-    A topic's objects are all that hold something of it; most hold other topics' records, too. Unused in
-    them are deleted records, which go with the last record of the object, and footers.
+    A topic's objects are all that contain live records of it; most contain other topics' records, too. The
+    unused bytes in them are footers and deleted records, which are freed with the last record of the object.
 
     \b
     Example:
@@ -105,11 +105,11 @@ def files(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """List the objects that the coordinators know, with how much of each is in use.
+    """List the objects that the coordinators know, with the used part of each.
 
-    The state is "live" while something in an object is; then its owner hands it over to the other
-    coordinators that had a share ("handing-over"), and at last it is "free": it will be deleted when the
-    grace period is over.
+    The state is "live" while a batch in an object is live; then its owner hands it over to the other
+    coordinators with batches in it ("handing-over"), and finally it is "free": it will be deleted after the
+    grace period.
 
     \b
     Example:
@@ -155,7 +155,7 @@ def coordinators(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show the coordinators of diskless topics: who leads them, what they hold, how far they are.
+    """Show the coordinators of diskless topics: their leaders, their content and their progress.
 
     \b
     Example:

@@ -69,7 +69,7 @@ async def describe_topics(client: Client, names: list[str]) -> list[DisklessTopi
             for partition in rows:
                 topic.partitions[partition.partition_index] = (coordinator_id, partition)
     if len(coordinators) > 1:
-        # What one of them calls unused may be another's.
+        # Bytes that one coordinator reports as unused may be another's.
         files = {file.object_key: file for file in await describe_files(client)}
         for topic_id, topic in topics.items():
             shared = [files[key] for key in object_keys[topic_id] if key in files]
@@ -118,7 +118,7 @@ async def _page(asking: DisklessCoordinators, coordinator_id: int, after_key: st
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorState:
-    """A coordinator, who leads it, and what it says of itself; ``None`` with the reason when it does not."""
+    """A coordinator with its leader and its own report; ``None`` with the reason when it does not answer."""
 
     coordinator_id: int
     leader_id: int
@@ -127,7 +127,7 @@ class CoordinatorState:
 
 
 async def describe_coordinators(client: Client) -> list[CoordinatorState]:
-    """All coordinators; one that is away or being loaded does not hide the others."""
+    """All coordinators; one that does not answer or is loading does not hide the others."""
     found = []
     asking = DisklessCoordinators(client)
     for coordinator_id in await asking.ids():

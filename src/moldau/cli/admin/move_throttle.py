@@ -14,7 +14,7 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
 def throttled_replicas(moves: Sequence[PlannedMove]) -> dict[str, dict[str, str]]:
-    """The configs by topic: replicas that are there may lead, and those that are added follow."""
+    """The configs by topic: existing replicas may lead, and added ones follow."""
     found: dict[str, dict[str, list[str]]] = {}
     for move in moves:
         now, index = move.partition.replicas, move.partition.index
@@ -30,7 +30,7 @@ def throttled_replicas(moves: Sequence[PlannedMove]) -> dict[str, dict[str, str]
 async def set_throttle(
     client: Client, moves: Sequence[PlannedMove], brokers: Collection[int], bytes_per_second: int
 ) -> None:
-    """Before the moves begin. ``brokers``: those that run and have a part in the moves."""
+    """Before the moves begin. ``brokers``: the running ones that take part in the moves."""
     for topic, configs in throttled_replicas(moves).items():
         await set_configs(client, "topic", topic, configs, [])
     rates = dict.fromkeys((LEADER_RATE, FOLLOWER_RATE), str(bytes_per_second))

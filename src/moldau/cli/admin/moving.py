@@ -46,7 +46,7 @@ def make_moves(
 ) -> None:
     """Plan, show, ask, begin and follow. ``only``: the brokers that may have replicas; None: all.
 
-    ``throttle``: bytes a second of each broker that has a part in the moves.
+    ``throttle``: bytes a second of each broker that takes part in the moves.
     """
     if throttle is not None and not wait:
         raise CommandError("--throttle needs the command to wait: it removes the throttle at the end")

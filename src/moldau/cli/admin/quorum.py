@@ -47,9 +47,9 @@ def describe(
     bootstrap_controller: ControllerOption = None,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show the leader of the metadata quorum, and how far its voters and observers are.
+    """Show the leader of the metadata quorum, and the progress of its voters and observers.
 
-    Brokers are observers. The lag is in records; the leader itself fetches from nobody.
+    Brokers are observers. The lag is in records; the leader itself does not fetch.
 
     \b
     Example:
@@ -136,7 +136,7 @@ def remove(
     bootstrap_controller: ControllerOption = None,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Take a controller out of the voters (KIP-853); it goes on as an observer, or may be stopped.
+    """Remove a controller from the voters (KIP-853); it continues as an observer, or may be stopped.
 
     \b
     Example:

@@ -28,7 +28,7 @@ SOURCES: Final = {
     7: "client-metrics",
     8: "group",
 }
-"""Kafka's ConfigSource: who has set a value."""
+"""Kafka's ConfigSource: the origin of a value."""
 SOURCE_DEFAULT: Final = 5
 SOURCE_TOPIC: Final = 1
 SET: Final = 0
@@ -73,7 +73,7 @@ async def describe_configs(
 
 
 async def changed_configs(client: Client, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
-    """The configs that somebody has set on each topic."""
+    """The configs that are set on each topic."""
     return {
         name: {row.name: row.value for row in rows if row.config_source == SOURCE_TOPIC}
         for name, rows in (await describe_configs(client, "topic", topics)).items()
@@ -81,7 +81,9 @@ async def changed_configs(client: Client, topics: Iterable[str]) -> dict[str, di
 
 
 async def names_with(client: Client, names: Iterable[str], key: str, value: str) -> set[str]:
-    """The topics among these whose config has the value; a config that the cluster does not know has none."""
+    """Those of the given topics whose config has the value; none for a config that the cluster does not
+    know.
+    """
     resources = [
         DescribeConfigsResource(
             resource_type=RESOURCE_TYPES["topic"], resource_name=name, configuration_keys=[key]

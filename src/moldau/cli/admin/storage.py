@@ -60,8 +60,8 @@ def format_command(
 ) -> None:
     """Format the folders of a node, once, before its first start.
 
-    Without controller.quorum.voters the voters are kept in the metadata log, and a controller is told how the
-    quorum begins: by --standalone, --initial-controllers or --no-initial-controllers.
+    Without controller.quorum.voters the voters are stored in the metadata log, and a controller needs to know
+    how the quorum begins: --standalone, --initial-controllers or --no-initial-controllers.
 
     \b
     Example:

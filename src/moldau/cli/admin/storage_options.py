@@ -1,4 +1,6 @@
-"""How a formatted node's quorum begins, and its first feature levels, as ``storage format`` is told."""
+"""The first voters of a formatted node's quorum, and its first feature levels, from the options of ``storage
+format``.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeAlias
@@ -54,7 +56,7 @@ class FormatOptions:
 
 
 def with_options(request: FormatRequest, config: BrokerConfig, options: FormatOptions) -> FormatRequest:
-    """The request with what the options say. Raises ``FormatError`` for those that contradict each other."""
+    """The request with the options applied. Raises ``FormatError`` for contradictory ones."""
     chosen = [
         name
         for name, is_set in (

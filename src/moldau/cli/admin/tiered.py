@@ -30,7 +30,7 @@ def topics(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show tiered topics: what of their partitions is local, and what is remote.
+    """Show tiered topics: the local and the remote part of their partitions.
 
     "Local start" is the first offset on the leader's disk, "Remote end" the last one that was copied.
     Unfinished are segments that are being copied or deleted, or whose copy failed.
@@ -115,7 +115,7 @@ def segments(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """List the remote segments of a topic, in whatever state.
+    """List the remote segments of a topic in any state.
 
     \b
     Example:
@@ -174,7 +174,7 @@ def _state(number: int) -> str:
 
 
 def _attempt(custom_metadata: bytes | None) -> str | None:
-    """Which builder's objects are the segment, where the built-in storage manager says so."""
+    """The attempt whose objects are the segment, with the built-in storage manager."""
     if custom_metadata is None:
         return None
     try:

@@ -24,7 +24,7 @@ class TieredTopic:
 
 
 async def describe_topics(client: Client, names: list[str]) -> list[TieredTopic]:
-    """The named topics or, without names, all that are tiered; a name that is none is an error."""
+    """The named topics or, without names, all tiered ones; a name that is no tiered topic is an error."""
 
     async def ask_all() -> list[TieredTopic]:
         topics: dict[UUID, TieredTopic] = {}

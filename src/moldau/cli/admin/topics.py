@@ -292,9 +292,9 @@ def reassign(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Change the replicas of topics: how many there are, and on which brokers.
+    """Change the replicas of topics: their number, or their brokers.
 
-    Replicas stay where they are as far as possible, and racks get one each as far as there are racks.
+    Replicas are not moved unless necessary, and each rack gets one as far as there are racks.
 
     \b
     Example:
@@ -329,7 +329,7 @@ def delete(
 ) -> None:
     """Delete topics and all of their records.
 
-    Asks first on a terminal.
+    Asks for confirmation on a terminal.
 
     \b
     Example:

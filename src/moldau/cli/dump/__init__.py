@@ -1,1 +1,1 @@
-"""``moldau dump-log``: what is in the files of a log folder."""
+"""``moldau dump-log``: shows the files of a log folder."""

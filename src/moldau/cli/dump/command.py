@@ -20,7 +20,7 @@ app = new_app()
 
 
 class DecoderName(enum.StrEnum):
-    """How to read keys and values."""
+    """The decoder of keys and values."""
 
     NONE = "none"
     OFFSETS = "offsets"
@@ -51,12 +51,12 @@ def dump_log(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is in segments, indexes, snapshots, checkpoints and WAL objects, and check it on the way.
+    """Show the content of segments, indexes, snapshots, checkpoints and WAL objects, and check it.
 
-    Works on files, whether a node runs or not. With --json every line is an object. Ends with exit
-    code 1 when something in a file is wrong. A WAL object in an object store is named by
-    diskless.storage.url, a slash and the key that `moldau diskless files` shows; a remote segment
-    by rsm.config.url, a slash and its key (see docs/tiered.md).
+    Works on files, whether a node runs or not. With --json every line is an object. Ends with exit code 1
+    when a file has an error. A WAL object in an object store is named by diskless.storage.url, a slash and
+    the key that `moldau diskless files` shows; a remote segment by rsm.config.url, a slash and its key (see
+    docs/tiered.md).
 
     \b
     Example:
@@ -77,7 +77,7 @@ def dump_log(
 
 
 def _show(file: str, kind: FileKind | None, rows: Iterable[Row], as_json: bool) -> bool:
-    """Print a file; whether something in it is wrong."""
+    """Print a file; returns whether it has an error."""
     problems = 0
     if not as_json:
         print(f"{file}: {kind.title if kind is not None else 'unknown'}")
@@ -102,7 +102,7 @@ def _dumped(kind: FileKind, file: DumpedFile) -> Iterator[Row]:
     try:
         yield from kind.dump(file)
     except Exception as error:
-        # Files are read because something is wrong with them: one that cannot be read hides no other.
+        # Files are often dumped because they are damaged: an unreadable one must not hide others.
         yield {"type": "file", PROBLEM: one_line(error)}
 
 

@@ -52,7 +52,7 @@ def _keyed(records: KeyedRecords) -> Decoder:
 
 
 def _member(member: group_records.MemberMetadata) -> dict[str, Any]:
-    """A classic consumer, with what its assignor's bytes say."""
+    """A classic consumer, with its assignor's decoded metadata."""
     fields = message_fields(member)
     readers: dict[str, Callable[[bytes], Message]] = {
         "subscription": group_records.decode_subscription,
@@ -63,7 +63,7 @@ def _member(member: group_records.MemberMetadata) -> dict[str, Any]:
         try:
             fields[name] = message_fields(read(content)) if content else None
         except ProtocolError:
-            continue  # an assignor's own format: the bytes stay as they are
+            continue  # an assignor's own format: the bytes are not decoded
     return fields
 
 
@@ -87,5 +87,5 @@ TOPIC_DECODERS: Final = {
 
 
 def decoder_for(topic: str, wanted: str | None) -> Decoder:
-    """The decoder of a topic's records, unless another one is wanted."""
+    """The decoder for a topic's records, unless another one is requested."""
     return DECODERS[wanted or TOPIC_DECODERS.get(topic, "none")]

@@ -1,4 +1,4 @@
-"""A kind of file, and what dumping one takes and gives."""
+"""A kind of file, and the input and output of its dump."""
 
 import mmap
 import os
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
-"""A line of output: names and values in their order. A row with a ``problem`` says what is wrong."""
+"""A line of output: names and values in order. A row with a ``problem`` describes a fault."""
 
 PROBLEM = "problem"
-"""Name of the field of a row that says that the file is damaged."""
+"""Name of the field that marks a damaged file."""
 READ_BYTES_MAX = 128 * 1024 * 1024
 DETAIL = "| "
 """Begins the type of rows that belong to the row above them."""
@@ -20,15 +20,15 @@ DETAIL = "| "
 
 @dataclass(frozen=True, slots=True)
 class DumpedFile:
-    """An open file, and how much of it is wanted."""
+    """An open file, and the requested detail."""
 
     path: Path
-    """Where it is; the folder's name says which topic's records are in it."""
+    """Its path; the folder's name determines the topic of its records."""
     content: memoryview
     deep: bool = False
     """Open batches, and show the records in them."""
     decoder: str | None = None
-    """How to read keys and values, by name; by the topic when it is ``None``."""
+    """The decoder of keys and values by name; chosen by the topic when it is ``None``."""
 
     @property
     def topic(self) -> str:
@@ -45,10 +45,10 @@ class DumpedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """How to know a kind of file by its name, and how to show what is in one.
+    """How to recognise a kind of file by its name, and how to dump it.
 
-    ``dump`` raises ``ValueError``, ``KafkaError`` or one of storage's errors where it cannot go on; smaller
-    troubles are rows with a ``problem``.
+    ``dump`` raises ``ValueError``, ``KafkaError`` or one of storage's errors where it cannot continue;
+    smaller faults are rows with a ``problem``.
     """
 
     title: str
@@ -70,7 +70,8 @@ def opened(path: Path, *, deep: bool, decoder: str | None) -> Iterator[DumpedFil
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size <= READ_BYTES_MAX:
-            # Not mapped: a running node may cut its files, and what is cut off a map ends the process.
+            # Not mapped: a running node may truncate its files, and access beyond the end of a map crashes
+            # the process.
             content = memoryview(file.read())
         else:
             content = memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))

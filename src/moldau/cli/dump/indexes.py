@@ -16,7 +16,7 @@ from moldau.storage.segments.transaction_index import TransactionIndex
 
 
 def dump_offset_index(file: DumpedFile) -> Iterator[Row]:
-    """Offset → position; compared with the segment when that lies beside it."""
+    """Offset → position; compared with the segment if it exists in the same folder."""
     batches = _batches_beside(file.path)
     previous = (-1, -1)
     for index, (relative, position) in enumerate(_entries(file, OffsetIndex.entry)):
@@ -37,7 +37,7 @@ def dump_offset_index(file: DumpedFile) -> Iterator[Row]:
 
 
 def dump_time_index(file: DumpedFile) -> Iterator[Row]:
-    """Timestamp → offset; compared with the segment when that lies beside it."""
+    """Timestamp → offset; compared with the segment if it exists in the same folder."""
     batches = _batches_beside(file.path)
     latest = _latest_timestamps(batches) if batches is not None else None
     previous = (-1, -1)
@@ -64,13 +64,13 @@ def _entries(file: DumpedFile, layout: Struct) -> Iterator[tuple[int, int]]:
 
 
 def _batches_beside(index: Path) -> dict[int, BatchHeader] | None:
-    """The batches of the segment that belongs to an index, by position; ``None`` when it is not there."""
+    """The batches of the segment of an index, by position; ``None`` when it does not exist."""
     segment = index.with_suffix(".log")
     if not segment.is_file():
         return None
     with opened(segment, deep=False, decoder=None) as file:
         found = {}
-        # Damage is the segment's own dump to tell; preallocated zeros are not even that.
+        # Damage is reported by the segment's own dump; preallocated zeros are no damage.
         with contextlib.suppress(KafkaError):
             for position, header in iter_headers(file.content):
                 found[position] = header

@@ -1,4 +1,4 @@
-"""The kinds of files that can be dumped. A new one is an entry here."""
+"""The kinds of files that can be dumped. Add new ones here."""
 
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ PASSING_SUFFIXES: Final = (".deleted", ".cleaned", ".swap", ".part")
 
 
 def kind_of(path: Path) -> FileKind | None:
-    """The kind of a file, by its name; ``None`` for one that is not known."""
+    """The kind of a file, by its name; ``None`` for an unknown one."""
     name = path.name
     for suffix in PASSING_SUFFIXES:
         name = name.removesuffix(suffix)

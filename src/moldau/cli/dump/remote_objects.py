@@ -1,4 +1,4 @@
-"""WAL objects and remote segments that lie in an object store, by URL."""
+"""WAL objects and remote segments in an object store, by URL."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from moldau.tiered.storage.object_layout import parse_segment_key
 KEY_PARTS: Final = 4
 """``wal/<shard>/<hour>/<name>`` and ``tiered/<topic>-<id>/<partition>/<name>``.
 
-What is before it is the URL that nodes have as ``diskless.storage.url`` or ``rsm.config.url``.
+The part before it is the URL in ``diskless.storage.url`` or ``rsm.config.url``.
 """
 
 

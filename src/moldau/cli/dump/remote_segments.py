@@ -38,7 +38,7 @@ def _fields(message: Message) -> dict[str, Any]:
 
 
 def _custom(content: bytes) -> Any:
-    """Decode the built-in storage manager's custom metadata; other managers' bytes stay as they are."""
+    """Decode the built-in storage manager's custom metadata; other managers' bytes are not decoded."""
     try:
         return plain(decode_location(content))
     except ProtocolError:
@@ -46,7 +46,7 @@ def _custom(content: bytes) -> Any:
 
 
 def dump_indexes(file: DumpedFile) -> Iterator[Row]:
-    """Which segment it is of, what is in it, and the entries with ``deep``; checksums are looked at."""
+    """The segment, the contents, and the entries with ``deep``; checksums are verified."""
     metadata, indexes = unpack_indexes(file.content)
     yield {
         "type": "remote segment",
@@ -84,7 +84,7 @@ def _entries(metadata: RemoteLogSegmentMetadata, kind: IndexType, content: memor
                 epoch, _, offset = line.partition(" ")
                 yield {"type": f"{DETAIL}leader epoch", "epoch": epoch, "start_offset": offset}
         case IndexType.PRODUCER_SNAPSHOT:
-            return  # as a file of its own it would be one of the kinds that are known
+            return  # as a file of its own it would be one of the known kinds
 
 
 REMOTE_INDEXES = FileKind("indexes of a remote segment", by_suffix(".indexes"), dump_indexes)

@@ -20,12 +20,14 @@ BATCH_BYTES_MIN = 61
 
 
 def dump_segment(file: DumpedFile) -> Iterator[Row]:
-    """Batch headers with their places; the records in them when the file is opened deep."""
+    """Batch headers with their positions; with ``deep`` also their records."""
     yield from _dump(file, decoder_for(file.topic, file.decoder))
 
 
 def dump_metadata_snapshot(file: DumpedFile) -> Iterator[Row]:
-    """As a segment; its records are the cluster's metadata unless it lies with a diskless coordinator."""
+    """Like a segment; its records are the cluster's metadata unless it is in a diskless coordinator's
+    folder.
+    """
     topic = DISKLESS_METADATA_TOPIC if file.topic == DISKLESS_METADATA_TOPIC else CLUSTER_METADATA_TOPIC
     yield from _dump(file, decoder_for(topic, file.decoder))
 
@@ -51,7 +53,7 @@ def _dump(file: DumpedFile, decoder: Decoder) -> Iterator[Row]:
 
 
 def _whole_batch_size(content: memoryview, position: int) -> int | None:
-    """``None`` when no whole batch is there."""
+    """``None`` when there is no whole batch."""
     left = len(content) - position
     if left < BATCH_BYTES_MIN:
         return None

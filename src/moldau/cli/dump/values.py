@@ -12,7 +12,7 @@ from moldau.protocol.schema import Message
 
 
 def plain(value: Any) -> Any:
-    """Anything that a message may hold, as JSON can say it."""
+    """Any value of a message in a form that JSON supports."""
     match value:
         case Message():
             return message_fields(value)
@@ -39,7 +39,7 @@ def message_fields(message: Message) -> dict[str, Any]:
 
 
 def text_of(content: bytes | None) -> str | None:
-    """Bytes as text where they are text, else in base64 with a mark before it."""
+    """Bytes as text where they are text, else in base64 with a prefix."""
     if content is None:
         return None
     try:

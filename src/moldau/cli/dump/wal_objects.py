@@ -1,4 +1,4 @@
-"""WAL objects of diskless topics, as they lie in an object store that is a folder."""
+"""WAL objects of diskless topics, in a folder that is an object store."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from moldau.runtime.errors import KafkaError
 
 
 def dump_wal_object(file: DumpedFile) -> Iterator[Row]:
-    """The footer and each batch; an object has no offsets, so they count from 0."""
+    """The footer and each batch; an object contains no offsets, so they are counted from 0."""
     found = parse_object(file.content, len(file.content))
     yield {
         "type": "object",

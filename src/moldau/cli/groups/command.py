@@ -74,7 +74,7 @@ def list_groups(
 
 
 async def _all_groups(client: Client, states: Sequence[str]) -> list[ListedGroup]:
-    """Every broker knows the groups that it coordinates."""
+    """Every broker lists the groups that it coordinates."""
 
     async def of(broker: int) -> Sequence[ListedGroup]:
         response = await client.ask(ListGroupsRequest(states_filter=states), broker=broker)
@@ -96,7 +96,7 @@ def describe(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show groups: what they have committed, how far behind they are, and who reads what.
+    """Show groups: their committed offsets, their lag and their members.
 
     \b
     Example:
@@ -181,7 +181,7 @@ def _progress(committed: CommittedPosition | None, latest: int | None) -> dict[s
 
 
 async def _latest(client: Client, name: str) -> dict[int, int]:
-    """Log end offsets; none for a topic that is gone."""
+    """Log end offsets; none for a deleted topic."""
     try:
         topic = await client.topic(name)
         found = await client.offsets(topic, dict.fromkeys(topic.leaders, LATEST))
@@ -290,7 +290,7 @@ def reset_offsets(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Set where a group without members will read next. Shows what it would do unless told --execute.
+    """Set the offsets of a group without members. Only shows the changes unless --execute is given.
 
     \b
     Example:

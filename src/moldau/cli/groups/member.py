@@ -33,7 +33,7 @@ ASSIGNOR: Final = "range"
 REJOIN: Final = frozenset(
     {ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation, ErrorCode.unknown_member_id}
 )
-"""Answers after which a member joins anew."""
+"""Errors after which a member joins again."""
 
 
 class GroupMember:
@@ -60,7 +60,7 @@ class GroupMember:
             raise
 
     async def join(self) -> list[int]:
-        """Become a member; the partitions that are assigned to it."""
+        """Become a member; returns the assigned partitions."""
         await self._stop_heartbeats()
 
         async def attempt() -> list[int]:
@@ -77,7 +77,7 @@ class GroupMember:
         return assigned
 
     async def _join_once(self) -> JoinGroupResponse | None:
-        """``None`` when it has to be tried again at once."""
+        """``None`` when it must be repeated at once."""
         subscription = ConsumerProtocolSubscription(topics=[self._topic.name])
         protocol = JoinGroupRequestProtocol(name=ASSIGNOR, metadata=encode_subscription(subscription, 1))
         request = JoinGroupRequest(
@@ -171,7 +171,7 @@ class GroupMember:
             await commit_offsets(self._client, self._group, self._topic, offsets, generation)
 
     async def leave(self) -> None:
-        """Give the partitions up; harmless when the coordinator is gone."""
+        """Leave the group; harmless when the coordinator does not answer."""
         await self._stop_heartbeats()
         member = MemberIdentity(member_id=self._member_id, reason="the command has ended")
         request = LeaveGroupRequest(group_id=self._group, members=[member], member_id=self._member_id)

@@ -1,4 +1,4 @@
-"""Where a reset puts a group's offsets."""
+"""The new offsets of a group's reset."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,13 +63,13 @@ async def new_offsets(
 ) -> dict[int, int]:
     """The new offset of each partition, kept within the log as Kafka's tool does.
 
-    Raises :class:`CommandError` for a shift of what was never committed.
+    Raises :class:`CommandError` for a shift without a committed offset.
     """
     earliest = await client.offsets(topic, dict.fromkeys(partitions, EARLIEST))
     latest = await client.offsets(topic, dict.fromkeys(partitions, LATEST))
     if reset.timestamp is not None:
         found = await client.offsets(topic, dict.fromkeys(partitions, reset.timestamp))
-        # -1: no record is that late, so the group goes to the end.
+        # -1: no record is that late, so the group is set to the end.
         return {
             partition: row.offset if row.offset >= 0 else latest[partition].offset
             for partition, row in found.items()

@@ -8,14 +8,14 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 
 class CommittedPosition(NamedTuple):
-    """Where a group will read next in a partition, and what it noted with that."""
+    """A group's next offset in a partition, and the metadata of the commit."""
 
     offset: int
     metadata: str
 
 
 async def committed_offsets(client: Client, group: str) -> dict[str, dict[int, CommittedPosition]]:
-    """By topic and partition; nothing for a group that has never committed."""
+    """By topic and partition; empty for a group that has never committed."""
 
     async def attempt() -> dict[str, dict[int, CommittedPosition]]:
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])

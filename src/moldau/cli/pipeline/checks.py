@@ -25,7 +25,7 @@ def verify(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Read every live batch of diskless topics: is it there, is it whole, is no offset left out?
+    """Check that every live batch of diskless topics exists and is intact, and that no offset is missing.
 
     Ends with exit code 1 when something is damaged.
 
@@ -92,10 +92,10 @@ def orphans(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Find objects that no diskless coordinator knows; with --delete have them closed, and remove them.
+    """Find objects that no diskless coordinator knows; with --delete close and remove them.
 
-    An object is removed when it is old enough and every coordinator has logged that nothing of it will
-    ever be committed. A coordinator that cannot be asked saves all that it would have to be asked about.
+    An object is removed when it is old enough and every coordinator has logged that nothing of it will ever
+    be committed. When a coordinator does not answer, the objects that depend on its answer are kept.
 
     \b
     Example:

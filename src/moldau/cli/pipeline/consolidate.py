@@ -49,10 +49,10 @@ def consolidate(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Move diskless topics from the WAL's objects into segments of the remote tier; readers notice nothing.
+    """Move diskless topics from WAL objects into segments of the remote tier; readers are not affected.
 
-    Leaders plan and publish, Spark's tasks build and copy. It may be run by any number of drivers at once,
-    and killed at any moment.
+    Leaders plan and publish, Spark's tasks build and copy. Any number of drivers may run at a time, and each
+    may be killed at any moment.
 
     \b
     Example:

@@ -132,10 +132,10 @@ def export(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Bring a table up to where a topic ends: each committed record once, however often this is run.
+    """Extend a table to the end of a topic: each committed record once, however often this is run.
 
-    With --format iceberg the folder holds a catalog in SQLite and the table moldau.TOPIC. Records whose
-    values do not decode go to a table of dead letters, with the reason.
+    With --format iceberg the folder contains a catalog in SQLite and the table moldau.TOPIC. Records whose
+    values cannot be decoded go to a table of dead letters, with the reason.
 
     \b
     Examples:
@@ -184,10 +184,11 @@ def replay(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Decode a table's dead letters once more: what decodes now is moved to the table, each record once.
+    """Decode a table's dead letters again: records that can be decoded now are moved to the table, each once.
 
     With --column a column becomes wider where readers of the table allow it (Iceberg: INT to BIGINT, FLOAT to
-    DOUBLE, longer decimals). Otherwise a column beside it, say qty_string, takes the values that do not fit.
+    DOUBLE, longer decimals). Otherwise an additional column, for instance qty_string, stores the values that
+    do not fit.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""How far jobs are: bars on a terminal, JSON lines anywhere else. On stderr: stdout is for results."""
+"""Progress of jobs: bars on a terminal, otherwise JSON lines. On stderr, because stdout is for results."""
 
 import contextlib
 import sys
@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 from moldau.cli.output import json_line
 
 LINE_INTERVAL_S: Final = 5.0
-"""A job that takes less is told by its result alone."""
+"""A shorter job prints only its result."""
 
 
 class LineDisplay:
@@ -74,7 +74,7 @@ def display() -> Iterator[LineDisplay | BarDisplay]:
         TextColumn("{task.fields[size]}"),
         TimeElapsedColumn(),
     )
-    # Results that go to a file are not the terminal's; those that go there too must not tear the bars.
+    # Results in a file do not disturb the terminal; results on the terminal must not break the bars.
     on_terminal = sys.stdout.isatty()
     with Progress(
         *columns, console=Console(stderr=True), transient=True, redirect_stdout=on_terminal

@@ -42,7 +42,7 @@ def delete(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Delete the records of a topic that lie before an offset or a moment, for good.
+    """Delete the records of a topic before an offset or a time, permanently.
 
     \b
     Example:

@@ -52,7 +52,7 @@ class _Reading:
     committed_only: bool
     line_of: Callable[[Fetched], bytes]
     printed: dict[int, int] = field(default_factory=dict)
-    """The offset behind the last record that was printed, by partition."""
+    """The offset after the last printed record, by partition."""
 
     def show(self, chunk: list[Fetched]) -> None:
         if self.left is not None:
@@ -87,7 +87,7 @@ def consume(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Print the records of a topic: those that are there now, or with --follow all that come.
+    """Print the records of a topic: the existing ones, or with --follow also new ones.
 
     \b
     Example:
@@ -119,7 +119,7 @@ def consume(
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """Ctrl-C and SIGTERM are how one ends to follow: what was begun is finished, and committed."""
+    """Ctrl-C and SIGTERM end --follow: the current work is completed, and committed."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -183,7 +183,7 @@ async def _read(
     """Print until the end, the count, the idle time-out (True) or an interruption (False)."""
     ends = None
     if not positions and reading.follow:
-        # A member of a group that has no partitions waits until it is given some.
+        # A member of a group without partitions waits until it gets some.
         await _any(interruptions)
         return False
     if not reading.follow:

@@ -1,4 +1,4 @@
-"""Records to produce, from lines or JSON lines; lines are read in a thread so that Ctrl-C is heard."""
+"""Records to produce, from lines or JSON lines; a thread reads the lines, so that Ctrl-C is handled."""
 
 import asyncio
 import base64
@@ -38,7 +38,7 @@ class Parser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LineParser:
-    """``KEY<separator>VALUE``, or a value alone; a field equal to ``null`` is no value at all."""
+    """``KEY<separator>VALUE``, or a value alone; a field equal to ``null`` is null."""
 
     separator: bytes | None = None
     null: bytes | None = None
@@ -118,7 +118,7 @@ class RawReader(Protocol):
 
 
 def open_input(path: Path | None) -> RawReader:
-    """A file, or stdin when there is none or it is ``-``. Unbuffered: a typed line is there at once."""
+    """A file, or stdin for none or ``-``. Unbuffered: a typed line arrives at once."""
     if path is not None and str(path) != "-":
         try:
             return path.open("rb", buffering=0)
@@ -135,13 +135,13 @@ Chunk: TypeAlias = "list[bytes] | OSError | None"
 
 
 async def lines(reader: RawReader) -> AsyncIterator[list[bytes]]:
-    """The lines as they come, without their newlines; several at once when they come fast."""
+    """The lines without their newlines; several at a time when they arrive fast."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[Chunk] = asyncio.Queue()
     places = threading.Semaphore(CHUNKS_AHEAD)
 
     def put(chunk: Chunk) -> None:
-        # A callback and not a coroutine: one that is handed to a loop that ends would never be awaited.
+        # A callback and not a coroutine: a coroutine for a loop that ends would never be awaited.
         places.acquire()
         loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 
@@ -167,4 +167,4 @@ def _read_lines(reader: RawReader, put: Callable[[Chunk], None]) -> None:
         with contextlib.suppress(RuntimeError):
             put(error)
     except RuntimeError:
-        return  # the loop is closed: nobody wants more lines
+        return  # the loop is closed: no more lines are needed

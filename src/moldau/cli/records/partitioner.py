@@ -1,4 +1,4 @@
-"""Which partition a record goes to: the Java client's rule, so that all producers agree about a key."""
+"""Assigns records to partitions by the Java client's rule, so that all producers agree on a key."""
 
 from moldau.records.hashing import murmur2
 

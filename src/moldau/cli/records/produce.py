@@ -132,7 +132,7 @@ async def _send_all(
                 break
             records.append(record if partition is None else _at(record, partition))
         try:
-            # What stands before a bad line is sent all the same: with a pipe it would have been, too.
+            # Records before an invalid line are sent nevertheless: with a pipe they would have been, too.
             if records:
                 await producer.send(records)
         except KafkaError as error:

@@ -1,4 +1,4 @@
-"""Sending records: batches by partition, in order, again after failures that pass, idempotent by default."""
+"""Sends records: in batches by partition, in order, with retries, idempotent by default."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ UNANSWERED: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """How to send; names as in Kafka's producers."""
+    """Settings of sending; names as in Kafka's producers."""
 
     acks: int = ACKS_ALL
     idempotent: bool = True
@@ -56,7 +56,7 @@ class _Batch:
 
 
 def size_of(record: NewRecord) -> int:
-    """About how many bytes a record takes in a batch."""
+    """The approximate size of a record in a batch."""
     headers = sum(len(name) + len(value or b"") + 4 for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers + RECORD_OVERHEAD_BYTES
 

@@ -1,4 +1,4 @@
-"""How records are printed: a line each, as bytes or as JSON."""
+"""Prints records: one line each, as bytes or as JSON."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from moldau.records.record import Record
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """The value's bytes; before it whatever was asked for, with separators between."""
+    """The value's bytes, preceded by the requested fields, with separators between."""
 
     key: bool = False
     headers: bool = False
@@ -46,7 +46,7 @@ def _header(name: str, value: bytes | None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """A JSON object a line; what is not UTF-8 goes into ``<name>_base64``."""
+    """A JSON object a line; fields that are not UTF-8 go into ``<name>_base64``."""
 
     topic: str
 
@@ -84,7 +84,7 @@ def content(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def write(lines: Iterable[bytes]) -> None:
-    """Print at once, bytes as they are."""
+    """Print immediately, bytes unchanged."""
     sys.stdout.flush()
     sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""Where to begin to read: ``beginning``, ``latest``, an offset, the last N, or a moment."""
+"""The start of reading: ``beginning``, ``latest``, an offset, the last N, or a time."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ LATEST_WORDS = ("latest", "end")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One of: a special or real timestamp, an offset, so many records before the end."""
+    """One of: a special or real timestamp, an offset, a number of records before the end."""
 
     timestamp: int | None = None
     offset: int | None = None
@@ -40,7 +40,9 @@ def parse_start(text: str, option: str = "--from") -> Start:
 async def find_positions(
     client: Client, topic: ClusterTopic, partitions: Collection[int], start: Start
 ) -> dict[int, int]:
-    """The offset to begin with in each partition. Raises :class:`CommandError` for one that is not there."""
+    """The start offset of each partition. Raises :class:`CommandError` for a partition that does not
+    exist.
+    """
     if start.timestamp is not None and start.timestamp < 0:
         found = await client.offsets(topic, dict.fromkeys(partitions, start.timestamp))
         return {partition: row.offset for partition, row in found.items()}

@@ -59,7 +59,7 @@ class ClusterFolder:
             raise CommandError(f"{was}: brokers can be added, but not taken away, for they hold data")
 
     def write(self, cluster_id: str, nodes: Sequence[ClusterNode], pids: Mapping[int, int | None]) -> None:
-        """Write ``cluster.json``; the pid of a node that does not run is null."""
+        """Write ``cluster.json``; the pid of a stopped node is null."""
         content = {
             "cluster_id": cluster_id,
             "nodes": [self._described(node, pids.get(node.node_id)) for node in nodes],

@@ -78,8 +78,8 @@ def dev(
 ) -> None:
     """Run a ready-to-use node with no configuration file.
 
-    Prints "ready HOST:PORT" on stdout when it accepts clients; of a cluster, the addresses of all brokers
-    with commas between. Ctrl-C or SIGTERM stops it cleanly.
+    Prints "ready HOST:PORT" on stdout when it accepts clients; for a cluster, the addresses of all brokers
+    separated by commas. Ctrl-C or SIGTERM stops it cleanly.
 
     \b
     Example:
@@ -107,7 +107,7 @@ def dev(
 def _single_node(
     address: tuple[str, int], properties: Mapping[str, str], log_level: str, beside: "Beside | None"
 ) -> Callable[[Path], None]:
-    # The node itself is imported late: signals are heeded, and mistakes told, before that.
+    # The node itself is imported late: signals are handled, and errors printed, before that.
     from moldau.cli.serving import serve
     from moldau.cli.serving.cluster_folder import refuse_cluster
     from moldau.server.settings import development_config
@@ -157,7 +157,7 @@ def racks_of(text: str) -> list[str]:
 
 
 def _with_folder(data: Path | None, run: Callable[[Path], None]) -> None:
-    """Run with the data folder, made where it is missing; a temporary one goes afterwards."""
+    """Run with the data folder, created if missing; a temporary one is removed afterwards."""
     if data is None:
         with tempfile.TemporaryDirectory(prefix="moldau-") as folder:
             run(Path(folder))

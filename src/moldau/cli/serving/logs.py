@@ -9,7 +9,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class JsonFormatter(logging.Formatter):
-    """Time (ms since the epoch), level, logger, message and whatever was passed as ``extra``."""
+    """Time (ms since the epoch), level, logger, message and the fields of ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {

@@ -22,9 +22,9 @@ def node(
     log_level: LevelOption = LogLevel.INFO,
     with_parent: Annotated[bool, typer.Option("--stop-with-parent", hidden=True)] = False,
 ) -> None:
-    """Run a node as its configuration file says.
+    """Run a node with a configuration file.
 
-    Its folders are to be formatted first: see `moldau storage format`. Ctrl-C or SIGTERM stops it cleanly.
+    Its folders must be formatted before: see `moldau storage format`. Ctrl-C or SIGTERM stops it cleanly.
 
     \b
     Example:

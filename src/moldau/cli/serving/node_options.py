@@ -7,7 +7,7 @@ import typer
 
 
 class LogLevel(enum.StrEnum):
-    """How much a node says."""
+    """The log level of a node."""
 
     DEBUG = "debug"
     INFO = "info"

@@ -1,4 +1,4 @@
-"""Running a node until a signal ends it."""
+"""Runs a node until a signal stops it."""
 
 import asyncio
 import contextlib
@@ -29,11 +29,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Beside: TypeAlias = Callable[[Address], AbstractAsyncContextManager[None]]
-"""Makes what runs as long as the node is ready at an address."""
+"""Creates the work that runs while the node is ready at an address."""
 
 STOP_TIMEOUT_S: Final = 9.0
-"""A clean stop takes less once leaderships are handed over, or closes logs meanwhile, of which there may be
-thousands; past it the process ends all the same, and the next start recovers."""
+"""A clean stop usually takes less once leaderships are handed over; closing thousands of logs may take
+longer. After this time the process ends, and the next start recovers.
+"""
 PARENT_CHECK_INTERVAL_S: Final = 1.0
 
 
@@ -56,7 +57,7 @@ def run_node(
     beside: Beside | None = None,
     stop_with_parent: bool = False,
 ) -> None:
-    """Run until SIGTERM or SIGINT, with what is to run beside it.
+    """Run until SIGTERM or SIGINT, with the additional work.
 
     ``stop_with_parent``: stop, too, when the process that started this one has ended. Raises
     :class:`CommandError` when it cannot start or go on.
@@ -119,7 +120,7 @@ def _watch_parent(parent: int, ended: asyncio.Event) -> None:
 
 
 async def _started(node: ServerNode, stop_wanted: "asyncio.Task[Any]") -> Address | None:
-    """Start and say so; ``None`` when a signal came first, and all is stopped again."""
+    """Start and print that; ``None`` when a signal came first, and everything is stopped again."""
     starting = asyncio.get_running_loop().create_task(node.start())
     await asyncio.wait((starting, stop_wanted), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -131,7 +132,7 @@ async def _started(node: ServerNode, stop_wanted: "asyncio.Task[Any]") -> Addres
     try:
         address = starting.result()
     except Exception as error:
-        # Whatever it was, the operator is told in one line; the rest is for whoever asks for it.
+        # For any error the operator gets one line; the stack trace is shown on request.
         logger.debug("the start failed", exc_info=True)
         raise CommandError(_problem(error)) from error
     collect_rarely()
@@ -146,7 +147,7 @@ def _problem(error: Exception) -> str:
 
 
 async def _stop(node: ServerNode) -> None:
-    """Leaderships are handed over first, which has its own bound."""
+    """Leaderships are handed over first, which has its own time limit."""
     loop = asyncio.get_running_loop()
     stopping, registration = loop.create_task(node.stop()), node.find(RegistrationSubsystem)
     if registration is not None:

@@ -8,7 +8,7 @@ from moldau.records.batch import Buffer, check_batch
 from moldau.records.errors import CorruptRecordError
 
 DAMAGES_MAX: Final = 1000
-"""Of a unit, told one by one; the rest are counted."""
+"""Damages of a unit that are listed one by one; the rest are counted."""
 
 MISSING: Final = "missing"
 CORRUPT: Final = "corrupt"
@@ -17,7 +17,7 @@ UNREADABLE: Final = "unreadable"
 
 
 class Damage(NamedTuple):
-    """Something that is not as it must be. Offsets of both ends; ``object_key`` where one is to blame."""
+    """A fault in the data. Offsets are inclusive; ``object_key`` names the faulty object, if any."""
 
     kind: str
     topic: str
@@ -29,13 +29,13 @@ class Damage(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A unit that was looked at."""
+    """A checked unit."""
 
     batches: int = 0
     records: int = 0
     size_bytes: int = 0
     moved: int = 0
-    """Offsets that were deleted or moved to the tier while they were looked at."""
+    """Offsets that were deleted or moved to the tier during the check."""
     damages: tuple[Damage, ...] = ()
     damages_count: int = 0
 
@@ -76,7 +76,9 @@ def find_gaps(batches: Sequence[BatchCoordinate], start: int, end: int) -> list[
 
 
 def uncovered(held: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Offsets from ``start`` to before ``end`` that nobody holds: first and last. Twice does no harm."""
+    """Offsets from ``start`` to before ``end`` that no segment contains: first and last. Calling it twice is
+    harmless.
+    """
     gaps: list[tuple[int, int]] = []
     position = start
     for first, last in sorted(held):
@@ -89,7 +91,7 @@ def uncovered(held: Iterable[tuple[int, int]], start: int, end: int) -> list[tup
 
 
 def judge_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
-    """Why these bytes are not the batch that the coordinator means; ``None`` when they are."""
+    """The difference of these bytes from the coordinator's batch; ``None`` when they match."""
     try:
         header = check_batch(data)
     except CorruptRecordError as error:

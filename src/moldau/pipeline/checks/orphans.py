@@ -1,9 +1,9 @@
 """``moldau pipeline orphans``: objects that no coordinator knows, found by listing the store in parallel.
 
-A task lists one shard of the store and asks every coordinator about what is old enough, as the brokers' own
-scan does; the rules by which an object is judged are that scan's. Parts that the killed tasks of a sink have
-left are known to nobody: they are judged by their age alone. Nothing is removed unless told, and nothing is
-judged in a place that the cluster's brokers have not claimed: it would all be orphans.
+A task lists one shard of the store and asks every coordinator about objects that are old enough, like the
+brokers' own scan, with the same rules. Parts of a sink's killed tasks are known to no coordinator: they are
+judged by their age alone. Nothing is removed by default, and nothing is checked in a place that the cluster's
+brokers have not claimed, where every object would be an orphan.
 """
 
 import asyncio
@@ -36,10 +36,11 @@ OBJECTS_MAX: Final = 2**62
 PARTS_FOLDER: Final = f"{SINK_PREFIX}/"
 EXAMPLES_MAX: Final = 100
 TIER_AGE_MS: Final = 3_600_000
-"""Longer than any lease: what is younger in the tier may be at work."""
+"""Longer than any lease: younger objects in the tier may be in use."""
 PARTS_GRACE_MS: Final = 24 * 60 * 60 * 1000
-"""Unless told: longer than a batch or a job takes whose driver still wants its parts. Should one take longer,
-it fails, and nothing is written twice or lost."""
+"""Default: longer than a batch or a job whose driver still needs its parts. If one takes longer, it fails,
+and nothing is written twice or lost.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class OrphansJob:
 
 
 class FixedClock:
-    """The driver's time: a task that starts late must not think objects older than the driver did."""
+    """The driver's time: a task that starts late must not consider objects older than the driver did."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -65,7 +66,7 @@ class FixedClock:
 
 @dataclass(frozen=True, slots=True)
 class ScanFolders:
-    """Scans one folder of the store; it travels to the tasks."""
+    """Scans one folder of the store; it is sent to the tasks."""
 
     bootstrap: str
     storage: StorageSettings
@@ -120,7 +121,7 @@ class ScanFolders:
 
 
 def find_orphans(job: OrphansJob, run: RunUnits, clock: Clock | None = None) -> dict[str, Any]:
-    """Scan the whole store; what was found, as JSON. Raises ``ToolError`` and ``KafkaError``."""
+    """Scan the whole store; returns the findings as JSON. Raises ``ToolError`` and ``KafkaError``."""
     scan = asyncio.run(_prepare(job, clock or SystemClock()))
     reports: list[OrphanReport] = run(scan, [*wal_folders(), PARTS_FOLDER])
     total = OrphanReport()
@@ -151,7 +152,7 @@ def find_orphans(job: OrphansJob, run: RunUnits, clock: Clock | None = None) -> 
 
 
 def _scan_tier(job: OrphansJob, scan: ScanFolders, run: RunUnits) -> Sequence[TierReport]:
-    """Nothing where segments are kept by another storage manager than the built-in one."""
+    """Returns nothing where another storage manager than the built-in one stores the segments."""
     tier, folders = asyncio.run(_tier_of(job, scan))
     if tier is None or not folders:
         return ()

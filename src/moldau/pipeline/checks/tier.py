@@ -1,4 +1,4 @@
-"""Verifying what has left the WAL: the objects of remote segments, or what their leader makes of them."""
+"""Verifies the part that has left the WAL: the objects of remote segments, or the leader's reads of them."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 class VerifyUnit:
     """Offsets of one topic: of partitions that one coordinator has, or of one partition in the tier.
 
-    In the tier, ``segments`` are its objects, or there are none and the leader is asked.
+    In the tier, ``segments`` are its objects; if there are none, the leader is asked.
     """
 
     topic: str
@@ -34,7 +34,7 @@ class VerifyUnit:
     coordinator_id: int | None
     """``None``: in the tier."""
     begins: Mapping[int, int] = field(default_factory=dict)
-    """By partition, where its live offsets begin: a batch before a range belongs to it only there."""
+    """By partition, the start of its live offsets: only there may a batch before a range belong to it."""
     segments: tuple[SegmentObject, ...] = ()
     """The remote segments that hold the one range."""
 
@@ -51,7 +51,7 @@ class SegmentCheck:
         self._findings = Findings(unit.topic)
 
     async def run(self) -> Checked:
-        """Raises ``KafkaError`` and ``StorageError`` for what cannot be asked."""
+        """Raises ``KafkaError`` and ``StorageError`` when a coordinator or store does not answer."""
         for segment in self._unit.segments:
             try:
                 await self._check(segment)
@@ -77,7 +77,9 @@ class SegmentCheck:
         return any(one.id == segment.id for one in found)
 
     async def _check(self, segment: SegmentObject) -> None:
-        """The rest of a segment behind a damaged batch is not looked at: where it goes on is not known."""
+        """The rest of a segment after a damaged batch is not checked: the start of the next batch is
+        unknown.
+        """
         position = segment.start_offset
         async for data in self._batches(segment):
             try:
@@ -95,7 +97,7 @@ class SegmentCheck:
             self._bad(GAP, segment, position, f"the segment ends before offset {position}")
 
     async def _batches(self, segment: SegmentObject) -> AsyncIterator[memoryview]:
-        """Batch by batch, by the sizes that they say; what is left over at the end is one, too."""
+        """Batch by batch, by the sizes in their headers; a rest at the end counts as one, too."""
         at = 0
         while at < segment.size_bytes:
             size = min(CHUNK_BYTES, segment.size_bytes - at)
@@ -175,12 +177,12 @@ class BrokerCheck:
             return
         if header.base_offset > self._position:
             await self._not_there(GAP, header.base_offset, "the tier has no batch for these")
-        if not header.base_offset < self._range.start != self._begin:  # else another unit counts it
+        if not header.base_offset < self._range.start != self._begin:  # otherwise another unit counts it
             self._findings.good(header.last_offset - header.base_offset + 1, header.size_bytes)
         self._position = max(self._position, header.next_offset)
 
     async def _not_there(self, kind: str, behind: int, reason: str) -> None:
-        """Nothing is wrong with what retention deleted meanwhile."""
+        """A batch that retention deleted meanwhile is no fault."""
         partition = self._range.partition
         topic = await self._client.topic(self._topic)
         first = (await self._client.offsets(topic, {partition: EARLIEST}))[partition].offset

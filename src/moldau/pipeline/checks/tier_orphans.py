@@ -1,7 +1,7 @@
-"""Objects of remote segments that no metadata name: what failed and late attempts to build segments left.
+"""Objects of remote segments that no metadata name: left by failed and late attempts to build segments.
 
-They are counted here and removed by the leaders' own scan, for only a leader can be sure that nobody else
-will still publish an attempt.
+They are only counted here, and removed by the leaders' own scan, because only a leader can be sure that no
+other will publish an attempt.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class TierReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScanTier:
-    """Lists the objects of a topic's segments; it travels to the tasks."""
+    """Lists the objects of a topic's segments; it is sent to the tasks."""
 
     bootstrap: str
     tier: Tier
@@ -71,7 +71,7 @@ class ScanTier:
                     }
                 old |= here
                 if here:
-                    # Asked after listing: whatever was published meanwhile is known.
+                    # Requested after the listing, so that it includes everything published meanwhile.
                     orphans += await self._unknown(client, folder, number, sorted(here))
         finally:
             await storage.close()
@@ -81,7 +81,7 @@ class ScanTier:
     async def _unknown(
         self, client: Client, folder: TierFolder, partition: int, keys: Sequence[str]
     ) -> list[str]:
-        """Nothing where the topic was deleted meanwhile, and takes its objects with it."""
+        """Empty where the topic was deleted meanwhile, together with its objects."""
         try:
             topic = await client.topic(folder.topic)
             if topic.topic_id != folder.topic_id:
@@ -98,7 +98,7 @@ def is_orphan(key: str, known: dict[UUID, TieredSegment]) -> bool:
     """Whether a segment's object belongs to no segment, or to an attempt that was not published."""
     parsed = parse_segment_key(key)
     if parsed is None:
-        return False  # not ours
+        return False  # another program's object
     segment = known.get(parsed.id.id)
     if segment is None:
         return True

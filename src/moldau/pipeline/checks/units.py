@@ -27,7 +27,7 @@ READS_AHEAD: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Looks at units; it travels to the tasks."""
+    """Checks units; it is sent to the tasks."""
 
     bootstrap: str
     storage: StorageSettings
@@ -63,7 +63,7 @@ class WalCheck:
         self._findings = Findings(unit.topic)
 
     async def run(self) -> Checked:
-        """Raises ``KafkaError`` and ``StorageError`` for what cannot be asked."""
+        """Raises ``KafkaError`` and ``StorageError`` when a coordinator or store does not answer."""
         positions = {one.partition: one.start for one in self._unit.ranges}
         ends = {one.partition: one.end for one in self._unit.ranges}
         while positions:
@@ -79,7 +79,9 @@ class WalCheck:
         positions: dict[int, int],
         ends: dict[int, int],
     ) -> list[BatchCoordinate]:
-        """The next coordinates of a partition; moves its position, and takes it out at its end."""
+        """The next coordinates of a partition; advances its position, and removes the partition at its
+        end.
+        """
         partition = row.partition_index
         position, end = positions[partition], ends[partition]
         if row.error in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):
@@ -132,7 +134,7 @@ class WalCheck:
     async def _fetched(
         self, reads: Sequence[PlannedRead]
     ) -> AsyncIterator[tuple[PlannedRead, memoryview | None]]:
-        """Read ahead, a few at once; ``None`` for a range that is not there as a whole."""
+        """Read ahead, a few at a time; ``None`` for a range that is not completely there."""
         todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview | None]]]()
         try:
             while todo or flights:
@@ -167,7 +169,7 @@ class WalCheck:
         )
 
     async def _read_alone(self, one: BatchCoordinate) -> None:
-        """A batch of a range that could not be read: it may have moved since it was looked up."""
+        """A batch of a range that could not be read: it may have moved since the lookup."""
         try:
             data = await self._ranges.fetch(one.object_key, one.byte_offset, one.size_bytes)
         except StorageError as error:

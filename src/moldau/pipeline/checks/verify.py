@@ -1,4 +1,6 @@
-"""``moldau pipeline verify``: is every live batch of the diskless topics there, whole, and in its place?"""
+"""``moldau pipeline verify``: checks that every live batch of the diskless topics exists, is intact, and is
+in its place.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -38,11 +40,11 @@ class VerifyPlan:
     topics: int
     partitions: int
     gaps: Sequence[Damage]
-    """In the tier: found without reading anything."""
+    """Gaps in the tier: found without reading anything."""
 
 
 def verify_once(job: VerifyJob, run: RunUnits) -> dict[str, Any]:
-    """Look at everything; what was found, as JSON. Raises ``ToolError`` and ``KafkaError``."""
+    """Check everything; returns the findings as JSON. Raises ``ToolError`` and ``KafkaError``."""
     plan = asyncio.run(_plan(job))
     found: list[Checked] = run(plan.verify, plan.units)
     done = total([*found, Checked(damages=tuple(plan.gaps), damages_count=len(plan.gaps))])
@@ -109,7 +111,7 @@ class _InTier(NamedTuple):
 async def _in_tier(
     client: Client, name: str, topic_id: str, wanted: OffsetRange, tier: Tier | None, unit_records_max: int
 ) -> _InTier:
-    """Units for offsets that are in the tier, and those that no segment has."""
+    """Units for offsets in the tier, and the offsets that no segment contains."""
     if tier is None:
         cut = split([wanted], unit_records_max)
         begins = {wanted.partition: wanted.start}

@@ -1,8 +1,8 @@
 """Consolidation on Spark: leaders plan segments, tasks build and copy them, leaders publish.
 
-Nothing here decides. A driver that dies leaves plans that lapse with their leases and objects that no
-metadata name; of two drivers each is given other partitions; a copy that is told late, twice or to a leader
-that is none any more is refused, or answered as before. The coordinator's prune is the only compare-and-set.
+Nothing is decided here. A crashed driver leaves plans that expire with their leases, and objects that no
+metadata name; two drivers get different partitions; a copy that is reported late, twice or to a former leader
+is refused, or answered as before. The coordinator's prune is the only compare-and-set.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ PLAN_BYTES: Final = 4 * 1024**3
 LEASE_MS: Final = 600_000
 RENEWALS_A_LEASE: Final = 4
 BARREN_ROUNDS_MAX: Final = 3
-"""Rounds in a row in which nothing was published: something is wrong that does not pass."""
+"""Number of consecutive rounds without a published segment after which the job fails."""
 PUBLISH_TRIES: Final = 5
 PUBLISH_BACKOFF_S: Final = 1.0
 
@@ -56,7 +56,7 @@ class ConsolidateJob:
     lease_ms: int = LEASE_MS
     timeout_s: float = 30.0
     storage: Mapping[str, str] = field(default_factory=dict)
-    """``diskless.storage.*`` and ``rsm.config.*``, as far as the brokers do not tell them."""
+    """``diskless.storage.*`` and ``rsm.config.*``, where the brokers do not provide them."""
 
 
 @dataclass(slots=True)
@@ -68,10 +68,11 @@ class _Totals:
 
 
 def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
-    """Consolidate all that makes segments now; what was done, and what others have leases of, as JSON.
+    """Consolidate everything that forms segments now; returns the results, and the leases of other engines,
+    as JSON.
 
-    Raises :class:`ToolError` where this cluster cannot be consolidated from outside, or when plan
-    after plan brings nothing but failures; ``KafkaError`` for what brokers say.
+    Raises :class:`ToolError` where this cluster cannot be consolidated from outside, or when several plans in
+    a row fail; ``KafkaError`` for errors of brokers.
     """
     totals = _Totals()
     barren = 0
@@ -83,7 +84,7 @@ def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
         try:
             _carry_out(job, plan, run, totals)
         finally:
-            # What is left may be planned by others at once; after a kill, when the lease is over.
+            # The rest may be planned by others at once; after a kill, when the lease ends.
             _ask_quietly(job, partial(give_up, plan=plan))
         barren = barren + 1 if totals.segments == before else 0
         if barren == BARREN_ROUNDS_MAX:
@@ -130,7 +131,7 @@ def _carry_out(job: ConsolidateJob, plan: ClusterPlan, run: RunUnits, totals: _T
 
 
 async def _builder(client: Client, job: ConsolidateJob, plan: ClusterPlan) -> BuildUnits:
-    """How tasks reach both stores. Raises :class:`ToolError` where they cannot."""
+    """Gives tasks access to both stores. Raises :class:`ToolError` where that is not possible."""
     wal = await find_storage(
         client, {key: value for key, value in job.storage.items() if key.startswith(OPTION_PREFIX)}
     )
@@ -150,7 +151,7 @@ async def _builder(client: Client, job: ConsolidateJob, plan: ClusterPlan) -> Bu
 def _remote_configs(
     job: ConsolidateJob, wal: StorageSettings, url: str, prefix: str | None
 ) -> dict[str, str]:
-    """As a broker makes them: on the WAL's store, with its options, unless another one is named."""
+    """The same as a broker's: on the WAL's store, with its options, unless another one is configured."""
     given = {
         key.removeprefix(REMOTE_PREFIX): value
         for key, value in job.storage.items()
@@ -165,7 +166,7 @@ def _remote_configs(
 def _publish(
     job: ConsolidateJob, plan: ClusterPlan, copies: Sequence[BuiltCopy], totals: _Totals
 ) -> list[UUID]:
-    """Tell leaders until each copy is published or refused: to tell it again does no harm."""
+    """Report to leaders until each copy is published or refused: repeating a report is harmless."""
     published: list[UUID] = []
     left = list(copies)
     for attempt in range(PUBLISH_TRIES):
@@ -192,12 +193,12 @@ def _publish(
 
 @contextmanager
 def _renewing(job: ConsolidateJob, plan: ClusterPlan) -> Iterator[None]:
-    """Tell leaders from a thread that somebody is at it, while the block runs."""
+    """Renew the leases from a thread while the block runs."""
     ended = threading.Event()
 
     def keep() -> None:
         while not ended.wait(job.lease_ms / 1000 / RENEWALS_A_LEASE):
-            # When leaders are away for as long as a lease, they refuse the copies.
+            # If leaders do not answer for the duration of a lease, they refuse the copies.
             _ask_quietly(job, lambda client: renew(client, plan, job.lease_ms))
 
     keeper = threading.Thread(target=keep, name="moldau-consolidation-lease", daemon=True)

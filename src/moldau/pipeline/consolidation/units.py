@@ -1,7 +1,7 @@
 """Task of a consolidation: build the segments of a unit, and copy them to remote storage.
 
-It knows no Spark. What it writes has names that no other attempt has, and is nothing until a leader
-publishes it.
+It does not depend on Spark. Its objects have names of their own for each attempt, and count only when a
+leader publishes them.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ class CopiedUnit:
     segments: tuple[CopiedSegment, ...]
     size_bytes: int = 0
     failure: str | None = None
-    """Why there are no segments: the unit is planned anew."""
+    """The reason why there are no segments: the unit is planned again."""
 
 
 _MEMORY: Final[list[memoryview]] = []
-"""Of this process, for one task after the other: pages that were used before cost nothing."""
+"""Memory of this process, for one task after the other: recycled pages cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class BuildUnits:
     """Configs of the built-in storage manager."""
 
     def __call__(self, unit: Unit) -> CopiedUnit:
-        """Raises nothing for what a later plan may find right again."""
+        """Raises no error that a later plan may avoid."""
         try:
             return asyncio.run(self._build(unit))
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:

@@ -1,4 +1,4 @@
-"""Which Iceberg catalog ``--to`` names: one of pyiceberg's configuration, or a local folder with its own."""
+"""The Iceberg catalog of ``--to``: one of pyiceberg's configuration, or a local folder with its own."""
 
 import glob
 import os
@@ -17,7 +17,7 @@ from moldau.pipeline.export.targets import make_folder
 
 CATALOG_FILE: Final = "catalog.db"
 _MARKS_OF_URIS: Final = "#?%"
-"""The catalog and its readers take them for what they mean in a URI, each in its own way."""
+"""Characters that the catalog and its readers interpret as parts of a URI, in different ways."""
 
 
 def check_no_iceberg(folder: str) -> None:
@@ -29,9 +29,9 @@ def check_no_iceberg(folder: str) -> None:
 
 
 def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalog:
-    """The catalog called ``to``, with properties over those of pyiceberg's configuration.
+    """The catalog named ``to``; ``properties`` override pyiceberg's configuration.
 
-    Without either, ``to`` is a local folder with a catalog in SQLite, which is its warehouse, too. Raises
+    Without either, ``to`` is a local folder with a catalog in SQLite, which is also its warehouse. Raises
     :class:`ToolError` for a catalog that cannot be opened.
     """
     try:
@@ -42,7 +42,7 @@ def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalo
         return _open_folder(to)
     try:
         return load_catalog(to, **{**(configured or {}), **(properties or {})})
-    # Each catalog raises what its libraries raise: of its configuration, its packages, its server.
+    # The errors depend on the catalog's libraries: of its configuration, its packages, its server.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ToolError(f"the catalog {to} cannot be opened: {reason}") from error

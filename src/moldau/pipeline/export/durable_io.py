@@ -1,8 +1,8 @@
 """Metadata of tables in local folders that survives a crash of the machine.
 
-A catalog in SQLite is durable when it has committed, but pyiceberg leaves the files that it then names to
-the page cache: a power cut soon after would take the table. So the catalog of a local folder gets this for
-its property ``py-io-impl``.
+A catalog in SQLite is durable after a commit, but pyiceberg does not sync the files that it names: a loss of
+power soon after could destroy the table. So the catalog of a local folder uses this class in its property
+``py-io-impl``.
 """
 
 import io
@@ -32,7 +32,7 @@ class _SyncedFile(io.BufferedWriter):
 
 
 class _SyncedFileSystem(PyArrowLocalFileSystem):
-    """A file system that syncs what it writes. Arrow's own does not, and may lose files."""
+    """A file system that syncs written files. Arrow's own does not, and may lose files."""
 
     def open_output_stream(self, path: str, *_: Any, **__: Any) -> _SyncedFile:
         make_folder(os.path.dirname(path))

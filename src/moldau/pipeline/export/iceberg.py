@@ -1,14 +1,14 @@
 """A topic as an Iceberg table, each record in it once.
 
-Tasks write files that nothing refers to. One commit then adds them to the table and, in the same
-compare-and-set of the catalog, writes into the table's *properties* which offsets of each partition it has:
-snapshots expire, properties do not. A driver that dies before its commit leaves unreferenced files; one that
-dies after it is found to have committed. Of two drivers at once one commits and the other is refused.
+Tasks write files without references. One commit then adds them to the table and, in the same compare-and-set
+of the catalog, writes the exported offsets of each partition into the table's *properties*: snapshots expire,
+properties do not. A driver that crashes before its commit leaves unreferenced files; a crash after it is
+recognised as committed. Of two concurrent drivers one commits and the other is refused.
 
-Records that do not decode are in a table of their own. The commit that decides on a round names that round's
-files of dead letters in a property, and the second table takes them afterwards, unless it has that batch
-already: whoever comes next finishes what a driver has left. A replay works the same: its commit adds what now
-decodes, and names what the dead letters are replaced by.
+Records that cannot be decoded are in a table of their own. The commit of a round names its files of dead
+letters in a property, and the second table adds them afterwards, unless it has that batch already: so the
+next driver completes what an earlier one left. A replay works the same: its commit adds the records that can
+be decoded now, and names the files that replace the dead letters.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def dead_letters_name(topic: str) -> tuple[str, str]:
 
 
 def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
-    """Bring the table up to where the topic ends now; the files that were added.
+    """Extend the table to the current end of the topic; returns the added files.
 
     Raises :class:`ToolError` when another driver has committed meanwhile: run it again.
     """
@@ -78,7 +78,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     found = _find_table(catalog, table_name(topic), topic)
     if found is not None:
         _finish_dead_letters(catalog, found, topic)
-    bounds = request.find_bounds()  # after the table: the topic never ends before what is exported of it
+    bounds = request.find_bounds()  # after the table: the topic never ends before the exported offsets
     if found is not None:
         _check_same_topic(found, topic, bounds.topic_id)
     covered: Covered = {} if found is None else _covered(found)
@@ -100,14 +100,14 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     folders = _folder(table), _dead_letters_folder(table)
     layout = layout_of(table.metadata, values.schema, _label(table))
     written = _written(request.run(AttemptUnits(request.source, *folders, values, layout), units))
-    filled = [file for file in written if file.records or file.dead]  # there may be markers and holes alone
+    filled = [file for file in written if file.records or file.dead]  # there may be only markers and holes
     _commit(table, written, {**_progress(after), RANGES_PROPERTY: json.dumps(units)}, replaces=False)
     _finish_dead_letters(catalog, table, topic)
     return RoundOutcome(filled, after, dead_letters)
 
 
 def replay_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
-    """Decode the dead letters once more: what decodes now is moved to the table."""
+    """Decode the dead letters again: records that can be decoded now are moved to the table."""
     topic = request.source.topic
     table = _find_table(catalog, table_name(topic), topic)
     if table is None:
@@ -216,7 +216,7 @@ def _new_table(catalog: Catalog, topic: str, values: ValueFormat, topic_id: str)
     }
     table = _create(catalog, table_name(topic), values.schema, properties)
     if any(table.properties.get(name) != value for name, value in properties.items()):
-        raise _another_driver(table)  # it made the table, and may have filled it since
+        raise _another_driver(table)  # the other driver created the table, and may have filled it since
     return table
 
 
@@ -228,7 +228,7 @@ def _create(catalog: Catalog, name: tuple[str, str], schema: pa.Schema, properti
 
 
 def _without_statistics(schema: pa.Schema) -> list[str]:
-    """Columns that nobody looks for a range of."""
+    """Columns for which range statistics are useless."""
     raw = "value" in schema.names and schema.field("value").type == pa.binary()
     return ["headers.element.key", "headers.element.value", *(["value"] if raw else [])]
 
@@ -242,7 +242,7 @@ def _dead_letters_folder(table: Table) -> TableFolder:
 
 
 def _move_on(table: Table, covered: Covered) -> None:
-    """Write down where the table begins, or goes on behind what was deleted, when nothing is to be read."""
+    """Record the table's start, or a jump over deleted records, when there is nothing to read."""
     progress = _progress(covered)
     with _refusable(table), table.transaction() as change:
         change.set_properties(progress)
@@ -283,10 +283,11 @@ def _append_nothing(change: Transaction, summary: dict[str, str]) -> None:
 
 
 def _add_columns(table: Table, values: ValueFormat) -> None:
-    """A commit of its own: columns without values, or wider ones, do no harm, whatever becomes of the round.
+    """A commit of its own: columns without values, or wider ones, are harmless, whatever the outcome of the
+    round.
 
-    It excludes no driver that adds none, and leaves ``table`` as that one made it: to go on then would put
-    this round on top of the other's.
+    It does not exclude a driver that adds none, and leaves ``table`` in that driver's state: continuing would
+    apply this round on top of the other's.
     """
     batch_id, progress = table.properties[BATCH_PROPERTY], _covered(table)
     with _refusable(table), _followed(table), table.transaction() as change:
@@ -329,7 +330,7 @@ def _refusable(table: Table) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _followed(table: Table) -> Iterator[None]:
-    """One line for what pyiceberg says of files and columns that do not fit the table."""
+    """A single line for pyiceberg's error about files and columns that do not fit the table."""
     try:
         yield
     except (ValueError, KeyError, ResolveError, ValidationError) as error:
@@ -345,7 +346,7 @@ def _another_driver(table: Table) -> ToolError:
 
 
 def _finish_dead_letters(catalog: Catalog, table: Table, topic: str) -> None:
-    """Give the table of dead letters what the last commit decided; nothing when it has it."""
+    """Add the last commit's dead letters to their table, unless it has them."""
     decided: Any = json.loads(table.properties.get(DEAD_LETTERS_PROPERTY, "{}"))
     if not decided or not (decided["files"] or decided["replaces"]):
         return

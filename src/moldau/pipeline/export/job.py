@@ -1,4 +1,4 @@
-"""``moldau pipeline export``: one round of an export, on Spark or anywhere else."""
+"""``moldau pipeline export``: one round of an export, on Spark or in this process."""
 
 import asyncio
 import functools
@@ -43,16 +43,16 @@ class ExportJob:
     values: ValueFormat = RAW
     start: StartAt | None = None
     replay: bool = False
-    """Decode the dead letters again rather than what is new."""
+    """Decode the dead letters again instead of new records."""
     changes: Sequence[ColumnChange] = ()
-    """Columns that the replay gives another type."""
+    """Columns whose type the replay changes."""
     catalog_properties: Mapping[str, str] = field(default_factory=dict)
     storage: Mapping[str, str] = field(default_factory=dict)
-    """``diskless.storage.*`` and ``rsm.config.*``, as far as the brokers do not tell them."""
+    """``diskless.storage.*`` and ``rsm.config.*``, where the brokers do not provide them."""
 
 
 class Exported(NamedTuple):
-    """The result of a round. ``lag_records``: offsets that the topic has by now and the table has not."""
+    """The result of a round. ``lag_records``: offsets that the topic has and the table has not."""
 
     files: list[WrittenUnit]
     lag_records: int
@@ -74,7 +74,7 @@ class Exported(NamedTuple):
 
 
 def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Exported:
-    """One round with units run wherever ``run`` runs them; ``lag`` is what is to be done, then what is left.
+    """One round, whose units are run by ``run``; ``lag`` is the work to do, then the rest.
 
     Raises :class:`moldau.client.errors.ToolError` and ``KafkaError``.
     """
@@ -96,7 +96,7 @@ def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Export
 
 
 async def _source(job: ExportJob) -> TopicSource:
-    # Asked before anything is made, so that a mistyped topic leaves nothing behind.
+    # Requested before anything is created, so that a mistyped topic leaves nothing behind.
     async with connected(job.bootstrap, job.timeout_s) as client:
         topic = await client.topic(job.topic)
         wal = await find_wal_access(client, topic, job.storage)

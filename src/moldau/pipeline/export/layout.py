@@ -1,8 +1,8 @@
-"""How an Iceberg table stores the columns of an export: names, field ids, types and partitions.
+"""The columns of an export in an Iceberg table: names, field ids, types and partitions.
 
-An export knows its columns by the names that they had when they were made. Other tools may rename, drop, move
-or widen columns and partition the table. So columns are followed by their ids, which never change: files have
-them, with the names and types of the table as it is now. A column that was dropped is written no more.
+An export identifies its columns by their original names. Other tools may rename, drop, move or widen columns
+and partition the table. So columns are followed by their ids, which never change: files contain them, with
+the table's current names and types. A dropped column is no longer written.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ SOURCE: Final = b"moldau.column"
 """Metadata of a field: the name that the export has for it."""
 ROOT: Final = -1
 PARTITIONS_MAX: Final = 256
-"""Files that a task writes at once."""
+"""Maximum number of files that a task writes at a time."""
 
 Key = tuple[Any, ...]
 """A file's partition: a value for each field of the spec."""
@@ -33,7 +33,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class ExportLayout:
-    """The columns of a table that an export writes; it travels to the tasks."""
+    """The columns of a table that an export writes; it is sent to the tasks."""
 
     schema: pa.Schema
     partitioning: "Partitioning | None"
@@ -52,7 +52,7 @@ class ExportLayout:
 
 
 class PartitionField(NamedTuple):
-    """Where a partition's value comes from: the indexes of a column and its members, and a transform."""
+    """The source of a partition's value: the indexes of a column and its members, and a transform."""
 
     path: tuple[int, ...]
     transform: Any
@@ -79,8 +79,10 @@ class Partitioning:
 
 
 def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> ExportLayout:
-    """How the table stores an export's columns. Raises :class:`ToolError` for a spec it cannot follow."""
-    # Imported by drivers alone: tasks need nothing of it, and it takes long.
+    """The table's layout for an export's columns. Raises :class:`ToolError` for an unsupported partition
+    spec.
+    """
+    # Imported by drivers only: tasks do not need it, and it is slow.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     ids = _ids_by_source(metadata)
@@ -92,7 +94,7 @@ def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> Expo
 
 
 def stored_columns(metadata: "TableMetadata", columns: pa.Schema, before: pa.Schema, table: str) -> pa.Schema:
-    """An export's columns by the table's names and types; new ones as they are.
+    """An export's columns by the table's names and types; new ones unchanged.
 
     Columns of ``before``, which the export had written, may have been dropped: they are left out. Raises
     :class:`ToolError` for a new column whose name another tool has given to an older one.
@@ -125,7 +127,7 @@ def _check_names(fields: Any, table: str, path: str) -> None:
 
 
 def _ids_by_source(metadata: "TableMetadata") -> Mapping[tuple[int, str], int]:
-    """Field ids by their parent's and their first name; of two with one name, one that is there still."""
+    """Field ids by their parent's and their original name; of two with the same name, an existing one."""
     live = set(metadata.schema().field_ids)
     found: dict[tuple[int, str], int] = {}
     seen: set[int] = set()
@@ -246,7 +248,7 @@ def _source(field: pa.Field) -> str:
 
 
 def _bare(field: pa.Field) -> pa.Field:
-    """Without ids, which a change of the schema gives itself."""
+    """Without ids, which a change of the schema assigns itself."""
     kind = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([_bare(one) for one in kind])
@@ -258,14 +260,14 @@ def _bare(field: pa.Field) -> pa.Field:
 
 
 def _arranged(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array as another type: members of structs by the names that they come from."""
+    """The array as another type: members of structs by their source names."""
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
         members = [_arranged(pc.struct_field(array, [_source(field)]), field.type) for field in kind]
         if not members:
             return pa.array([None if null else {} for null in array.is_null().to_pylist()], kind)
-        # A member that is null where the struct is null stays so: it is read as no struct at all.
+        # A member that is null where the struct is null stays null: it is read as no struct at all.
         return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
         whole = pa.concat_arrays([array]) if array.offset == 0 else array.take(pa.array(range(len(array))))

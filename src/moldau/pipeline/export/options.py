@@ -34,7 +34,7 @@ def value_format(
 
 
 def read_text(given: str) -> str:
-    """A text itself, or what is in the file ``@PATH``."""
+    """A text itself, or the content of the file ``@PATH``."""
     if not given.startswith(FILE_MARK):
         return given
     path = given.removeprefix(FILE_MARK)

@@ -1,14 +1,14 @@
 """A topic as a folder of Parquet files, each record in exactly one of them.
 
-The folder ``_moldau`` holds numbered plans. A plan names the files of one round by their offsets and says how
-values are decoded, and is created only where no plan has its number: that is the one compare-and-set. A round
-first finishes the last plan, whoever made it, and only then makes the next. So a driver that dies anywhere, a
-repeated task or two drivers at once lead to the same files. Plans are never removed: a driver that has slept
-must not find the number free that it wants.
+The folder ``_moldau`` contains numbered plans. A plan names the files of one round by their offsets and
+describes the decoding of values. It is created only if no plan has its number: that is the only
+compare-and-set. A round first completes the last plan, of any driver, and only then creates the next. So a
+driver that crashes anywhere, a repeated task or two concurrent drivers result in the same files. Plans are
+never removed: a delayed driver must not find its number free.
 
-Records that do not decode are in ``_dead_letters/<generation>``. A replay is a plan like any other: it moves
-what now decodes to the table, and the rest to the next generation, so that a task which wakes up late can
-only write where nobody looks any more.
+Records that cannot be decoded are in ``_dead_letters/<generation>``. A replay is a plan like any other: it
+moves records that can be decoded now to the table, and the rest to the next generation, so a delayed task can
+only write to a generation that is no longer read.
 """
 
 import json
@@ -36,7 +36,7 @@ FORMAT_VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ParquetRound:
-    """One round: its units, and what the table has after it."""
+    """One round: its units, and the table's content after it."""
 
     number: int
     topic: str
@@ -45,14 +45,14 @@ class ParquetRound:
     covered: Covered
     values: ValueFormat = RAW
     generation: int = 0
-    """Of the dead letters after this round: the number of the last replay."""
+    """Generation of the dead letters after this round: the number of the last replay."""
     replayed: tuple[str, ...] = ()
-    """Files of dead letters of the generation before that this round decodes again."""
+    """Files of dead letters of the previous generation that this round decodes again."""
     replays_generation: int = 0
 
 
 class ParquetFolder:
-    """The folder and its plans; local, or a file system that has hard links."""
+    """The folder and its plans; local, or a file system with hard links."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
@@ -84,7 +84,7 @@ class ParquetFolder:
             raise ToolError(f"{path} is not a plan that this version of Moldau can read") from error
 
     def create(self, plan: ParquetRound) -> bool:
-        """Make this the last plan; ``False`` when another driver was first."""
+        """Create the next plan; ``False`` when another driver was first."""
         make_folder(self._plans)
         draft = os.path.join(self._plans, f"draft-{SystemEntropy().uuid4()}")
         with open(draft, "x", encoding="utf-8") as file:
@@ -111,7 +111,7 @@ class ParquetFolder:
         return [name for name in names if pq.read_metadata(os.path.join(folder, name)).num_rows]
 
     def count_dead(self, generation: int) -> int:
-        """How many dead letters a generation has."""
+        """Number of dead letters in a generation."""
         folder = self.generation(generation)
         return sum(
             pq.read_metadata(os.path.join(folder, name)).num_rows for name in self.dead_files(generation)
@@ -138,12 +138,12 @@ def check_no_parquet(folder: str) -> None:
 
 
 def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
-    """Bring the folder up to where the topic ends now; the files that were written on the way."""
+    """Extend the folder to the current end of the topic; returns the written files."""
     written: list[WrittenUnit] = []
     topic = request.source.topic
     while True:
         last = folder.last_plan()
-        bounds = request.find_bounds()  # after the plan: the topic never ends before what is planned of it
+        bounds = request.find_bounds()  # after the plan: the topic never ends before the planned offsets
         if last is not None:
             _check_same_topic(last, topic, bounds.topic_id, folder.path)
             written += _finish(last, request, folder)
@@ -168,7 +168,7 @@ def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
 
 
 def replay_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
-    """Decode the dead letters once more: what decodes now is moved to the table."""
+    """Decode the dead letters again: records that can be decoded now are moved to the table."""
     written: list[WrittenUnit] = []
     while True:
         last = folder.last_plan()

@@ -15,19 +15,19 @@ MILLISECONDS_IN_S: Final = 1000
 
 
 class ExportedSpan(NamedTuple):
-    """The offsets that a table has of a partition, ``end`` not included; without a gap."""
+    """The exported offsets of a partition, ``end`` excluded; without a gap."""
 
     start: int
     end: int
 
 
 Covered: TypeAlias = Mapping[int, ExportedSpan]
-"""By partition."""
+"""Exported spans by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Where a table begins in its topic: at the first record, unless one of these is set."""
+    """The start of a table in its topic: the first record, unless one of these is set."""
 
     latest: bool = False
     offset: int | None = None
@@ -65,7 +65,7 @@ def _time_ms(text: str) -> int:
 def find_starts(
     bootstrap: str, topic: str, wanted: StartAt, bounds: Bounds, timeout_s: float
 ) -> dict[int, int]:
-    """The wanted first offset of each partition now."""
+    """The current first offset of each partition to export."""
     if wanted.latest:
         return dict(bounds.ends)
     if wanted.offset is not None:
@@ -103,9 +103,9 @@ def next_round(
 ) -> NextRound:
     """Ranges of the next round: new offsets, and earlier ones when ``starts`` asks for them.
 
-    A table that has nothing yet begins at ``starts``, and else at the first records; partitions that are
-    added later begin at their first record. Raises :class:`ToolError` when records were deleted before
-    they were exported (unless ``may_lose``), or when the topic ends before what was exported of it.
+    An empty table begins at ``starts``, or else at the first records; partitions that are added later begin
+    at their first record. Raises :class:`ToolError` when records were deleted before they were exported
+    (unless ``may_lose``), or when the topic ends before the exported offsets.
     """
     ranges: list[OffsetRange] = []
     after = dict(covered)
@@ -143,7 +143,7 @@ def _reachable(where: str, wanted: int, first: int, *, may_lose: bool) -> int:
 
 
 def lag_records(covered: Covered, bounds: Bounds) -> int:
-    """How many offsets the topic has that the table has not, from where the table begins."""
+    """Number of offsets, from the table's start on, that the topic has and the table has not."""
     total = 0
     for partition, end in bounds.ends.items():
         have = covered.get(partition)

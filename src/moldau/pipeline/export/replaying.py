@@ -1,4 +1,4 @@
-"""Dead letters that are decoded once more, in tasks; and the columns that a round's values have."""
+"""Decodes dead letters again, in tasks; and determines the columns of a round's values."""
 
 import os
 from collections.abc import Iterable
@@ -27,10 +27,10 @@ NO_UNIT: Final = OffsetRange(-1, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class ReplayNames:
-    """Replays files of dead letters of a plain folder: what decodes, and what is left, get fixed names.
+    """Replays files of dead letters of a plain folder: both results have fixed names.
 
-    ``name`` of a unit is a file in ``dead_folder``; what is left goes to ``left_folder`` under the same
-    name, empty or not: it says that the unit is done.
+    ``name`` of a unit is a file in ``dead_folder``; the remaining dead letters go to ``left_folder`` under
+    the same name, even if there are none: that file marks the unit as done.
     """
 
     folder: str
@@ -38,7 +38,7 @@ class ReplayNames:
     dead_folder: str
     left_folder: str
     number: int
-    """Of the plan."""
+    """Number of the plan."""
     values: ValueFormat
 
     def __call__(self, name: str) -> WrittenUnit:
@@ -70,7 +70,7 @@ class ReplayAttempts:
 
 @dataclass(frozen=True, slots=True)
 class InferUnits:
-    """Counts what a unit's JSON values hold."""
+    """Counts the types in a unit's JSON values."""
 
     source: TopicSource
 
@@ -82,7 +82,7 @@ class InferUnits:
 
 
 def inferred(wanted: ValueFormat, found: Iterable[FoundValues]) -> ValueFormat:
-    """The format, which has the table's columns, with those that were found."""
+    """The format with the table's columns and the newly found ones."""
     together = FoundValues()
     for one in found:
         together.merge(one)

@@ -15,19 +15,19 @@ from moldau.pipeline.values.formats import RAW, ValueFormat, ValueKind, evolved
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One round, whatever the table is."""
+    """The request for one round, for any kind of table."""
 
     source: TopicSource
     find_bounds: Callable[[], Bounds]
     run: RunUnits
     unit_records_max: int
     values: ValueFormat = RAW
-    """The format of values; JSON without columns takes those that are found."""
+    """The format of values; JSON without columns uses the found ones."""
     find_starts: Callable[[Bounds], Mapping[int, int]] | None = None
-    """Where the table is to begin in each partition, if not at the first record."""
+    """The table's start in each partition, if not at the first record."""
     lag: Lag = field(default_factory=Lag)
     changes: Sequence[ColumnChange] = ()
-    """Columns that a replay gives another type."""
+    """Columns whose type a replay changes."""
 
     def next_round(self, covered: Covered, bounds: Bounds) -> NextRound:
         starts = None if self.find_starts is None else self.find_starts(bounds)
@@ -43,13 +43,13 @@ class Request:
     ) -> ValueFormat:
         """The table's format after this round. Raises ``ToolError`` when it cannot become that.
 
-        ``promote``: the table's readers know columns that were narrower once.
+        ``promote``: the table's readers support columns that were narrower before.
         """
         wanted = evolved(table, self.values, where, promote=promote)
         if self.values.kind is ValueKind.JSON and not self.values.columns:
             if units:
                 wanted = inferred(wanted, self.run(InferUnits(self.source), units))
-            elif table is not None:  # a replay looks for no columns, and stores no value in part
+            elif table is not None:  # a replay finds no new columns, and stores no value in part
                 wanted = replace(wanted, declared=table.declared, whole=not table.declared)
         for change in self.changes:
             wanted = change.apply(wanted, where, promote=promote)
@@ -62,6 +62,6 @@ class RoundOutcome(NamedTuple):
     written: list[WrittenUnit]
     covered: Covered
     dead_letters: str = ""
-    """Where a reader finds the records that did not decode, if there can be any."""
+    """The place of the records that could not be decoded, if there can be any."""
     dead_letters_left: int = 0
-    """After a replay: how many there are now."""
+    """After a replay: the number of remaining dead letters."""

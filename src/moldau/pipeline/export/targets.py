@@ -1,4 +1,4 @@
-"""Where a task writes files: a folder of this machine, or whatever a table's catalog can reach."""
+"""The destination of a task's files: a local folder, or any place that a table's catalog supports."""
 
 import contextlib
 import errno
@@ -20,19 +20,19 @@ _NOT_WRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, e
 
 @dataclass(frozen=True, slots=True)
 class TableFolder:
-    """A folder by its URI, and the properties by which pyiceberg gets there; it travels to the tasks."""
+    """A folder by its URI, and pyiceberg's properties for accessing it; it is sent to the tasks."""
 
     uri: str
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> str | None:
-        """Of a local folder."""
+        """Path of a local folder."""
         return self.uri.removeprefix(_LOCAL) if self.uri.startswith((_LOCAL, "/")) else None
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[Any]:
-        """A new file to be written, durable when the block has ended."""
+        """A new file for writing, durable when the block has ended."""
         if self.path is not None:
             make_folder(self.path)
             with create_file(os.path.join(self.path, name)) as file:
@@ -83,7 +83,7 @@ def create_file(path: str) -> Iterator[Any]:
 
 
 def publish(attempt: str, final: str) -> bool:
-    """Give a file its name unless another has it; whether this one got it. Durable when this returns."""
+    """Rename a file to a free name; returns whether it was free. Durable when this returns."""
     try:
         os.link(attempt, final)
     except FileExistsError:

@@ -1,7 +1,7 @@
 """Task of an export: read a range of offsets, write it as one Parquet file, publish that file.
 
-These functions know no Spark. Whatever they leave behind when they are killed is a file that nobody names.
-Records that do not decode go to a file of their own, with the reason.
+These functions do not depend on Spark. After a kill they leave only files without references. Records that
+cannot be decoded go to a file of their own, with the reason.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class DeadLetters(NamedTuple):
 
 
 class WrittenUnit(NamedTuple):
-    """A unit that is done: its file (empty for none) with how many records, and its dead letters."""
+    """A completed unit: its file (empty for none) with its number of records, and its dead letters."""
 
     unit: OffsetRange
     path: str
@@ -62,9 +62,9 @@ class Files(NamedTuple):
 class ParquetUnits:
     """Writes units into ``folder``, each with a name made of its offsets.
 
-    The name appears at once with the whole file below it. A unit that is there already is not written
-    again, and of two attempts at once the first is kept: both hold the same records. Dead letters are
-    there before the unit is.
+    The name appears together with the whole file. An existing unit is not written again, and of two
+    concurrent attempts the first is kept: both contain the same records. Dead letters are written before the
+    unit.
     """
 
     source: TopicSource
@@ -94,10 +94,10 @@ def described(unit: OffsetRange, final: str, dead: str) -> WrittenUnit:
 def write_named(
     records: Iterable[Decoded], units: Any, final: str, dead: str, *, last_is_dead: bool = False
 ) -> None:
-    """Write both files under names of their own, then give them theirs; last the one that says: it is done.
+    """Write both files under temporary names, then rename them; the last one marks the unit as done.
 
-    With ``last_is_dead`` that is the one of dead letters, which then is made even when it is empty.
-    ``units`` has the formats and the folder for files that are not done.
+    With ``last_is_dead`` the last one is the file of dead letters, which is then created even when it is
+    empty. ``units`` has the formats and the folder for unfinished files.
     """
     os.makedirs(units.scratch, exist_ok=True)
     attempts = [os.path.join(units.scratch, f"{SystemEntropy().uuid4()}.parquet") for _ in range(2)]
@@ -124,7 +124,9 @@ def write_named(
 
 @dataclass(frozen=True, slots=True)
 class AttemptUnits:
-    """Writes units into a folder under names that no other attempt has; a commit names those it takes."""
+    """Writes units into a folder under names that no other attempt has; a commit names the files that it
+    adds.
+    """
 
     source: TopicSource
     folder: TableFolder
@@ -138,7 +140,7 @@ class AttemptUnits:
 
 
 def write_attempt(unit: OffsetRange, stem: str, units: Any, records: Iterable[Decoded]) -> Files:
-    """Write a unit's files in the folders of ``units``, as their layout says."""
+    """Write a unit's files in the folders of ``units``, according to their layout."""
     name = f"{stem}.parquet"
     dead_count = 0
     with writing_to(units.folder.uri), contextlib.ExitStack() as stack:
@@ -233,7 +235,7 @@ def write_parquet(
     records: Iterable[Decoded],
     values: ValueFormat,
 ) -> tuple[int, int]:
-    """Write a file, and where there are dead letters another one; how many records each has."""
+    """Write a file, and another one for dead letters, if any; returns the number of records in each."""
     good_count = dead_count = 0
     with contextlib.ExitStack() as stack:
         good = _RowGroups(stack.enter_context(create()), values.schema)
@@ -266,8 +268,8 @@ def _leaves(name: str, found: pa.DataType) -> list[str]:
 class _RowGroups:
     """A Parquet file whose row groups hold many record batches.
 
-    Numbers that grow from record to record are stored as differences: smaller than a dictionary of them,
-    and written in half the time. Values as they are get no statistics: nobody looks for a range of them.
+    Numbers that increase from record to record are stored as differences: smaller than a dictionary, and
+    written in half the time. Raw values get no statistics, because range queries on them are useless.
     """
 
     def __init__(self, file: Any, schema: pa.Schema) -> None:
@@ -297,7 +299,7 @@ class _RowGroups:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits as a row group."""
+        """Write the collected rows as a row group."""
         if self._waiting:
             table = pa.Table.from_batches(self._waiting)
             self._writer.write_table(table, row_group_size=table.num_rows)

@@ -1,1 +1,1 @@
-"""From a range of offsets to an Arrow table: who knows where batches are, what holds them, what they hold."""
+"""From a range of offsets to an Arrow table: lookup of batches, reading of objects, decoding of records."""

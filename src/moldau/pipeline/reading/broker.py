@@ -47,10 +47,11 @@ class BrokerReader:
         self._where = f"{source.topic}-{wanted.partition}"
 
     async def chunks(self) -> AsyncIterator[list[memoryview]]:
-        """Batches that hold the range's records; the first and last may reach beyond it.
+        """Batches with the range's records; the first and last may extend beyond it.
 
         Batches of aborted transactions are left out with ``committed_only``. Raises :class:`ToolError` when
-        records are gone, :class:`TopicGoneError` when the topic is, ``KafkaError`` for what the broker says.
+        records were deleted, :class:`TopicGoneError` when the topic was, ``KafkaError`` for the broker's
+        errors.
         """
         loop = asyncio.get_running_loop()
         topic = await same_topic(self._client, self._source)
@@ -97,7 +98,7 @@ class BrokerReader:
         return data
 
     def _take(self, data: PartitionData) -> list[memoryview]:
-        """The batches to be decoded; the position is behind what was looked at."""
+        """The batches to decode; the position is after the processed ones."""
         found: list[memoryview] = []
         if not data.records:
             return found
@@ -116,7 +117,7 @@ class BrokerReader:
         return found
 
     async def _skip_lost(self, topic: ClusterTopic) -> None:
-        """Go to the first record that is left; raises when records may not be lost, or are not there yet."""
+        """Skip to the first remaining record; raises when records must not be lost, or do not exist yet."""
         partition = self._wanted.partition
         first = (await self._client.offsets(topic, {partition: EARLIEST}))[partition].offset
         if first <= self._position:

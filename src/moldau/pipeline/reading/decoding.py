@@ -33,10 +33,13 @@ from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""Decompressed bytes that are decoded at once: enough to make a call's cost small, and little enough for
-what is computed on the way to stay in the processor's caches."""
+"""Decompressed bytes that are decoded at a time: enough to make a call's overhead small, and few enough for
+intermediate results to stay in the processor's caches.
+"""
 VECTOR_HEADERS_MAX: Final = 32
-"""A record with more headers is read alone, so that it does not cost a pass over all others for each."""
+"""A record with more headers is read alone; otherwise it would cost a pass over all others for each of its
+headers.
+"""
 MICROSECONDS_IN_MS: Final = 1000
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // MICROSECONDS_IN_MS
 
@@ -58,7 +61,7 @@ Indices: TypeAlias = npt.NDArray[np.bool_]
 
 
 class FoundBatch(NamedTuple):
-    """A batch as it was fetched, and what the coordinator decided about it where it is still to be said."""
+    """A fetched batch, with the coordinator's decisions that must still be applied."""
 
     data: Buffer
     partition: int
@@ -122,11 +125,11 @@ def decode_found(
     columns: Collection[str] | None = None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """The records that lie in the ranges, those of a partition in order, with the named columns or all.
+    """The records in the ranges, those of a partition in order, with the named columns or all.
 
     A partition has one range at most. Control batches are skipped. Raises
     :class:`moldau.records.errors.CorruptRecordError` for a wrong CRC and :class:`InvalidRecordError` for
-    records that do not fit their batch, or a timestamp beyond what microseconds can hold.
+    records that do not fit their batch, or a timestamp outside the range of microseconds.
     """
     ranges = {one.partition: one for one in wanted}
     schema = SCHEMA if columns is None else pa.schema([field for field in SCHEMA if field.name in columns])
@@ -205,7 +208,7 @@ def _of_batches(values: Sequence[int], counts: Longs) -> pa.Array:
 def _wanted(
     batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
 ) -> Indices | None:
-    """Which records lie in their range; ``None`` where all do, as in most chunks."""
+    """A mask of the records in their range; ``None`` where all are, as in most chunks."""
     limits = [
         (max(ranges[batch.partition].start, batch.first_offset), ranges[batch.partition].end)
         for batch in batches
@@ -221,13 +224,13 @@ def _wanted(
 
 
 class _Scratch:
-    """Memory in which the records of a chunk are joined: pages that are used again cost nothing."""
+    """Memory in which the records of a chunk are joined: recycled pages cost nothing."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(CHUNK_BYTES)
 
     def join(self, parts: Sequence[bytes | memoryview]) -> memoryview:
-        """The parts behind each other and :data:`PADDING_BYTES` zeros; valid until the next call."""
+        """The concatenated parts and :data:`PADDING_BYTES` zeros; valid until the next call."""
         needed = sum(map(len, parts)) + PADDING_BYTES
         if len(self._buffer) < needed:
             self._buffer = bytearray(needed + needed // 4)
@@ -242,7 +245,7 @@ class _Scratch:
 
 
 _IDLE_SCRATCHES: Final[list[_Scratch]] = []
-"""Of this process: Spark runs many tasks in it, one at a time."""
+"""Those of this process: Spark runs many tasks in it, one at a time."""
 
 
 @contextmanager
@@ -376,8 +379,8 @@ def _store(spans: Spans, slots: Longs, found: Spans) -> None:
 def _gather(source: Any, spans: Spans) -> pa.Array:
     """The byte ranges as one binary column, copied by Arrow.
 
-    An array whose values are the ranges and the gaps between them in turn needs no copy; taking every
-    second one is the copy.
+    An array whose values are the ranges and the gaps between them alternately needs no copy; selecting every
+    second one copies.
     """
     count = len(spans.starts)
     if spans.nulls.all():

@@ -45,7 +45,7 @@ def fetch_found(source: TopicSource, wanted: Sequence[OffsetRange]) -> Iterator[
     :class:`TopicGoneError` when the topic is, ``KafkaError`` for what a broker says.
     """
     with asyncio.Runner() as runner:
-        # A runner takes over the signal for an interrupt each time, which costs as much as a small chunk.
+        # A runner replaces the interrupt handler each time, which costs as much as a small chunk.
         run = runner.get_loop().run_until_complete
         client = Client(parse_bootstrap(source.bootstrap), source.timeout_s)
         chunks = _chunks(client, source, wanted)

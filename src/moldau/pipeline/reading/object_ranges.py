@@ -1,4 +1,4 @@
-"""Byte ranges of objects in a task. Stores are built in the worker, from what is configured."""
+"""Byte ranges of objects in a task. Stores are created in the worker, from the configuration."""
 
 import mmap
 import os
@@ -13,7 +13,7 @@ from moldau.objects.storage import ObjectNotFoundError, ObjectStorage, StorageEr
 from moldau.runtime.machine import Machine
 
 RETRIES: RetryPolicy = RetryPolicy(deadline_ms=20_000)
-"""A task that gives up can still ask a broker."""
+"""A failing task can still read through a broker."""
 
 
 class RangeReader(Protocol):

@@ -1,4 +1,4 @@
-"""Ranges of offsets, cut into units for tasks. Coordinates only; no bytes pass through here."""
+"""Ranges of offsets, split into units for tasks. Only coordinates, no data."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,20 +19,20 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """How a task finds the topic that it reads; it travels to the workers."""
+    """The information that a task needs to read a topic; it is sent to the workers."""
 
     bootstrap: str
     topic: str
     topic_id: str
     committed_only: bool = True
     may_lose: bool = False
-    """Go on behind records that were deleted before they were read, instead of failing."""
+    """Skip records that were deleted before they were read, instead of failing."""
     timeout_s: float = 30.0
-    """How long a task waits without any progress."""
+    """Time limit of a task without progress."""
     wal: WalAccess | None = None
-    """How the topic is read from its objects; ``None``: through the brokers."""
+    """Access to the topic's objects; ``None``: through the brokers."""
     tier: Tier | None = None
-    """Where its remote segments lie; ``None``: they are read through the brokers."""
+    """Place of its remote segments; ``None``: they are read through the brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,16 @@ def split(ranges: Iterable[OffsetRange], unit_records_max: int) -> list[OffsetRa
 
 
 def unit_size(ranges: Iterable[OffsetRange], units_min: int, unit_records_max: int) -> int:
-    """The size of units of which there are ``units_min`` at least, where there are so many offsets."""
+    """The size of units so that there are at least ``units_min``, if there are enough offsets."""
     total = sum(max(0, end - start) for _, start, end in ranges)
     return max(1, min(unit_records_max, total // max(1, units_min)))
 
 
 OBJECT_READS: Final = 8
-"""In how many reads all partitions of a coordinator are read out of an object: of a full one a MiB each.
+"""Number of reads of an object for all partitions of a coordinator: 1 MiB each for a full object.
 
-Fewer reads would cut the partitions into more windows, and a batch that two windows share is decoded twice.
+Fewer reads would split the partitions into more windows, and a batch on the border of two windows is decoded
+twice.
 """
 GROUP_PARTITIONS_MAX: Final = 64
 
@@ -74,9 +75,9 @@ def group(
 ) -> list[tuple[OffsetRange, ...]]:
     """Units of ranges that tasks read together, about ``unit_records_max`` offsets each.
 
-    Partitions that have an owner (a coordinator, in whose objects they stand side by side) are read
-    together with their neighbours, a window of offsets of each, so that an object is asked for once for
-    all of them. The others are read one by one.
+    Partitions with an owner (a coordinator, in whose objects they are adjacent) are read together with their
+    neighbours, a window of offsets of each, so that an object is read once for all of them. The others are
+    read one by one.
     """
     units: list[tuple[OffsetRange, ...]] = []
     by_owner: dict[int, list[OffsetRange]] = {}

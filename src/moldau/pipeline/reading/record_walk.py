@@ -1,8 +1,8 @@
-"""Where the records of many batches start and end: the one step that must follow record after record.
+"""The start and end of the records of many batches: the only step that must follow record after record.
 
-A record says how long it is, so the next one's start is known only then. Batches do not depend on each
-other: many of them are walked in step, one numpy operation for a record of each. Few and long batches are
-walked one by one in Python, which costs less from some point on.
+A record begins with its length, so the next one's start is known only then. Batches are independent: many of
+them are processed in parallel, one numpy operation for a record of each. A few long batches are processed one
+by one in Python, which is cheaper beyond some length.
 """
 
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ IN_STEP_COST: Final = 120
 RECORD_SIZE_MIN: Final = 6
 """The attributes and five varints take a byte each at the least."""
 RUN_RECORDS: Final = 16
-"""Records that are walked before it is tried again whether the next ones are of one size."""
+"""Number of records after which a search for records of equal size is repeated."""
 RUN_TRIES_MAX: Final = 4
 
 _TOO_FEW: Final = "the records end before the batch's count is reached"
 
 
 def find_records(data: memoryview, sizes: Sequence[int], counts: Longs) -> tuple[Longs, Longs]:
-    """Where the records' fields start (behind their lengths) and end, batch by batch.
+    """Positions of the records' fields (after their lengths) and ends, batch by batch.
 
-    ``data`` holds the records of batches of ``sizes`` bytes and ``counts`` records behind each other, then
-    padding. Raises :class:`InvalidRecordError` for lengths that do not fit.
+    ``data`` contains the records of batches of ``sizes`` bytes and ``counts`` records one after the other,
+    then padding. Raises :class:`InvalidRecordError` for invalid lengths.
     """
     ends = np.cumsum(np.array(sizes, np.int64))
     begins = ends - np.array(sizes, np.int64)
     total = int(counts.sum())
-    # Counts come from outside: a lie must not cost memory.
+    # Counts are untrusted input: a wrong one must not cost memory.
     if np.any(counts * (RECORD_SIZE_MIN + 1) > ends - begins):
         raise InvalidRecordError(_TOO_FEW)
     if int(counts.max(initial=0)) * IN_STEP_COST < total:
@@ -52,13 +52,13 @@ def find_records(data: memoryview, sizes: Sequence[int], counts: Longs) -> tuple
 
 
 def _walk_in_step(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
-    """Where each record begins, and where the walk through each batch ends."""
+    """The start of each record, and the end of each batch."""
     limit = len(data) - PADDING_BYTES
     source = np.frombuffer(data, np.uint8)
     order = np.argsort(-counts, kind="stable")
     current = begins[order]
     slots = (np.cumsum(counts) - counts)[order]
-    # How many batches have an n-th record: the first ones in this order.
+    # The number of batches that have an n-th record: the first ones in this order.
     active = np.searchsorted(-counts[order], -np.arange(1, int(counts.max(initial=0)) + 1), side="right")
     positions = np.empty(int(counts.sum()), np.int64)
     for step, count in enumerate(active):
@@ -89,7 +89,7 @@ def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
 
 def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
     """As :func:`_walk_in_step`, a batch after the other."""
-    # Indexing a view costs three times as much. Whoever walks beyond the view does not end where it should.
+    # Indexing a view costs three times as much. A position beyond the view is detected at the end.
     content = data.obj if isinstance(data.obj, bytes | bytearray) else bytes(data)
     source = np.frombuffer(data, np.uint8)
     parts: list[Longs] = []
@@ -100,11 +100,10 @@ def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, L
 
 
 def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, parts: list[Longs]) -> int:
-    """Add where ``count`` records start, and return where they end; their lengths are checked later.
+    """Add the starts of ``count`` records, and return their end; their lengths are checked later.
 
-    Records of one size often stand in a row. Where some do, all that have the same length in the same place
-    are taken at once: one such record leads to the next, so that it needs no walk to know that they are
-    records.
+    Records of equal size are often adjacent. Where some are, all with the same length at the same position
+    are processed together: each leads to the next, so that no loop is needed to confirm them.
     """
     left = count
     run_tries = RUN_TRIES_MAX
@@ -113,7 +112,7 @@ def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, par
             found, position = _equal_records(source, position, left)
             left -= len(found)
             parts.append(found)
-            # Where sizes differ, looking for runs is given up.
+            # Where sizes differ, the search for runs stops.
             run_tries = run_tries + 1 if len(found) > 2 * RUN_RECORDS else run_tries - 1
             run_tries = min(run_tries, RUN_TRIES_MAX)
             if not left:
@@ -127,7 +126,7 @@ def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, par
 
 
 def _equal_records(source: Bytes, position: int, count: int) -> tuple[Longs, int]:
-    """Where records begin that follow each other from ``position`` on with one length, and their end."""
+    """The starts of adjacent records of one length from ``position`` on, and their end."""
     first = int(source[position])
     if first < 0x80:
         size_bytes, stride = 1, 1 + (first >> 1)

@@ -1,7 +1,7 @@
-"""Names of the objects that a sink leaves in the store beside the WAL. Pure.
+"""Names of the objects that a sink stores beside the WAL. Pure.
 
-``sink/<query or job>/parts/<random>`` is what a task wrote for its driver, which removes it; what lies beside
-``parts`` says how far a query's batches are.
+``sink/<query or job>/parts/<random>`` is written by a task for its driver, which removes it; objects beside
+``parts`` record the progress of a query's batches.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ PARTS: Final = "parts"
 
 
 def part_key(query_id: str, id: UUID) -> str:
-    """Unlike any other attempt's: a task may run twice."""
+    """Unique for each attempt: a task may run twice."""
     return f"{SINK_PREFIX}/{query_id}/{PARTS}/{id}"
 
 

@@ -1,7 +1,7 @@
-"""Reading a partition's range: what it has in the remote tier from the objects, the rest from its leader.
+"""Reads a partition's range: its part in the remote tier from the objects, the rest from its leader.
 
-The leader says which segments there are, when the range is read: so what retention has deleted, and what
-has left the WAL since the range was planned, is seen. Objects that go meanwhile are looked up again.
+The leader lists the segments when the range is read, so changes by retention and consolidation since the
+planning are included. Objects that are removed meanwhile are looked up again.
 """
 
 import asyncio
@@ -36,7 +36,9 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 READS_AHEAD: Final = 4
 INDEX_ENTRY: Final = OffsetIndex.entry
 VANISHED_MAX: Final = 3
-"""How often objects may be gone at one place before the broker is asked: each time they are found anew."""
+"""How often objects may be missing at one position, after a new lookup each time, before the broker is
+used.
+"""
 
 
 class TierPartitionReader:
@@ -52,7 +54,7 @@ class TierPartitionReader:
         self._vanished = 0
 
     async def chunks(self) -> AsyncIterator[list[FoundBatch]]:
-        """Batches that hold the range's records; the first and last may reach beyond it.
+        """Batches with the range's records; the first and last may extend beyond it.
 
         Raises as :meth:`BrokerReader.chunks`.
         """
@@ -127,7 +129,7 @@ class TierPartitionReader:
         self._position = self._first = min(first, self._end)
 
     async def _epochs(self, topic: ClusterTopic, segments: list[SegmentObject]) -> Mapping[int, EpochSpan]:
-        """Which offsets the leader has of the segments' leader epochs: that never changes any more."""
+        """The leader's offsets of the segments' leader epochs, which never change any more."""
         known = sorted({epoch for segment in segments for epoch, _ in segment.epochs})
         spans: dict[int, EpochSpan] = {}
         for epoch in known:
@@ -138,7 +140,7 @@ class TierPartitionReader:
         return spans
 
     async def _epoch_end(self, topic: ClusterTopic, epoch: int) -> Any:
-        """The largest of the leader's epochs that is not above this one, and the offset behind it."""
+        """The largest of the leader's epochs that is not above this one, and its end offset."""
         row = OffsetForLeaderPartition(partition=self._partition, leader_epoch=epoch)
         request = OffsetForLeaderEpochRequest(
             topics=[OffsetForLeaderTopic(topic=topic.name, partitions=[row])]
@@ -157,7 +159,7 @@ class TierPartitionReader:
     # -- bytes ----------------------------------------------------------------------------------
 
     async def _read(self, ranges: RangeReader, part: TierPart) -> AsyncIterator[list[FoundBatch]]:
-        """One part; what has to be judged, or is not there, comes through the broker."""
+        """One part; batches that need a decision, or are missing, come from the broker."""
         segment = part.segment
         if segment is not None:
             begin, stop = await _bytes_of(ranges, segment, part)
@@ -176,7 +178,7 @@ class TierPartitionReader:
         self._position = max(self._position, part.end)
 
     def _taken(self, batches: list[memoryview], end: int) -> tuple[list[FoundBatch], bool]:
-        """Batches in the range; false where the leader must say whether a transaction was aborted."""
+        """Batches in the range; False where the leader must tell whether a transaction was aborted."""
         found: list[FoundBatch] = []
         for data in batches:
             header = parse_header(data)
@@ -192,7 +194,7 @@ class TierPartitionReader:
 
 
 async def _bytes_of(ranges: RangeReader, segment: SegmentObject, part: TierPart) -> tuple[int, int]:
-    """Where the part's batches begin and end in the segment's object, or a little before and behind."""
+    """The byte range of the part's batches in the segment's object, or a slightly larger one."""
     whole = part.start <= segment.start_offset and part.end > segment.end_offset
     if whole or segment.offset_index is None or segment.size_bytes <= CHUNK_BYTES:
         return 0, segment.size_bytes
@@ -200,7 +202,8 @@ async def _bytes_of(ranges: RangeReader, segment: SegmentObject, part: TierPart)
     content = await ranges.fetch(key, position, size - size % INDEX_ENTRY.size)
     begin, stop = 0, segment.size_bytes
     is_behind = False
-    # Entries tell the last offset of a batch, from the segment's first one on, and the batch's place.
+    # Entries contain the last offset of a batch, relative to the segment's first one, and the batch's
+    # position.
     for last, at in INDEX_ENTRY.iter_unpack(content):
         if last + segment.start_offset <= part.start:
             begin = at
@@ -214,12 +217,12 @@ async def _bytes_of(ranges: RangeReader, segment: SegmentObject, part: TierPart)
 async def _batches(
     ranges: RangeReader, key: str, begin: int, stop: int
 ) -> AsyncGenerator[list[memoryview], None]:
-    """The batches in a range of an object that begins with one, some MiB at once."""
+    """The batches in a range of an object that begins with one, some MiB at a time."""
     rest = memoryview(b"")
     async with aclosing(_views(ranges, key, begin, stop)) as views:
         async for view in views:
             found: list[memoryview] = []
-            if rest:  # a batch that two pieces share
+            if rest:  # a batch on the border of two pieces
                 missing = HEADER_SIZE_BYTES - len(rest)
                 if missing <= 0 or len(view) >= missing:
                     header = b"".join((rest[:HEADER_SIZE_BYTES], view[: max(0, missing)]))

@@ -1,8 +1,8 @@
-"""Which remote segment is read for which offsets of a partition. Pure.
+"""Assigns the offsets of a partition to remote segments. Pure.
 
-Segments may overlap: copies that a stale planner made again, or an old leader's that end in records which
-nobody else has. An offset is read from a segment only where the segment has it from the leader epoch that
-wrote it; there all segments hold the same records.
+Segments may overlap: copies of an outdated planner, or an old leader's segment that ends with records which
+no other replica has. An offset is read from a segment only if the segment has it from the leader epoch that
+wrote it; all such segments contain the same records.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ class IndexPlace(NamedTuple):
 
 
 class SegmentObject(NamedTuple):
-    """A segment that can be read. Offsets of both ends."""
+    """A readable segment. Offsets are inclusive."""
 
     id: UUID
     start_offset: int
@@ -39,7 +39,9 @@ class EpochSpan(NamedTuple):
 
 
 class TierPart(NamedTuple):
-    """Offsets that are read together, ``end`` not included; ``segment`` ``None`` where none has them."""
+    """Offsets that are read together, ``end`` excluded; ``segment`` is ``None`` where no segment contains
+    them.
+    """
 
     segment: SegmentObject | None
     start: int
@@ -54,8 +56,8 @@ def plan_parts(
 ) -> list[TierPart]:
     """Parts that cover ``[start, end)`` in order.
 
-    ``epochs`` are those of the log, ``None`` for a log that has one alone: then segments speak for all
-    that they hold.
+    ``epochs`` are those of the log, ``None`` for a log with a single epoch: then segments are valid for all
+    their offsets.
     """
     pieces = [piece for segment in segments for piece in _pieces(segment, epochs)]
     parts: list[TierPart] = []

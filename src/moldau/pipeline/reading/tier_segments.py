@@ -1,4 +1,4 @@
-"""Which remote segments a partition has, asked of its leader, and where their objects lie."""
+"""The remote segments of a partition, listed by its leader, and the places of their objects."""
 
 import logging
 from collections.abc import Mapping
@@ -37,17 +37,16 @@ SEGMENTS_A_PAGE: Final = 1000
 
 
 class Tier(NamedTuple):
-    """Where the built-in storage manager keeps segments."""
+    """The place of the built-in storage manager's segments."""
 
     storage: StorageSettings
     folder: str
 
 
 async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettings | None) -> Tier | None:
-    """``None`` where another storage manager keeps segments, whose objects only brokers can read.
+    """``None`` where another storage manager is used, whose objects only brokers can read.
 
-    Where nothing else is said segments are in the store of the WAL. Raises :class:`ToolError` when no
-    store is known.
+    By default segments are in the store of the WAL. Raises :class:`ToolError` when no store is known.
     """
     known = await broker_configs(client, MANAGER_CLASS, _URL, _PREFIX)
     if known[MANAGER_CLASS]:
@@ -72,9 +71,9 @@ async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettin
 async def find_tier_access(
     client: Client, topic: ClusterTopic, given: Mapping[str, str], wal: WalAccess | None
 ) -> Tier | None:
-    """How to read from its objects what a topic has in the tier.
+    """Access to the objects of a topic's remote segments.
 
-    ``None`` for a topic that has nothing there, and, with a log line, where only brokers can be asked.
+    ``None`` for a topic without any, and, with a log line, where only brokers can read them.
     """
     try:
         if wal is None and await find_config(client, TOPIC_CONFIG, topic.name, TIERED) != "true":

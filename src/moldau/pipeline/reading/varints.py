@@ -11,7 +11,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Longs: TypeAlias = npt.NDArray[np.int64]
 
 PADDING_BYTES: Final = 16
-"""Zeros behind the data, so that a varint which runs over its end is read as one that ends there."""
+"""Zeros after the data, so that a varint beyond the end is read as one that ends there."""
 
 
 def read_varints(data: Bytes, positions: Longs, bits: int = 64) -> tuple[Longs, Longs]:
@@ -37,7 +37,7 @@ def read_varints(data: Bytes, positions: Longs, bits: int = 64) -> tuple[Longs, 
 
 
 def _read_any(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs]:
-    """As :func:`read_varints`, a byte of all after the other."""
+    """Like :func:`read_varints`, one byte of all at a time."""
     first = data[positions]
     raw = (first & 0x7F).astype(np.uint64)
     behind = positions + 1

@@ -1,7 +1,8 @@
 """Reading ranges of a diskless topic from its objects: coordinates by the coordinator, bytes from the store.
 
-What has moved to the tier is read from there. What cannot be had that way (the store refuses, a transaction
-must be judged) is read through the broker, with a log line. Nothing is left out silently.
+Records that have moved to the tier are read from there. Records that cannot be read that way (the store
+refuses, a transaction must be checked) are read through the broker, with a log line. Nothing is left out
+silently.
 """
 
 import asyncio
@@ -30,14 +31,16 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 GAP_BYTES: Final = 1024 * 1024
-"""Bytes that are read for nothing before a second request is made."""
+"""Unneeded bytes that are read rather than making a second request."""
 READS_AHEAD: Final = 8
 BYTES_AHEAD: Final = 64 * 1024 * 1024
 FIRST_BATCHES: Final = 256
 ROUND_BATCHES: Final = 50_000
-"""Coordinates that a task holds at once."""
+"""Coordinates that a task holds at a time."""
 VANISHED_MAX: Final = 3
-"""How often objects may be gone at one place before the broker is asked: each time they are found anew."""
+"""How often objects may be missing at one position, after a new lookup each time, before the broker is
+used.
+"""
 
 _ATTRIBUTES_LOW_AT: Final = 22
 
@@ -60,7 +63,7 @@ class WalReader:
         self._vanished = 0
 
     async def chunks(self) -> AsyncIterator[list[FoundBatch]]:
-        """Batches that hold the ranges' records, those of a partition in order."""
+        """Batches with the ranges' records, those of a partition in order."""
         try:
             ranges = open_ranges(self._access.storage)
         except StorageError as error:
@@ -93,7 +96,7 @@ class WalReader:
     # -- coordinates ----------------------------------------------------------------------------
 
     async def _find(self, partitions: Sequence[int]) -> dict[int, list[BatchCoordinate] | None]:
-        """The next batches of each partition; ``None`` where the broker has to be asked."""
+        """The next batches of each partition; ``None`` where the broker must be asked."""
         coordinator_id = self._access.coordinators[partitions[0]]
         found: dict[int, list[BatchCoordinate] | None] = {}
         offsets = {partition: self._positions[partition] for partition in partitions}
@@ -117,7 +120,7 @@ class WalReader:
         return found
 
     def _batches_wanted(self, offsets: dict[int, int]) -> int:
-        """About as many as the longest range has, going by those that were seen."""
+        """About the number of batches in the longest range, estimated from the previous ones."""
         if not self._records_a_batch:
             return FIRST_BATCHES
         longest = max(self._ends[partition] - offset for partition, offset in offsets.items())
@@ -133,7 +136,7 @@ class WalReader:
             await self._skip_lost(partition, row.log_start_offset)
             return []
         if row.moved_to_tier or row.error is not ErrorCode.none:
-            # What was found before is read first; this answer comes again then.
+            # Earlier batches are read first; the same answer is returned again afterwards.
             return before or None
         end = self._ends[partition]
         batches = [one for one in row.batches if one.base_offset < end]
@@ -141,7 +144,7 @@ class WalReader:
         return before + batches if usable else before or None
 
     async def _skip_lost(self, partition: int, first: int) -> None:
-        """Go behind what was deleted; raises where that may not be, or the offset is not there yet."""
+        """Skip deleted records; raises where that is not allowed, or the offset does not exist yet."""
         position = self._positions[partition]
         if first <= position:
             raise ToolError(f"{self._where(partition)} has no offset {position} (yet)")
@@ -156,7 +159,7 @@ class WalReader:
     async def _read(
         self, ranges: RangeReader, reads: Sequence[PlannedRead], coordinates: Sequence[BatchCoordinate]
     ) -> AsyncIterator[list[FoundBatch]]:
-        """Read ahead, hand out in order. Ends early when something must be looked up again."""
+        """Read ahead, return in order. Ends early when something must be looked up again."""
         todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview]]]()
         ahead = 0
         try:
@@ -201,7 +204,7 @@ class WalReader:
     def _cut(
         self, view: memoryview, start: int, members: Sequence[BatchCoordinate]
     ) -> list[FoundBatch] | None:
-        """The batches in a range; ``None`` where one of a transaction has to be judged."""
+        """The batches in a range; ``None`` where a batch of a transaction must be checked."""
         found = []
         for one in members:
             begin = one.byte_offset - start
@@ -228,7 +231,7 @@ class WalReader:
     async def _by_broker(
         self, partitions: Iterable[int], reason: str | None
     ) -> AsyncIterator[list[FoundBatch]]:
-        """Read to the ends through the leaders; without a reason only what the objects do not have."""
+        """Read the rest through the leaders; without a reason only the part that is not in the objects."""
         for partition in partitions:
             position, end = self._positions[partition], self._ends[partition]
             if reason is None:
@@ -245,7 +248,7 @@ class WalReader:
             self._positions[partition] = end
 
     async def _wal_start(self, partition: int, end: int) -> int:
-        """Where the objects go on behind what they do not have; ``end`` where that is not known."""
+        """The offset at which the objects continue; ``end`` where that is unknown."""
         position = self._positions[partition]
         coordinator_id = self._access.coordinators[partition]
         rows = await self._coordinators.find(coordinator_id, self._topic_id, {partition: position}, 1)

@@ -1,7 +1,7 @@
-"""Where a diskless topic's batches can be found without the brokers' help: who knows, and what holds them.
+"""Access to a diskless topic's batches without the brokers: its coordinators and its object store.
 
-The coordinators know (READ on the topic), the object store holds. A topic for which either cannot be had is
-read through the brokers, which is right and slower.
+The coordinators know the positions (READ on the topic), the object store has the data. A topic for which one
+of them is not accessible is read through the brokers, which is correct but slower.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ _BROKER_CONFIG: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class WalAccess:
-    """How tasks find and read a topic's objects; it travels to the workers."""
+    """How tasks find and read a topic's objects; it is sent to the workers."""
 
     coordinators: Mapping[int, int]
-    """By partition, the diskless coordinator that owns it; that never changes."""
+    """By partition, its diskless coordinator, which never changes."""
     storage: StorageSettings
 
 
 async def find_wal_access(client: Client, topic: ClusterTopic, given: Mapping[str, str]) -> WalAccess | None:
-    """How to read a topic from its objects; ``None``, with a log line, where only brokers can be asked."""
+    """Access to a topic's objects; ``None``, with a log line, where only brokers can be used."""
     try:
         return await look_up_wal_access(client, topic, given)
     except (KafkaError, ToolError) as error:
@@ -52,11 +52,11 @@ async def find_wal_access(client: Client, topic: ClusterTopic, given: Mapping[st
 async def look_up_wal_access(
     client: Client, topic: ClusterTopic, given: Mapping[str, str]
 ) -> WalAccess | None:
-    """Where a topic's objects are, and who knows them; ``None`` for a topic that is not diskless.
+    """The place of a topic's objects, and their coordinators; ``None`` for a topic that is not diskless.
 
-    ``given`` are options of the job that begin with ``diskless.storage.``; what they leave out is asked of
-    a broker, but for credentials, which the environment of the tasks has. Raises :class:`ToolError` where
-    no store is known, and ``KafkaError`` for what brokers say.
+    ``given`` are options of the job that begin with ``diskless.storage.``; missing ones are requested from a
+    broker, except credentials, which the environment of the tasks has. Raises :class:`ToolError` where no
+    store is known, and ``KafkaError`` for errors of brokers.
     """
     if await find_config(client, TOPIC_CONFIG, topic.name, "diskless.enable") != "true":
         return None
@@ -65,7 +65,7 @@ async def look_up_wal_access(
 
 
 async def high_watermarks(client: Client, topic: ClusterTopic, access: WalAccess) -> dict[int, int]:
-    """Where partitions end, told by who decides it: a leader may hear of a commit a moment later."""
+    """Ends of partitions, from their coordinators: a leader may see a commit a moment later."""
     asking, ends = DisklessCoordinators(client), dict[int, int]()
     by_owner: dict[int, dict[int, int]] = {}
     for partition, coordinator_id in access.coordinators.items():
@@ -77,7 +77,7 @@ async def high_watermarks(client: Client, topic: ClusterTopic, access: WalAccess
 
 
 async def _find_owners(client: Client, topic: ClusterTopic) -> dict[int, int]:
-    """Partitions by coordinator: each is asked which it has."""
+    """Partitions by coordinator: each coordinator lists its own."""
     asking = DisklessCoordinators(client)
     ids = await asking.ids()
     starts = dict.fromkeys(topic.leaders, 0)
@@ -91,7 +91,7 @@ async def _find_owners(client: Client, topic: ClusterTopic) -> dict[int, int]:
 
 
 async def find_storage(client: Client, given: Mapping[str, str]) -> StorageSettings:
-    """The object store, as options say and else as a broker says. Raises :class:`ToolError`."""
+    """The object store, from the options or else from a broker. Raises :class:`ToolError`."""
     url, class_name = given.get(URL), given.get(CLASS_NAME)
     if url is None:
         known = await broker_configs(client, URL, CLASS_NAME)
@@ -122,7 +122,7 @@ async def broker_configs(client: Client, *keys: str) -> dict[str, str | None]:
 
 
 async def find_config(client: Client, kind: int, name: str, key: str) -> str | None:
-    """One config's value of what every broker knows; ``None`` where it has none or it is kept secret."""
+    """A config that is equal on every broker; ``None`` where it has no value or is secret."""
     return _configs_in(await client.ask(_question(kind, name, [key])), [key])[key]
 
 

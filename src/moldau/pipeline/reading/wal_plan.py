@@ -1,4 +1,4 @@
-"""Which batches are read in which order, so that each object is asked for once. Pure."""
+"""The order in which batches are read, so that each object is requested once. Pure."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ class _Run(NamedTuple):
 def in_object_order(partitions: Sequence[Sequence[BatchCoordinate]]) -> list[BatchCoordinate]:
     """All batches, those of an object together, those of a partition in order of their offsets.
 
-    Partitions of one coordinator have their objects in the same order, that of the commits. Where the
-    orders contradict each other an object comes more than once.
+    Partitions of one coordinator have their objects in the same order, that of the commits. Where the orders
+    contradict each other an object occurs more than once.
     """
     queues = [deque(_runs(batches)) for batches in partitions]
     waiting: dict[str, int] = {}

@@ -1,19 +1,19 @@
 """Exactly once: rows become one WAL object, which one coordinator commits as a whole.
 
-Tasks leave parts in the store, which nobody refers to. The driver of a streaming query then
+Tasks leave parts in the store, without references. The driver of a streaming query then
 
 1. joins the parts to one WAL object under a new key,
 2. creates the *intent* of (query, batch id), an object that holds that key and that only one driver can make,
 3. commits the object that the intent names: a coordinator answers a repeat from its state,
 4. writes that the batch is *done*.
 
-A driver that comes back finds the intent, or that all is done, and goes on with what was named first,
-whatever its own tasks have made: their parts are removed. So a batch is in the topic whole and once,
-wherever a driver is killed, and if two are at it.
+A restarted driver finds the intent, or that everything is done, and continues with the first intent, whatever
+its own tasks have written: their parts are removed. So a batch is in the topic completely and once, wherever
+a driver is killed, also with two drivers.
 
-What the coordinator has refused will never be committed (its topic was deleted, say). That is written beside
-the intent, which stays: what comes back then names its own object in an intent of the next *generation*,
-which again only one driver can make.
+A batch that the coordinator has refused will never be committed (for instance because its topic was deleted).
+That is recorded beside the intent, which is kept: a restarted driver then names its own object in an intent
+of the next *generation*, which again only one driver can create.
 """
 
 import logging
@@ -47,13 +47,15 @@ logger = logging.getLogger(__name__)
 PARTLY: Final = b"partly "
 """Prefix of a refusal when other rows of the batch were committed."""
 OBJECT_BYTES_MAX: Final = 256 * 1024**2
-"""Of a driver's memory. A streaming batch must fit into one object: else it could not be committed whole."""
+"""Limit of a driver's memory. A streaming batch must fit into one object; otherwise it could not be committed
+as a whole.
+"""
 MARKERS_KEPT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class CommitTarget:
-    """A diskless topic of one coordinator; it travels to tasks."""
+    """A diskless topic of one coordinator; it is sent to tasks."""
 
     topic: str
     topic_id: str
@@ -87,7 +89,7 @@ class _Named(NamedTuple):
 
 
 class _Markers(NamedTuple):
-    """Keys of the objects that say how far a batch is."""
+    """Keys of the objects that record the progress of a batch."""
 
     query_id: str
     batch_id: int
@@ -107,7 +109,7 @@ class _Markers(NamedTuple):
 
 
 class SinkCommitter:
-    """Commits what tasks wrote. Raises ``StorageError``, ``KafkaError`` and :class:`ToolError`."""
+    """Commits the parts that tasks wrote. Raises ``StorageError``, ``KafkaError`` and :class:`ToolError`."""
 
     def __init__(
         self, client: Client, store: SinkStore, target: CommitTarget, clock: Clock, entropy: Entropy
@@ -143,7 +145,7 @@ class SinkCommitter:
         return last
 
     async def _commit_last(self, markers: "_Markers", named: "_Named", parts: Sequence[Part]) -> None:
-        """Commit what was named last, or after it was refused what this driver's own tasks have made."""
+        """Commit the last intent, or after its refusal the parts of this driver's own tasks."""
         while True:
             refused = await self._store.read(markers.refused(named.generation))
             if refused is None:
@@ -166,7 +168,7 @@ class SinkCommitter:
             named = await self._name(markers.intent(generation), generation, parts)
 
     async def _forget(self, markers: "_Markers") -> None:
-        """Remove what an old batch has left; most have one generation."""
+        """Remove the objects of an old batch; most have one generation."""
         old = [markers.intent(0), markers.done]
         generation = 0
         while await self._store.read(markers.refused(generation)) is not None:
@@ -182,7 +184,7 @@ class SinkCommitter:
         await self.discard(parts)
 
     async def discard(self, parts: Sequence[Part]) -> None:
-        """Remove parts: they are never what is committed."""
+        """Remove parts: they are never committed themselves."""
         await self._store.delete([part.key for part in parts])
 
     async def _name(self, intent: str, generation: int, parts: Sequence[Part]) -> "_Named":
@@ -198,7 +200,7 @@ class SinkCommitter:
         named = await self._store.read(intent)
         if named is None:
             raise ToolError(f"{intent} was there and is gone: another driver is at the same query")
-        if named.decode() != key:  # a store that repeats calls by itself may report our own as another's
+        if named.decode() != key:  # a store that retries by itself may report our own object as existing
             await self._store.delete([key])
         return _Named(named.decode(), generation, is_ours=named.decode() == key)
 
@@ -225,7 +227,8 @@ class SinkCommitter:
             return  # before the driver was killed
         content = await self._store.read(key)
         if content is None:
-            # Freed after it was committed, or an orphan that never was: both take longer than the grace.
+            # Freed after it was committed, or an orphan that never was: both take longer than the grace
+            # period.
             raise ToolError(
                 f"whether {key} was committed is not known any more: look whether its records are in"
                 f" {self._target.topic}, and remove {intent} to write them again"
@@ -233,7 +236,7 @@ class SinkCommitter:
         await self._commit(key, content)
 
     async def _commit(self, key: str, content: bytes) -> None:
-        """Until the outcome is known."""
+        """Repeat until the outcome is known."""
         target = self._target
         type_of_time = LOG_APPEND_TIME if target.log_append_time else CREATE_TIME
         found = parse_object(content, len(content))

@@ -42,6 +42,6 @@ async def _send(client: Client, topic: str, partition: int, batch: bytes) -> Non
             about = f"{topic}-{partition}: {answer.error_message or code.name.upper()}"
             raise KafkaError(code, about)
 
-    # An answer that was lost is asked for by sending again.
+    # A lost answer is requested again by sending again.
     assert ErrorCode.network_exception in RETRIABLE
     await client.retrying(send)

@@ -1,4 +1,4 @@
-"""From rows to record batches, and from record batches to WAL objects."""
+"""Converts rows to record batches, and record batches to WAL objects."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Where rows go: to the topic that they name, or all to one."""
+    """The destination of rows: the topic that they name, or one topic for all."""
 
     topic: str | None
     partitions: Mapping[str, int]
-    """How many partitions each topic has."""
+    """Number of partitions of each topic."""
 
     def place(self, topic: str | None, partition: int | None, key: bytes | None, keyless: int) -> Place:
-        """The row's own partition, or its key's as all Kafka producers see it, or any.
+        """The row's own partition, or its key's by Kafka's partitioner, or any.
 
-        Raises :class:`ToolError` for a topic or a partition that is not there.
+        Raises :class:`ToolError` for a topic or a partition that does not exist.
         """
         name = self.topic or topic
         if name is None:
@@ -59,7 +59,7 @@ class BatchBuilder:
         max_message_bytes: int,
         first_partition: int = 0,
     ) -> None:
-        """``first_partition`` is where keyless rows begin, of as many partitions as there may be."""
+        """``first_partition`` is the partition of the first keyless rows, modulo the number of partitions."""
         self._routing = routing
         self._compression = compression
         self._now_ms = now_ms
@@ -69,11 +69,11 @@ class BatchBuilder:
         self._keyless = first_partition
         self.batches: dict[Place, list[bytes]] = {}
         self.size_bytes = 0
-        """Of the batches that are complete."""
+        """Size of the complete batches."""
 
     def add(self, rows: Any) -> None:
         """All rows of an Arrow record batch with columns of Spark's Kafka sink."""
-        self._keyless += 1  # keyless rows that come together stay together, as sticky producers make it
+        self._keyless += 1  # adjacent keyless rows stay together, as with sticky producers
         columns = {name: rows.column(name).to_pylist() for name in COLUMNS if name in rows.schema.names}
         nothing = [None] * rows.num_rows
         keys, values, headers, topics, partitions = (columns.get(name, nothing) for name in COLUMNS)
@@ -104,7 +104,7 @@ class BatchBuilder:
         self.size_bytes += len(batch)
 
     def take(self) -> dict[Place, list[bytes]]:
-        """All batches, the unfinished ones too; the builder begins anew."""
+        """All batches, including unfinished ones; the builder is empty afterwards."""
         for place, (records, _) in self._open.items():
             self._close(place, records)
         taken, self.batches, self._open, self.size_bytes = self.batches, {}, {}, 0

@@ -33,11 +33,11 @@ class SinkStore(Protocol):
         ...
 
     async def create(self, key: str, content: Buffer) -> bool:
-        """Store an object unless there is one: false then."""
+        """Store an object unless it exists; returns whether it was stored."""
         ...
 
     async def read(self, key: str) -> bytes | None:
-        """All of an object; ``None`` where there is none."""
+        """The whole object; ``None`` if it does not exist."""
         ...
 
     async def delete(self, keys: Iterable[str]) -> None:
@@ -56,7 +56,7 @@ def open_sink_store(settings: StorageSettings) -> SinkStore:
 
 
 class FileSinkStore:
-    """Files of a folder that all tasks see. A name appears with all its content, or not."""
+    """Files of a folder that all tasks see. A name appears together with its whole content."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.normpath(root)
@@ -113,7 +113,7 @@ class FileSinkStore:
 
 
 class ObstoreSinkStore:
-    """S3 and the like; ``create`` needs a store with conditional writes."""
+    """S3 and similar stores; ``create`` needs conditional writes."""
 
     def __init__(self, settings: StorageSettings) -> None:
         self._store = open_obstore(settings.url, settings.options).store
@@ -156,7 +156,7 @@ class ObstoreSinkStore:
 
 
 async def _again(key: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Call until it works, or fails for good."""
+    """Retry until it succeeds, or fails permanently."""
     for attempt in range(TRIES):
         try:
             return await call()

@@ -1,8 +1,8 @@
 """``df.write.format("moldau")`` and ``writeStream``: rows as records.
 
-Columns are those of Spark's Kafka sink. Into one diskless topic whose partitions share a coordinator a
-streaming query writes each batch exactly once (:mod:`moldau.pipeline.sink.commit`); elsewhere at least once,
-which a warning says.
+The columns are those of Spark's Kafka sink. A streaming query writes each batch exactly once into one
+diskless topic whose partitions have the same coordinator (:mod:`moldau.pipeline.sink.commit`); otherwise at
+least once, with a warning.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """Where rows go and how; it travels to tasks."""
+    """The destination of rows, and how they are written; it is sent to tasks."""
 
     bootstrap: str
     routing: Routing
@@ -61,7 +61,7 @@ class SinkTarget:
     exactly: CommitTarget | None
     """``None``: at least once, through the brokers."""
     timeout_s: float = TIMEOUT_S
-    """How long an answer is waited for."""
+    """Time limit for an answer."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class WrittenTask(WriterCommitMessage):
 
 
 def find_target(options: SourceOptions, schema: StructType) -> SinkTarget:
-    """Look at the topic, and decide which guarantee can be kept. Raises :class:`ToolError`."""
+    """Look up the topic, and determine the possible guarantee. Raises :class:`ToolError`."""
     _check(schema, options.topic)
     target: SinkTarget = ask(
         options.bootstrap, lambda client: _find_target(client, options), options.request_timeout_s
@@ -142,7 +142,9 @@ async def _find_target(client: Client, options: SourceOptions) -> SinkTarget:
 async def _access(
     client: Client, topic: ClusterTopic, options: SourceOptions
 ) -> tuple[str, WalAccess | None]:
-    """How to write objects, or why not. Raises what passes after a moment: that ends no guarantee."""
+    """Access for writing objects, or the reason against it. Raises transient errors, which do not end a
+    guarantee.
+    """
     if options.from_brokers:
         return "readFrom is brokers", None
     try:
@@ -173,12 +175,12 @@ class _Tasks:
     def __init__(self, target: SinkTarget, job_id: str | None) -> None:
         self._target = target
         self._job_id = job_id
-        """``None``: a streaming query's, which Spark tells."""
+        """``None``: that of a streaming query, which Spark provides."""
 
     def write(self, rows: Iterator[Any]) -> WrittenTask:
         context = TaskContext.get()
         query_id = self._job_id or (context.getLocalProperty(QUERY_ID) if context is not None else None)
-        if not query_id:  # under a name that queries share, one's batch would be taken for another's
+        if not query_id:  # under a name that queries share, one's batch would be treated as another's
             raise ToolError(f"Spark does not tell which query this is ({QUERY_ID})")
         return asyncio.run(self._write(rows, query_id))
 
@@ -189,7 +191,7 @@ class _Tasks:
             target.compression,
             SystemClock().now_ms(),
             target.max_message_bytes,
-            # Else all tasks would begin with the same one, and small tasks never come to another.
+            # Otherwise all tasks would begin with the same one, and small tasks would never use another.
             first_partition=SystemEntropy().randrange(2**31),
         )
         parts: list[Part] = []
@@ -217,7 +219,7 @@ class _Tasks:
 
 
 class _Driver:
-    """The half that runs in the driver, in a process that knows only what tasks told."""
+    """The part that runs in the driver, in a process that has only the tasks' messages."""
 
     def __init__(self, target: SinkTarget) -> None:
         self._target = target
@@ -237,7 +239,7 @@ class _Driver:
         )
 
     def abort(self, messages: Sequence[WrittenTask | None]) -> None:
-        # It is also called after a commit that failed: parts are not what that may have committed.
+        # It is also called after a failed commit: that commit cannot have committed the parts themselves.
         parts = [part for message in messages if message is not None for part in message.parts]
         try:
             self._with_committer(lambda committer: committer.discard(parts))
@@ -284,7 +286,7 @@ elif hasattr(datasource, "DataSourceStreamArrowWriter"):
 else:
 
     class StreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-        """Spark 4.0 has no such class; it gives record batches to whatever is a ``DataSourceArrowWriter``."""
+        """Spark 4.0 has no such class; it passes record batches to any ``DataSourceArrowWriter``."""
 
 
 class MoldauStreamWriter(StreamArrowWriter):

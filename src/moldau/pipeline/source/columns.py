@@ -1,4 +1,4 @@
-"""From batches of records to what Spark takes: record batches of the query's schema, about a MiB each."""
+"""Converts batches of records to Spark's form: record batches of the query's schema, about a MiB each."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from moldau.pipeline.tasks import one_line_errors, settle
 logger = logging.getLogger(__name__)
 
 ROWS_BYTES: Final = 1024 * 1024
-"""Decoded bytes that are handed to Spark at once: what it takes fastest."""
+"""Decoded bytes that are passed to Spark at a time: its fastest size."""
 TOPIC: Final = "topic"
 
 
@@ -60,7 +60,7 @@ class Columns:
                 yield from self.read(partition.source, partition.unit, timestamp_us or NumberBounds())
 
     def _shape(self, rows: Any, topics: Any) -> Any:
-        """The query's columns, in its order; ``topics`` has the topic's name as often at least."""
+        """The query's columns, in its order; ``topics`` has at least as many entries of the topic's name."""
         columns = []
         for field in self._schema:
             column = topics.slice(0, rows.num_rows) if field.name == TOPIC else rows.column(field.name)
@@ -71,7 +71,7 @@ class Columns:
 
 
 def _going_on(source: TopicSource, unit: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
-    """Of a topic that is deleted meanwhile, what was read before, if the rest may be lost."""
+    """If the topic is deleted meanwhile, the part that was read before, provided that records may be lost."""
     try:
         yield from fetch_found(source, unit)
     except TopicGoneError as error:

@@ -47,6 +47,6 @@ class Narrowing:
 
     @property
     def earliest_ms(self) -> int | None:
-        """Records before this time are not wanted; ``None`` when the filters do not say so."""
+        """Records before this time are filtered out; ``None`` when the filters have no such bound."""
         start = self.timestamp_us.start
         return None if start is None or start <= 0 else -(-start // 1000)

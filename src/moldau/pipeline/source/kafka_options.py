@@ -1,7 +1,7 @@
-"""Options that begin with ``kafka.``: configurations of Kafka's clients, by what Moldau does with them. Pure.
+"""Options that begin with ``kafka.``: configurations of Kafka's clients, and their effect in Moldau. Pure.
 
-The connector passes every such option on to a Kafka client. Moldau has no such client inside: a configuration
-has a meaning here, is accepted because the result is the same without it, or is refused with the reason.
+The connector passes every such option to a Kafka client. Moldau contains no such client: a configuration is
+implemented here, is accepted because the result is the same without it, or is refused with the reason.
 """
 
 import difflib
@@ -39,7 +39,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "transaction.two.phase.commit.enable": _NO_TRANSACTIONS,
     "security.providers": _SECURITY,
 }
-"""Configurations that would change what is read or written, or who may do it, by reason."""
+"""Configurations that would change the result or the access rights, with the reason for their refusal."""
 _REFUSED_PREFIXES: Final = ("sasl.", "ssl.")
 _ONLY: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "security.protocol": (("plaintext",), _SECURITY),

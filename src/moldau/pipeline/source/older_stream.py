@@ -1,9 +1,9 @@
 """``spark.readStream.format("moldau")`` under Spark 4.0 and 4.1.
 
-These versions ask a reader where the topics end, and do not tell where the query is or how it is triggered.
-The reader knows the position from the ranges that it plans: of each batch, and an empty one when a query goes
-on from its checkpoint. Before the first batch of a new query, and with ``availableNow``, it knows nothing.
-Such a batch takes everything that is there, despite ``maxOffsetsPerTrigger``, so ``availableNow`` takes all.
+These versions request the ends of topics from a reader, without the query's position and its trigger. The
+reader knows the position from the ranges that it plans: of each batch, and an empty one when a query
+continues from its checkpoint. Before the first batch of a new query, and with ``availableNow``, it does not.
+Such a batch includes all records, despite ``maxOffsetsPerTrigger``, so ``availableNow`` reads everything.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from moldau.pipeline.tasks import one_line_errors
 
 
 class MoldauOlderStreamReader(DataSourceStreamReader):
-    """Plans batches in one process, and reads their units in tasks, which see nothing of its state."""
+    """Plans batches in one process, and reads their units in tasks, which do not see its state."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._planner = StreamPlanner(options)
@@ -35,7 +35,7 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         starts = self._planner.initial()
-        if self._first_end is not None:  # the end of the first batch is known already: none begins behind it
+        if self._first_end is not None:  # the end of the first batch is known already: none begins after it
             ends = self._first_end.offsets
             offsets = {at: min(start, ends[at]) for at, start in starts.offsets.items() if at in ends}
             starts = replace(starts, offsets=offsets)

@@ -26,7 +26,7 @@ LATEST: Final = -1
 STORAGE_PREFIXES: Final = ("diskless.storage.", "rsm.config.")
 POLL_TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
 WITHOUT_EFFECT: Final = ("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
-"""Options of the connector's consumers: there is no group here, and the client asks again by itself."""
+"""Options of the connector's consumers: there is no group here, and the client retries by itself."""
 CONNECTOR: Final = (
     *MEANINGFUL,
     "subscribe",
@@ -50,7 +50,7 @@ CONNECTOR: Final = (
     POLL_TIMEOUT,
     *WITHOUT_EFFECT,
 )
-"""Options of Spark's Kafka connector, beside the configurations of Kafka's clients."""
+"""Options of Spark's Kafka connector, apart from configurations of Kafka's clients."""
 _KNOWN: Final = (*CONNECTOR, "readFrom")
 _TIME_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _BY_LOWER_CASE: Final = {name.lower(): name for name in _KNOWN}
@@ -70,7 +70,7 @@ class Timestamps:
     everywhere: int | None = None
     by_partition: TopicOffsets = field(default_factory=dict)
     or_latest: bool = False
-    """Where no record is that late: the end instead of an error."""
+    """With this option the end, instead of an error, where no record is that late."""
 
 
 Position: TypeAlias = TopicOffsets | Timestamps | int
@@ -82,7 +82,7 @@ class SourceOptions:
     """Options of the source.
 
     ``topics`` has the chosen partitions of each topic, ``None`` for all; with ``pattern`` the topics are
-    looked up. ``starting`` is ``None`` where it was not said: batch and streaming begin differently.
+    looked up. ``starting`` is ``None`` where it was not given: the defaults of batch and streaming differ.
     """
 
     bootstrap: str
@@ -96,7 +96,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
-    """How long a stream waits for ``min_offsets_per_trigger``."""
+    """Maximum wait of a stream for ``min_offsets_per_trigger``."""
     fail_on_data_loss: bool
     include_headers: bool
     committed_only: bool
@@ -104,13 +104,13 @@ class SourceOptions:
     """Options whose names begin with ``diskless.storage.`` or ``rsm.config.``."""
     from_brokers: bool
     topic: str | None
-    """Where a sink writes rows to."""
+    """The topic of a sink."""
     compression: Compression
-    """Of what a sink writes."""
+    """Compression of a sink's batches."""
     request_timeout_s: float
-    """How long the driver waits for an answer."""
+    """Time limit of the driver for an answer."""
     poll_timeout_s: float
-    """How long a task waits without any progress."""
+    """Time limit of a task without progress."""
 
     @property
     def reads(self) -> bool:
@@ -119,7 +119,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Names in any case. Raises :class:`ToolError` for what is not built, not known or makes no sense."""
+    """Names are case-insensitive. Raises :class:`ToolError` for unsupported, unknown or invalid options."""
     found, storage = _sorted_out(given)
     if not found.get(BOOTSTRAP, "").strip():
         raise ToolError(f"option {BOOTSTRAP!r} is missing")
@@ -241,7 +241,7 @@ def _topics(found: Mapping[str, str]) -> Mapping[str, tuple[int, ...] | None]:
 
 
 def _position(found: Mapping[str, str], which: str) -> Position | None:
-    """As in the connector, one time for all goes before times, and times before offsets."""
+    """As in the connector, a single time precedes times by partition, and times precede offsets."""
     or_latest = which == "ending"
     strategy = found.get("startingOffsetsByTimestampStrategy", "error").lower()
     if strategy not in ("error", "latest"):
@@ -285,7 +285,7 @@ def _by_partition(name: str, text: str, value: str, *, lowest: int) -> TopicOffs
 
 
 def _is_integer(value: Any, lowest: int, highest: int) -> bool:
-    """Whether JSON has a whole number here: neither a fraction nor a truth value."""
+    """Whether JSON has an integer here: neither a fraction nor a boolean."""
     return type(value) is int and lowest <= value <= highest
 
 
@@ -307,7 +307,7 @@ def _optional(name: str, found: Mapping[str, str]) -> int | None:
 
 
 def _duration_s(name: str, text: str) -> float:
-    """As Spark reads it: a whole number and a unit, milliseconds without one."""
+    """In Spark's syntax: an integer and a unit, milliseconds without one."""
     match = re.fullmatch(r"([0-9]+)([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _TIME_UNITS_S:
         raise ToolError(f"option {name!r} is a time like 30s, 15m or 1h, not {text!r}")

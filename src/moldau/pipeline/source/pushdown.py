@@ -1,4 +1,4 @@
-"""Filters of a query as Spark 4.1 and newer give them to readers, turned into a :class:`Narrowing`. Pure."""
+"""Filters that Spark 4.1 and newer pass to readers, converted to a :class:`Narrowing`. Pure."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The snapshot of a query, looked up once: topics, their ranges, and how tasks find them."""
+"""The snapshot of a query, determined once: topics, their ranges, and how tasks read them."""
 
 import asyncio
 import re
@@ -35,7 +35,7 @@ class ChosenTopic:
 async def find_topics(
     client: Client, options: SourceOptions, *, may_be_absent: bool = False
 ) -> list[ChosenTopic]:
-    """The topics that are read now. Raises :class:`ToolError` and ``KafkaError`` for what is not there.
+    """The topics of the query now. Raises :class:`ToolError` and ``KafkaError`` for missing ones.
 
     With ``may_be_absent`` topics that do not exist are left out, and positions may name them.
     """
@@ -92,7 +92,7 @@ async def source_of(client: Client, options: SourceOptions, topic: ClusterTopic)
 
 
 async def pin(client: Client, options: SourceOptions) -> list[TopicRanges]:
-    """The ranges of a batch query now. Raises :class:`ToolError` for offsets that are not there."""
+    """The current ranges of a batch query. Raises :class:`ToolError` for offsets that do not exist."""
     topics = await find_topics(client, options)
     return await asyncio.gather(*(_pin_topic(client, options, found) for found in topics))
 
@@ -117,7 +117,7 @@ async def _pin_topic(client: Client, options: SourceOptions, found: ChosenTopic)
 async def _bounds(
     client: Client, options: SourceOptions, found: ChosenTopic
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """First and next offsets, the first ones first: so no partition begins behind its end."""
+    """First and next offsets, the first ones first: so no partition begins after its end."""
     firsts = await first_offsets(client, found)
     return firsts, await end_offsets(client, options, found)
 
@@ -127,7 +127,7 @@ def _ending(options: SourceOptions) -> Position:
 
 
 async def starting_offsets(client: Client, options: SourceOptions, found: ChosenTopic) -> dict[int, int]:
-    """Where a streaming query begins that has no checkpoint yet."""
+    """The start of a streaming query without a checkpoint."""
     firsts = await first_offsets(client, found)
     ends = await end_offsets(client, options, found)
     starting = LATEST if options.starting is None else options.starting
@@ -153,7 +153,9 @@ async def end_offsets(client: Client, options: SourceOptions, found: ChosenTopic
 
 
 async def offsets_at(client: Client, topic: ClusterTopic, times: Mapping[int, int]) -> dict[int, int | None]:
-    """The first record of each partition at or after a time in milliseconds; ``None`` where none is."""
+    """The first record of each partition with at least this timestamp, in milliseconds; ``None`` where there
+    is none.
+    """
     rows = await client.offsets(topic, times)
     return {partition: row.offset if row.offset >= 0 else None for partition, row in rows.items()}
 
@@ -201,7 +203,7 @@ async def _at_times(
                 f"{name}-{partition} has no record at or after {asked[partition]} ms"
                 " (option startingOffsetsByTimestampStrategy=latest begins at its end)"
             )
-        # With isolation the end may lie before the record.
+        # With isolation the end may be before the record.
         offsets[partition] = ends[partition] if offset is None else min(offset, ends[partition])
     return offsets
 

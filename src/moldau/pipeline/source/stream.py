@@ -1,4 +1,4 @@
-"""``spark.readStream.format("moldau")`` under Spark 4.2 and newer: readers know where a batch begins."""
+"""``spark.readStream.format("moldau")`` under Spark 4.2 and newer: readers get the start of a batch."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,18 +21,18 @@ from moldau.pipeline.tasks import one_line_errors
 
 
 class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches in one process, and reads their units in tasks, which see nothing of its state."""
+    """Plans batches in one process, and reads their units in tasks, which do not see its state."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._planner = StreamPlanner(options)
         self._columns = Columns(schema)
         self._target: StreamOffsets | None = None
-        """Where a query ends that takes only what is there."""
+        """The end of a query that reads only the existing records."""
 
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         starts = self._planner.initial()
-        if self._target is not None:  # partitions that came after the end was set
+        if self._target is not None:  # partitions that were added after the end was set
             known = self._target.offsets
             starts = replace(
                 starts, offsets={at: start for at, start in starts.offsets.items() if at in known}
@@ -56,7 +56,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = StreamOffsets.from_json(start)
         ends = self._target or self._planner.latest()
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        # A query that takes what is there now would wait for ever.
+        # A query for the existing records would wait for ever.
         may_wait = self._target is None
         return self._planner.end_of_batch(before, ends, records_max, may_wait=may_wait).to_json()
 

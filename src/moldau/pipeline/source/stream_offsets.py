@@ -1,7 +1,7 @@
-"""Offsets of a streaming query: what Spark keeps in its checkpoint, and how far a batch may go. Pure.
+"""Offsets of a streaming query: the content of Spark's checkpoint, and the limits of a batch. Pure.
 
-As JSON they look like the Kafka connector's, ``{"orders": {"0": 12, "1": 7}}``, and name the topics' ids
-beside that, so that a topic that was deleted and created again is not taken for the old one.
+As JSON they look like the Kafka connector's, ``{"orders": {"0": 12, "1": 7}}``, with the topics' ids in
+addition, so that a topic that was deleted and created again is not treated as the old one.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class StreamOffsets:
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> "StreamOffsets":
-        """Raises :class:`ToolError` for what is no offset of ours."""
+        """Raises :class:`ToolError` for a text that is no offset of Moldau's."""
         try:
             offsets = {
                 StreamPlace(topic, int(partition)): int(offset)
@@ -49,7 +49,7 @@ class StreamOffsets:
             raise ToolError(f"these are no offsets of format('moldau'): {content!r}") from None
 
     def same_topic(self, other: "StreamOffsets", topic: str) -> bool:
-        """Whether a topic is the same one in both; true where one of them does not have it."""
+        """Whether a topic has the same id in both; True where one of them does not contain it."""
         ids = (self.topic_ids.get(topic), other.topic_ids.get(topic))
         return None in ids or ids[0] == ids[1]
 
@@ -57,16 +57,16 @@ class StreamOffsets:
 def limited(
     begins: Mapping[StreamPlace, int], ends: Mapping[StreamPlace, int], records_max: int | None
 ) -> dict[StreamPlace, int]:
-    """Where a batch ends that takes at most ``records_max`` offsets, of each partition in its share.
+    """The end of a batch of at most ``records_max`` offsets, shared in proportion to the partitions.
 
-    ``begins`` has every partition of ``ends``. No partition goes back.
+    ``begins`` has every partition of ``ends``. No partition moves back.
     """
     left = {place: max(0, end - begins[place]) for place, end in ends.items()}
     total = sum(left.values())
     if records_max is None or total <= records_max:
         return {place: begins[place] + count for place, count in left.items()}
     shares = {place: count * records_max // total for place, count in left.items()}
-    # What rounding left over goes to those who lost most by it; so a batch never takes nothing.
+    # The rest after rounding goes to the partitions that lost most by it, so that a batch is never empty.
     by_loss = sorted(left, key=lambda place: -(left[place] * records_max % total))
     for place in by_loss[: records_max - sum(shares.values())]:
         shares[place] += 1

@@ -1,7 +1,7 @@
 """The planning half of streaming queries, the same under every version of Spark.
 
 A batch is a range of offsets of each partition. It is fixed before it is read, so a repeat reads the same
-records. Nothing is kept in topics or groups: where a query is, its checkpoint says.
+records. Nothing is stored in topics or groups: a query's position is in its checkpoint.
 """
 
 import logging
@@ -41,7 +41,7 @@ class StreamPlanner:
         self._monotonic = monotonic
         self._sources: dict[str, TopicSource] = {}
         self._triggered_s: float | None = None
-        """When the last batch was planned."""
+        """Time of the last planned batch."""
 
     @property
     def limit(self) -> int | None:
@@ -49,21 +49,21 @@ class StreamPlanner:
         return self._options.max_offsets_per_trigger
 
     def initial(self) -> StreamOffsets:
-        """Where a query begins that has no checkpoint."""
+        """The start of a query without a checkpoint."""
         found: StreamOffsets = self._asked(
             lambda client: self._everywhere(client, self._starting, may_be_absent=False)
         )
         return found
 
     def latest(self) -> StreamOffsets:
-        """Where the topics end now."""
+        """The current ends of the topics."""
         found: StreamOffsets = self._asked(lambda client: self._everywhere(client, self._ends))
         return found
 
     def end_of_batch(
         self, before: StreamOffsets, ends: StreamOffsets, records_max: int | None, *, may_wait: bool = True
     ) -> StreamOffsets:
-        """Where the next batch ends; ``before`` when it has to wait for more records."""
+        """The end of the next batch; ``before`` when it has to wait for more records."""
         added = {place for place in ends.offsets if place not in before.offsets}
         renewed = {place for place in ends.offsets if not before.same_topic(ends, place.topic)}
         firsts = self._firsts(added | renewed)
@@ -74,7 +74,7 @@ class StreamPlanner:
         return StreamOffsets(limited(begins, ends.offsets, records_max), ends.topic_ids)
 
     def _waits(self, available: int) -> bool:
-        """Whether there is less than a batch takes at least, and the last one was not too long ago."""
+        """Whether there are fewer records than the minimum of a batch, and the last one was recent."""
         least = self._options.min_offsets_per_trigger
         if least is None:
             return False
@@ -141,7 +141,7 @@ class StreamPlanner:
         logger.warning("data was lost: %s", what)
 
     def _source(self, name: str, topic_id: str, ranges: list[OffsetRange]) -> TopicSource | None:
-        """How the topic is read; ``None`` when it was deleted since its end was looked up."""
+        """Access to the topic; ``None`` when it was deleted since its end was determined."""
         known = self._sources.get(name)
         owners = known.wal.coordinators if known is not None and known.wal is not None else None
         fresh = known is not None and known.topic_id == topic_id
@@ -177,7 +177,7 @@ class StreamPlanner:
         return await starting_offsets(client, self._options, found)
 
     def _firsts(self, places: set[StreamPlace]) -> dict[StreamPlace, int]:
-        """First offsets of those that are there."""
+        """First offsets of the existing topics."""
         if not places:
             return {}
 
@@ -191,7 +191,7 @@ class StreamPlanner:
     async def _everywhere(
         self, client: Client, look: Callable[[Client, ChosenTopic], Any], *, may_be_absent: bool = True
     ) -> StreamOffsets:
-        """Offsets of all topics; those that were deleted since the query began are left out."""
+        """Offsets of all topics, without those that were deleted since the query began."""
         offsets: dict[StreamPlace, int] = {}
         ids: dict[str, str] = {}
         for found in await find_topics(client, self._options, may_be_absent=may_be_absent):

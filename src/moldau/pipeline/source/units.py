@@ -15,7 +15,7 @@ UNIT_RECORDS_MAX: Final = 500_000
 UNIT_RECORDS_MIN: Final = 50_000
 """Smaller units are made only when ``minPartitions`` asks for them."""
 UNITS: Final = 8
-"""So many units are made where there is work for them: the planner does not know how many cores there are."""
+"""Number of units where there is enough work: the planner does not know the number of cores."""
 TIMEOUT_S: Final = 30.0
 
 

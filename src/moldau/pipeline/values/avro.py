@@ -1,8 +1,8 @@
 """Values in Avro's binary encoding, as a column.
 
-The schema that is given is the reader's: it makes the columns. Records that were written with others name
-them by the id in the header that Confluent's serializers write (a zero byte, then four bytes, big endian);
-where the writer's schema of an id is given, too, Avro's own rules resolve the difference.
+The given schema is the reader's: it determines the columns. Records with other schemas name them by the id in
+the header of Confluent's serializers (a zero byte, then four bytes, big endian); where the writer's schema of
+an id is given, too, Avro's own rules resolve the difference.
 """
 
 import io
@@ -32,7 +32,7 @@ class AvroSchemas:
     framed: bool
 
     def check(self) -> None:
-        """Raises :class:`ToolError` for a schema that is none, or has no columns here."""
+        """Raises :class:`ToolError` for an invalid schema, or one without columns here."""
         column = avro_type(self.reader)
         for text in (self.reader, *self.writers.values()):
             parse_raw(text)
@@ -45,7 +45,7 @@ def avro_type(text: str) -> pa.DataType:
 
 
 def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> tuple[pa.Array, Rejected]:
-    """A value for each, null for null and for what is rejected."""
+    """One value each, null for null and for rejected ones."""
     rejected: Rejected = {}
     rows: dict[str, list[int]] = {}
     decoded: dict[str, list[Any]] = {}
@@ -54,7 +54,7 @@ def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> 
         if value is not None:
             try:
                 writer, found = _decode(value, schemas)
-            # The library raises what it happens to meet in bytes that are no Avro.
+            # The library raises various errors for bytes that are no Avro.
             except Exception as error:
                 rejected[row] = f"not Avro: {_text(error)}"
         rows.setdefault(writer, []).append(row)
@@ -113,7 +113,7 @@ def _columns(
     pieces: list[pa.Array],
     rejected: Rejected,
 ) -> None:
-    """A value that a column cannot hold (a decimal that is too long, say) is rejected, too."""
+    """A value that a column cannot store (for instance a decimal that is too long) is rejected, too."""
     try:
         raw = pa.array(decoded, shape.raw)
         pieces.append(raw if shape.convert is None else shape.convert(raw))

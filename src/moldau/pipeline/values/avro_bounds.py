@@ -1,8 +1,8 @@
-"""Bounds for Avro values that the library does not have: of levels, and of items that take no bytes.
+"""Limits for Avro values that the library lacks: of nesting, and of items that take no bytes.
 
-A type that contains itself lets a value of some kilobytes nest so deeply that the library's recursion ends
-the process, and an array of nulls lets ten bytes stand for a trillion items. Values of such schemas, and of
-no others, are walked before they are decoded.
+With a recursive type, a value of some kilobytes can nest so deeply that the library's recursion crashes the
+process, and with an array of nulls ten bytes can stand for a trillion items. Values of such schemas, and of
+no others, are checked before they are decoded.
 """
 
 from functools import cache
@@ -12,7 +12,7 @@ from moldau.pipeline.values.avro_schemas import RECORDS, Schema, parse
 
 LEVELS_MAX: Final = 200
 ITEMS_MAX: Final = 100_000
-"""Of arrays and maps in a value, beside one for each byte."""
+"""Maximum number of items of arrays and maps in a value, in addition to one for each byte."""
 _SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _VARINTS: Final = ("int", "long", "enum")
 _VARINT_BITS_MAX: Final = 63
@@ -59,7 +59,7 @@ def _takes_no_bytes(declared: Any, schema: Schema) -> bool:
 
 
 def check_bounds(value: bytes, start: int, text: str) -> None:
-    """Raises :class:`BeyondBoundsError`. The library finds what else is wrong with a value."""
+    """Raises :class:`BeyondBoundsError`. The library detects other faults of a value."""
     _Walk(value, parse(text)).skip(start, parse(text).root, 0)
 
 
@@ -70,7 +70,7 @@ class _Walk:
         self._items = 0
 
     def skip(self, at: int, declared: Any, level: int) -> int:
-        """Where the next value begins."""
+        """Position of the next value."""
         if level > LEVELS_MAX:
             raise BeyondBoundsError(f"more than {LEVELS_MAX} levels deep")
         if at > len(self._value):

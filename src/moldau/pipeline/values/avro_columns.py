@@ -1,7 +1,7 @@
 """From raw Avro values to columns: logical types applied to whole Arrow arrays.
 
-The writer's logical type gives the unit of a number, the reader's the column. Milliseconds that are read as
-microseconds stay the same moment: Avro itself leaves that open, and its libraries differ.
+The writer's logical type determines the unit of a number, the reader's the column. Milliseconds that are read
+as microseconds remain the same time: Avro itself leaves that open, and its libraries differ.
 """
 
 import datetime
@@ -43,7 +43,7 @@ Convert = Callable[[pa.Array], pa.Array]
 
 
 class Shape(NamedTuple):
-    """How values become a column: the type of the raw values, and the conversion, if there is one.
+    """The conversion of values to a column: the type of the raw values, and the function, if any.
 
     The conversion raises ``pa.ArrowInvalid`` when one of the values does not fit.
     """
@@ -80,7 +80,7 @@ def _type_of(declared: Any, schema: Schema, open_names: tuple[str, ...]) -> pa.D
 
 def _type_of_logical(logical: Logical | None) -> pa.DataType | None:
     if logical is None or logical.unit == "ns":
-        return None  # no column of nanoseconds is read everywhere: the number is kept
+        return None  # a column of nanoseconds is not readable everywhere: the number is kept
     match logical.family:
         case "decimal":
             if logical.precision > DECIMAL_DIGITS_MAX:
@@ -112,7 +112,9 @@ def _kind(resolved: Any) -> str:
 
 
 def shape_of(column: pa.DataType, reader: Schema, writer: Schema | None) -> Shape:
-    """How values of the writer become the column. Raises :class:`ToolError` when the meanings differ."""
+    """The conversion of the writer's values to the column. Raises :class:`ToolError` when the meanings
+    differ.
+    """
     return _Shapes(reader, writer).of(column, reader.root, None if writer is None else writer.root, "value")
 
 
@@ -132,7 +134,7 @@ class _Shapes(NamedTuple):
         return shapes[0]
 
     def _sources(self, found: Any, written: Any) -> list[Any]:
-        """Which of the writer's types can become the reader's; ``None`` where that is not to be known."""
+        """The writer's types that can become the reader's; ``None`` where that is unknown."""
         if written is None or self.writer is None:
             return [None]
         resolved = self.writer.resolve(written)
@@ -183,7 +185,9 @@ def _part(source: Any, name: str) -> Any:
 
 
 def _meaning(source: Any) -> Any:
-    """Of two branches that fit one type of the reader's, leaves and inner types must mean the same."""
+    """Of two branches that match one type of the reader's, leaves and inner types must have the same
+    meaning.
+    """
     return logical_of(source) if _kind(source) in _PRIMITIVE else id(source)
 
 
@@ -253,7 +257,7 @@ def _leaf(
 
 
 def _moments(array: pa.Array, source: str, unit: str) -> pa.Array:
-    """Numbers in another unit; what the unit cannot hold exactly raises."""
+    """Numbers in another unit; raises for values that the unit cannot represent exactly."""
     return array.cast(pa.timestamp(source)).cast(pa.timestamp(unit)).cast(pa.int64())
 
 
@@ -265,7 +269,7 @@ def _times(array: pa.Array, source: str, column: pa.DataType) -> pa.Array:
 
 
 def _within(array: pa.Array, bounds: tuple[int, int], meaning: str) -> pa.Array:
-    """Readers of tables know the years 1 to 9999 and days of 24 hours."""
+    """Readers of tables support the years 1 to 9999 and days of 24 hours."""
     ends = pc.min_max(array)
     for end in (ends["min"].as_py(), ends["max"].as_py()):
         if end is not None and not bounds[0] <= end <= bounds[1]:

@@ -1,7 +1,7 @@
-"""Avro schemas: parsing, the logical types that are known, and defaults as the values they stand for.
+"""Avro schemas: parsing, known logical types, and defaults as values.
 
 The library decodes raw values (numbers, bytes, text); logical types are applied to whole columns afterwards
-(:mod:`moldau.pipeline.values.avro_columns`). So a value and a default take the same way to the column.
+(:mod:`moldau.pipeline.values.avro_columns`). So values and defaults are converted the same way.
 """
 
 import json
@@ -69,12 +69,12 @@ def parse(text: str) -> Schema:
 def parse_raw(text: str) -> Any:
     """The schema for the library: without logical types, with defaults as raw values.
 
-    Definitions stand wherever their names stood, for the library does not resolve each mixture of the two.
-    Names are left where a type contains itself, which no reader's schema does here.
+    Names are replaced by their definitions, because the library does not resolve each mixture of the two.
+    Names are kept where a type is recursive, which the reader's schema never is here.
     """
     schema = _parse(text, with_logical_types=False)
     fields = [one for record in schema.names.values() for one in record.get("fields", ()) if "default" in one]
-    # All are found before one is set: the default of a record takes those of its fields.
+    # All are found before one is set: the default of a record includes those of its fields.
     defaults = [_default(one["default"], one["type"], schema, one["name"]) for one in fields]
     for field, default in zip(fields, defaults, strict=True):
         field["default"] = default

@@ -1,7 +1,7 @@
-"""Another type for a column of JSON values: wider in place where readers allow it, else a new column.
+"""Changes the type of a column of JSON values: wider in place where readers allow it, else a new column.
 
-The new column is called after the old one and its type, say ``qty_string``. It takes the values of the member
-that do not fit the old one, which stays as it is: no file is written anew and no query breaks.
+The new column's name is the old one's with its type, for instance ``qty_string``. It stores the values of the
+member that do not fit the old one, which stays unchanged: no file is rewritten and no query breaks.
 """
 
 import re
@@ -33,7 +33,7 @@ class ColumnChange:
     def apply(self, table: ValueFormat, where: str, *, promote: bool) -> ValueFormat:
         """The table's format afterwards. ``promote``: columns may become wider as Iceberg has it.
 
-        Raises :class:`ToolError` when there is no such place, or nothing to change.
+        Raises :class:`ToolError` when there is no such column, or nothing to change.
         """
         if table.kind is not ValueKind.JSON:
             raise ToolError("columns are given other types in tables of JSON values: --value json")

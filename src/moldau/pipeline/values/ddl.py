@@ -1,4 +1,4 @@
-"""Column types as text in the words of Spark's DDL: ``total INT, lines ARRAY<STRUCT<sku: STRING>>``. Pure."""
+"""Column types as text in Spark's DDL: ``total INT, lines ARRAY<STRUCT<sku: STRING>>``. Pure."""
 
 import re
 from typing import Any, Final
@@ -28,7 +28,7 @@ DECIMAL_DIGITS_MAX: Final = 38
 
 
 def parse_ddl(text: str) -> pa.DataType:
-    """Columns as a struct type. Raises :class:`ToolError` that says where it stopped to understand."""
+    """Columns as a struct type. Raises :class:`ToolError` with the position of the syntax error."""
     parser = _Parser(text)
     fields = parser.fields("")
     if parser.peek() is not None:

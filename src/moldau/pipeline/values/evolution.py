@@ -1,4 +1,4 @@
-"""How the columns of a table grow: new ones are added, what is there keeps its type or gets wider. Pure."""
+"""Evolution of a table's columns: new ones are added, existing ones keep their type or become wider. Pure."""
 
 from typing import Any, NamedTuple
 
@@ -14,10 +14,10 @@ def add_columns(
     *,
     promote: bool = False,
 ) -> pa.DataType | None:
-    """``old`` with what ``new`` has beyond it, at any depth, in their order.
+    """``old`` with the additional columns of ``new``, at any depth, in their order.
 
-    Where both have a column of different types, with ``promote`` the new one is taken if Iceberg can read old
-    files by it. Else raises :class:`ToolError` that names the column.
+    Where both have a column with different types, with ``promote`` the new type is used if Iceberg can read
+    old files with it. Otherwise raises :class:`ToolError` that names the column.
     """
     return _Merge(promote).of(old, new, ("value",))
 
@@ -66,10 +66,10 @@ class _Merge(NamedTuple):
 
 
 def storable(found: pa.DataType | None) -> pa.DataType | None:
-    """Without what has no name, or no type: null alone.
+    """Without columns that have no name, or no type (only nulls).
 
-    Of columns whose names differ in case alone the first is kept: Spark could not tell them apart. So it is
-    with ``a`` and ``a.b``, which in Iceberg may be the name of a column inside ``a``.
+    Of columns whose names differ only in case the first is kept: Spark could not distinguish them. The same
+    holds for ``a`` and ``a.b``, which in Iceberg may be the name of a column inside ``a``.
     """
     if found is None or pa.types.is_null(found):
         return None

@@ -33,10 +33,10 @@ class ValueKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """How values become a column. It travels to the tasks, and is written down with what was planned.
+    """The conversion of values to a column. It is sent to the tasks, and stored with the plan.
 
-    ``columns`` is the type of the table's column ``value`` as DDL of one column, empty while nothing is
-    known of it (then the table has no such column).
+    ``columns`` is the type of the table's column ``value`` as DDL of one column, empty while it is unknown
+    (then the table has no such column).
     """
 
     kind: ValueKind = ValueKind.RAW
@@ -46,12 +46,13 @@ class ValueFormat:
     writers: Mapping[int, str] = field(default_factory=dict)
     framed: bool = False
     declared: bool = False
-    """JSON's columns were given, and members beyond them are not wanted."""
+    """JSON's columns were given, and other members are ignored."""
     whole: bool = False
-    """JSON of this round has members without a column, or names that differ in case alone: each value is
-    looked at, and rejected rather than stored in part."""
+    """JSON of this round has members without a column, or names that differ only in case: each value is
+    checked, and rejected rather than stored in part.
+    """
     seconds: Seconds = field(default_factory=dict)
-    """Columns of JSON that take the values of a member which its own column does not."""
+    """Columns of JSON that store the values which a member's own column cannot."""
 
     @property
     def type(self) -> pa.DataType | None:
@@ -59,7 +60,7 @@ class ValueFormat:
 
     @property
     def of_table(self) -> "ValueFormat":
-        """Without what concerns one round alone."""
+        """Without the settings of a single round."""
         return replace(self, whole=False)
 
     def with_type(self, found: pa.DataType | None) -> "ValueFormat":
@@ -104,7 +105,7 @@ RAW: Final = ValueFormat()
 
 
 def json_format(schema: str | None) -> ValueFormat:
-    """JSON with the given columns (DDL), or those that are found. Raises :class:`ToolError`."""
+    """JSON with the given columns (DDL), or the found ones. Raises :class:`ToolError`."""
     if schema is None:
         return ValueFormat(ValueKind.JSON)
     wanted = ValueFormat(ValueKind.JSON, declared=True)
@@ -123,9 +124,9 @@ def avro_format(schema: str, writers: Mapping[int, str], *, framed: bool) -> Val
 def evolved(
     table: ValueFormat | None, wanted: ValueFormat, where: str, *, promote: bool = False
 ) -> ValueFormat:
-    """The wanted format with the columns that the table has, and those that are new.
+    """The requested format with the table's columns, and the new ones.
 
-    With ``promote`` columns become wider, too, as Iceberg allows it.
+    With ``promote`` columns also become wider, as Iceberg allows it.
 
     Raises :class:`ToolError` when the table's values are of another kind, or a column's type would change.
     """
@@ -138,7 +139,7 @@ def evolved(
 
 
 class Decoded(NamedTuple):
-    """Records of a table, and those that did not decode."""
+    """Records of a table, and those that could not be decoded."""
 
     good: pa.RecordBatch
     dead: pa.RecordBatch | None
@@ -174,10 +175,10 @@ def decode_values(records: pa.RecordBatch, wanted: ValueFormat) -> Decoded:
 
 
 def fit(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Dead letters as they came from a file, as records again."""
+    """Dead letters from a file, as records again."""
     return found.select(schema.names).cast(schema)
 
 
 def render_format(wanted: ValueFormat) -> str:
-    """One text for the formats of a table, whatever a single round has."""
+    """One text for the formats of a table, independent of a single round."""
     return json.dumps(wanted.of_table.to_json(), sort_keys=True)

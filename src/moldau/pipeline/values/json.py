@@ -1,8 +1,9 @@
 """Values that are JSON objects, as a column of structs.
 
-msgspec checks that each value is one JSON object, which costs little, and Arrow then parses a whole column
-at once. What Arrow does not take as it is, or would take for something else, goes the slow way
-(:mod:`moldau.pipeline.values.json_rows`), whose rules decide: a value's fate never depends on its neighbours.
+msgspec checks that each value is one JSON object, which is cheap, and Arrow then parses a whole column at
+once. Values that Arrow rejects, or would misinterpret, are converted by the slow path
+(:mod:`moldau.pipeline.values.json_rows`), whose rules are decisive: the result for a value never depends on
+its neighbours.
 """
 
 import re
@@ -23,9 +24,9 @@ _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 NESTED_MAX: Final = 200
 """Arrow's parser calls itself for each level, and a deep enough value would end the process."""
 PIECE_VALUES: Final = 512
-"""Looked at one by one when one of them needs it."""
+"""Checked one by one when one of them requires it."""
 _SUSPECTS: Final = {
-    # Of these Arrow would take a value for another: the nearest number, infinity, a time without its zone.
+    # For these types Arrow would change a value: the nearest number, infinity, a time without its zone.
     pa.float64(): re.compile(rb"[:,\[\s]-?\d{16,}[,}\]\s]"),
     pa.float32(): re.compile(rb"[eE]\+?\d\d|\d{38}"),
     pa.timestamp("us"): re.compile(rb'\d-\d\d[ T]\d[^"]*[Zz+-]'),
@@ -60,8 +61,8 @@ def decode_json(
 ) -> tuple[pa.Array, Rejected]:
     """A struct for each value (its text, where the column is a STRING), null for null and for the rejected.
 
-    ``whole``: names match without regard to case, and a value with a member that no column holds is
-    rejected. ``seconds``: columns that take the values of a member which its own column does not.
+    ``whole``: names match regardless of case, and a value with a member without a column is rejected.
+    ``seconds``: columns for the values of a member that its own column cannot store.
     """
     rejected = _malformed(values)
     rows = _usable(values, rejected)
@@ -112,7 +113,7 @@ def _malformed(values: pa.Array) -> Rejected:
 
 
 def _too_deep(values: pa.Array) -> list[int]:
-    """Few values have so many brackets at all, and only these are looked at."""
+    """Few values have so many brackets at all, and only these are checked."""
     brackets = pc.add(pc.count_substring(values, "["), pc.count_substring(values, "{")).fill_null(0)
     many = np.flatnonzero(brackets.to_numpy(zero_copy_only=False) > NESTED_MAX)
     return [int(row) for row in many if _depth(values[int(row)].as_py()) > NESTED_MAX]
@@ -219,7 +220,7 @@ def _parse_halves(
 
 
 def find_json(values: pa.Array, found: FoundValues) -> None:
-    """Count what these values hold. What is no object is passed: it has no column in any case."""
+    """Count the types in these values. A value that is no object is skipped: it has no column in any case."""
     usable = _usable(values, _malformed(values))
     for value in values.take(pa.array(usable)).to_pylist():
         found.add(value)

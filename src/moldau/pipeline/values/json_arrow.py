@@ -1,6 +1,6 @@
 """Arrow's JSON parser, for columns of values that are one JSON object each.
 
-It never sees anything else: bytes that are no JSON can end its process, and two halves of an object in
+It never gets anything else: bytes that are no JSON can crash its process, and two halves of an object in
 neighbouring records must not become one.
 """
 
@@ -15,7 +15,7 @@ ParseErrors: Final = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyE
 
 
 def lines_of(values: pa.Array) -> pa.Buffer:
-    """The values, which have no nulls, with an end of line behind each."""
+    """The values, which have no nulls, with a newline after each."""
     lines = pc.binary_join_element_wise(values, b"", b"\n")
     bounds = np.frombuffer(lines.buffers()[1], np.int32)
     return lines.buffers()[2].slice(0, int(bounds[len(lines)]))

@@ -1,9 +1,10 @@
-"""Columns for JSON values: what was found at each position is counted, and the counts decide the types.
+"""Columns for JSON values: the types at each position are counted, and the counts determine the columns'
+types.
 
 Counting is commutative and associative, so the order of values and their division into units make no
-difference. A column gets the narrowest type that holds all values found. Where only text does, the narrowest
-other type is taken if it leaves at most one record in a hundred without a place, and else STRING, which holds
-every value by its JSON text. docs/decisions/0017-columns-by-counts.md has the reasons.
+difference. A column gets the narrowest type for all found values. Where only text fits all, the narrowest
+other type is used if at most one record in a hundred does not fit, and else STRING, which stores every value
+as its JSON text. The reasons are in docs/decisions/0017-columns-by-counts.md.
 """
 
 import enum
@@ -18,14 +19,14 @@ import pyarrow as pa
 from moldau.pipeline.values.ddl import DECIMAL_DIGITS_MAX
 
 MISFITS_SHARE: Final = 100
-"""One record in so many may become a dead letter by the choice of a column's type."""
+"""At most one record in this many may become a dead letter because of a column's type."""
 LEVELS_MAX: Final = 30
-"""Of columns: readers of Parquet and of Iceberg's metadata give up at some depth."""
+"""Maximum depth of columns: readers of Parquet and of Iceberg's metadata have limits."""
 POSITIONS_MAX: Final = 20_000
-"""That are counted: beyond, the deepest levels are not told apart."""
+"""Number of counted positions: beyond it, the deepest levels are merged."""
 COLUMNS_MAX: Final = 2_000
 NAMES_MAX: Final = 1_000
-"""Of one object."""
+"""Maximum number of names in one object."""
 NAME_CHARACTERS_MAX: Final = 255
 _LOOK_EVERY: Final = 1024
 _INT64: Final = range(-(2**63), 2**63)
@@ -34,7 +35,7 @@ _EXACT_MAX: Final = 2**53
 
 
 class JsonKind(enum.IntEnum):
-    """Kinds of JSON values, as far as types of columns are concerned."""
+    """Kinds of JSON values that matter for types of columns."""
 
     BOOLEAN = 0
     NUMBER = 1
@@ -57,7 +58,7 @@ class ValueCounts:
 
     def __init__(self) -> None:
         self.records = 0
-        """Records with a value here that is not null."""
+        """Records with a non-null value here."""
         self.last_record = -1
         self.kinds = [0] * len(JsonKind)
         """Records with a value of the kind."""
@@ -73,7 +74,7 @@ class ValueCounts:
             yield self.element
 
     def merge(self, other: "ValueCounts", levels: int) -> None:
-        """Add what another has counted of other records."""
+        """Add the counts of other records."""
         self.records += other.records
         self.fraction |= other.fraction
         self.kinds = [mine + theirs for mine, theirs in zip(self.kinds, other.kinds, strict=True)]
@@ -86,7 +87,7 @@ class ValueCounts:
             self.element.merge(other.element, levels - 1)
 
     def cut(self, levels: int) -> None:
-        """Forget what is deeper."""
+        """Remove deeper levels."""
         if not levels:
             self.members, self.element = {}, None
         for one in self.inside():
@@ -99,9 +100,9 @@ class FoundValues:
     def __init__(self) -> None:
         self.root = ValueCounts()
         self.levels = LEVELS_MAX
-        """Of positions that are told apart."""
+        """Number of distinguished levels."""
         self.odd = False
-        """A value could not be looked into, and decoding has to find out."""
+        """A value could not be parsed; decoding has to check it."""
         self._records = 0
 
     def add(self, value: bytes) -> None:
@@ -124,11 +125,11 @@ class FoundValues:
         self.odd |= other.odd
         self.root.cut(self.levels)
         self.root.merge(other.root, self.levels)
-        self._records += other._records  # so that records of both are told apart
+        self._records += other._records  # so that records of both are distinguished
         self._bound()
 
     def _bound(self) -> None:
-        """The depth depends only on which positions there are, whenever this looks."""
+        """The depth depends only on the existing positions, regardless of when this runs."""
         total = 0
         for level, count in enumerate(_counts_of_levels(self.root)):
             total += count
@@ -199,7 +200,7 @@ def _kind_of_number(value: int | float) -> int:
 
 
 class JsonColumns(NamedTuple):
-    """The type of a position, ``None`` where none is known, and whether members are left without a column."""
+    """The type of a position, ``None`` where it is unknown, and whether members have no column."""
 
     type: pa.DataType | None
     odd: bool
@@ -208,7 +209,7 @@ class JsonColumns(NamedTuple):
 def columns_of(
     found: FoundValues, table: pa.DataType | None, reserved: frozenset[tuple[str, ...]] = frozenset()
 ) -> JsonColumns:
-    """The columns of a table that has some already, which keep their types, with those found beside them.
+    """The columns of a table: existing ones, which keep their types, and newly found ones.
 
     ``reserved``: paths of columns that no member of the same name belongs to.
     """
@@ -250,7 +251,7 @@ class _Choice(NamedTuple):
     def _of_column(
         self, found: ValueCounts, table: pa.DataType, path: tuple[str, ...], levels: int
     ) -> JsonColumns:
-        """The table has this column: it keeps its type, and may have more inside."""
+        """The table has this column: it keeps its type, and may get more columns inside."""
         if pa.types.is_struct(table):
             if not levels or len(found.members) > NAMES_MAX:
                 return JsonColumns(table, found.kinds[JsonKind.OBJECT] > 0)
@@ -320,7 +321,9 @@ _TYPES: Final = {
 
 
 def _choose(found: ValueCounts) -> JsonKind:
-    """The kind that gives the column its type. Pure arithmetic of counts: see the module's beginning."""
+    """The kind that determines the column's type. Computed from the counts only; the rule is in the module's
+    docstring.
+    """
     integers = () if found.fraction else (JsonKind.NUMBER,)
     held: dict[JsonKind, tuple[JsonKind, ...]] = {  # narrowest first
         JsonKind.BOOLEAN: (JsonKind.BOOLEAN,),

@@ -1,7 +1,7 @@
 """JSON values one by one: each member is checked against its column, and rewritten where the column needs it.
 
-The slow way, for values that Arrow does not take as they are. The result is JSON for Arrow's parser: STRING
-columns get the JSON text of other values, and a value without a place is reported with its path.
+The slow path, for values that Arrow cannot parse as they are. The result is JSON for Arrow's parser: STRING
+columns get the JSON text of other values, and a value that does not fit is reported with its path.
 """
 
 import decimal
@@ -21,7 +21,7 @@ from moldau.pipeline.values.json_arrow import is_parsed
 Path = tuple[str, ...]
 """Names of members from the value down; ``element`` for those of an array."""
 Seconds = Mapping[Path, tuple[str, ...]]
-"""Columns beside a member's own, which take the values that do not fit there."""
+"""Additional columns of a member, for the values that do not fit its own."""
 
 _INTEGER: Final = re.compile(rb"-?\d+")
 _NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
@@ -36,11 +36,11 @@ Fits = Callable[[bytes], bool]
 _SHOWN_MAX: Final = 60
 _INTEGERS: Final = {pa.int32(): range(-(2**31), 2**31), pa.int64(): range(-(2**63), 2**63)}
 _DIGITS_MAX: Final = 400
-"""Of numbers that are looked into: no type holds more."""
+"""Maximum digits of parsed numbers: no type has more."""
 
 
 class Misfit(ValueError):
-    """A value for which the columns have no place; the text says which."""
+    """A value that fits no column; the text names the column."""
 
 
 class Rewriter:
@@ -51,7 +51,7 @@ class Rewriter:
 
     def __init__(self, columns: pa.DataType, *, whole: bool, seconds: Seconds) -> None:
         self.is_needed = whole or bool(seconds)
-        """Whether values must come this way, even if Arrow would take them."""
+        """Whether values must be converted here, even if Arrow would parse them."""
         self._root = _Object(columns, (), whole, seconds)
 
     def rewrite(self, value: bytes) -> bytes:
@@ -60,14 +60,14 @@ class Rewriter:
 
 
 class _Place(NamedTuple):
-    """Columns for a member: its own, and those beside it. The keys are JSON."""
+    """Columns for a member: its own, and the additional ones. The keys are JSON."""
 
     own: bytes
     columns: list[tuple[bytes, "_Node"]]
 
 
 class _Node:
-    """A column, compiled: types of Arrow are slow to ask."""
+    """A compiled column: accessing Arrow's types is slow."""
 
     def __init__(self, column: pa.DataType, path: Path) -> None:
         self._column = column
@@ -175,14 +175,14 @@ def _node(column: pa.DataType, path: Path, whole: bool, seconds: Seconds, has_se
 
 
 def _members(raw: bytes, repeated: bool) -> list[tuple[str, bytes]]:
-    """Members in their order, those of a repeated name each."""
+    """Members in their order; all values of a repeated name."""
     found = _MEMBERS(raw)
     once = [(name, bytes(one)) for name, one in found.items()]
     if not repeated:
         return once
     pairs: list[tuple[str, Any]] = _decoder_of_pairs().decode(raw.decode(errors="replace"))
     names = [name for name, _ in pairs]
-    # The value of a repeated name makes no difference: such a member has no place.
+    # The value of a repeated name does not matter: such a member does not fit.
     return [*once, *((name, found_value) for name, found_value in once if names.count(name) > 1)]
 
 
@@ -202,12 +202,12 @@ def _decoder_of_pairs() -> json.JSONDecoder:
 
 
 def _holds_nothing(raw: bytes) -> bool:
-    """Null, and objects and arrays of nothing else, have no type and nothing to lose."""
+    """Null, and objects and arrays that contain nothing else, have no type and no content to lose."""
     if raw[:1] not in b"n{[":
         return False
     try:
         return _is_nothing(msgspec.json.decode(raw))
-    except msgspec.MsgspecError:  # a number that is out of range, say
+    except msgspec.MsgspecError:  # for instance a number that is out of range
         return False
 
 
@@ -220,7 +220,7 @@ def _is_nothing(value: Any) -> bool:
 def _fits(column: pa.DataType, *, exactly: bool) -> Fits:
     """Whether a column of a simple type holds a value, exactly where it is a number.
 
-    Of times only the form is looked at, unless ``exactly``: Arrow decides then, and there is no other column.
+    For times only the form is checked, unless ``exactly``: Arrow decides then, and there is no other column.
     """
     if column == pa.bool_():
         return lambda raw: raw in (b"true", b"false")

@@ -134,6 +134,18 @@ def _offsets(properties: Mapping[str, str], faults: tuple[Fault, ...]) -> Scenar
     )
 
 
+def transactions() -> Scenario:
+    """Transactions are committed, aborted and fenced while the process is killed again and again."""
+    from moldau.simulation.transactions.story import TransactionStory
+
+    values = {
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        "group.initial.rebalance.delay.ms": "200",
+    }
+    faults = (*(Fault.KILL,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
+    return replace(_node_scenario(values, faults), story=TransactionStory, fault_count=5)
+
+
 def node_clock() -> Scenario:
     """The node's clock jumps by an hour both ways, and records of right clocks are kept for 45 minutes."""
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
@@ -213,6 +225,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "offsets": offsets,
     "offsets-power": offsets_power,
     "offsets-disk": offsets_disk,
+    "transactions": transactions,
     "quorum": _of_cluster("quorum_stories", "quorum"),
     "quorum-power": _of_cluster("quorum_stories", "quorum_power"),
     "quorum-votes": _of_cluster("quorum_stories", "quorum_votes"),

@@ -36,7 +36,7 @@ Operation = Callable[[TransactionShard, int, Token], Effects[TransactionRecord]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPorts:
-    """What the coordinator needs of its node."""
+    """Ports of the coordinator to its node."""
 
     new_producer_id: Callable[[], Awaitable[int]]
     """An id that no producer of the cluster has had. Raises ``KafkaError`` (retriable)."""

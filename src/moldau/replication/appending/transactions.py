@@ -20,7 +20,7 @@ class TransactionGuard:
 
 
 class AppendTerms(NamedTuple):
-    """What a client's append asks for. The first batch of a transaction needs a guard."""
+    """The terms of a client's append. The first batch of a transaction needs a guard."""
 
     required_acks: int
     timeout_ms: int

@@ -11,7 +11,7 @@ from moldau.server.topics.registry import PartitionRegistry
 
 
 class ProducerHandlers:
-    """What partitions know of producers."""
+    """The producers that partitions remember."""
 
     def __init__(self, partitions: PartitionRegistry) -> None:
         self._partitions = partitions

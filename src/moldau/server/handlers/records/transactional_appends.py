@@ -34,7 +34,7 @@ _RETRIABLE: Final = frozenset(
 
 
 class TransactionalProduce(NamedTuple):
-    """What a Produce request says beside its batches."""
+    """The fields of a Produce request beside its batches."""
 
     transactional_id: str
     api_version: int

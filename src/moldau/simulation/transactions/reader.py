@@ -1,0 +1,98 @@
+"""A consumer with ``read_committed``: it leaves out aborted records as Kafka's clients do."""
+
+import random
+from typing import Any, Final
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from moldau.records.batch import iter_headers
+from moldau.records.control import EndTransactionMarker, parse_control_record
+from moldau.records.record import iter_records
+from moldau.runtime import ErrorCode
+from moldau.simulation.clients.client import Bootstrap, RetryError, SimulatedClient
+from moldau.simulation.clients.rpc import RpcConnection
+from moldau.simulation.history import History
+
+FETCH_VERSION: Final = 12
+_READ_COMMITTED: Final = 1
+
+
+class CommittedReader(SimulatedClient):
+    """Reads one partition from its start on."""
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Bootstrap,
+        history: History,
+        chance: random.Random,
+        topic: str,
+        partition: int,
+    ) -> None:
+        super().__init__(name, bootstrap, history, chance)
+        self._topic = topic
+        self.partition = partition
+        self.values: list[str] = []
+        self._offset = 0
+        self._aborting: set[int] = set()
+        self.is_at_end = False
+        """The last answer was empty, and its last stable offset was the high watermark."""
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            await self.poll()
+
+    async def poll(self) -> None:
+        """One fetch, over a new connection if need be; what fails is tried again by the next one."""
+        try:
+            await self._fetch()
+        except (OSError, RetryError):
+            self.disconnect()
+            await self.pause()
+
+    async def _fetch(self) -> None:
+        if self._connection is None or self._connection.closed:
+            self._connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+        wanted = FetchPartition(
+            partition=self.partition,
+            fetch_offset=self._offset,
+            partition_max_bytes=self.chance.choice((1, 4096)),
+        )
+        request = FetchRequest(
+            max_wait_ms=200,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation_level=_READ_COMMITTED,
+            topics=[FetchTopic(topic=self._topic, partitions=[wanted])],
+        )
+        answer = await self._connection.request(ApiKey.FETCH, FETCH_VERSION, request)
+        row = answer.responses[0].partitions[0]
+        if row.error_code is not ErrorCode.none:
+            raise RetryError(row.error_code.name)
+        before = self._offset
+        self._take(row)
+        self.is_at_end = self._offset == before and row.last_stable_offset == row.high_watermark == before
+
+    def _take(self, row: Any) -> None:
+        content = memoryview(_joined(row.records))
+        aborted = sorted((each.first_offset, each.producer_id) for each in row.aborted_transactions or ())
+        for position, header in iter_headers(content):
+            if header.last_offset < self._offset:
+                continue
+            while aborted and aborted[0][0] <= header.last_offset:
+                self._aborting.add(aborted.pop(0)[1])
+            batch = content[position : position + header.size_bytes]
+            if header.is_control:
+                for record in iter_records(batch):
+                    marker = parse_control_record(record)
+                    if isinstance(marker, EndTransactionMarker) and not marker.committed:
+                        self._aborting.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in self._aborting):
+                found = [record for record in iter_records(batch) if record.offset >= self._offset]
+                self.values += [(record.value or b"").decode() for record in found]
+            self._offset = header.last_offset + 1
+
+
+def _joined(records: Any) -> bytes:
+    return b"".join(records) if isinstance(records, list | tuple) else bytes(records or b"")

@@ -1,0 +1,84 @@
+"""Transactions as their producers know them, and the checks of the records that were read in the end."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+ZOMBIE = "zombie"
+"""The first part of values that a producer sends after it was fenced."""
+
+
+class Fate(Enum):
+    """The outcome of a transaction, as its producer knows it."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    """Nobody ever asked for its commit."""
+    UNKNOWN = "unknown"
+    """Its commit was asked for, without an answer: it has happened or not, everywhere alike."""
+
+
+@dataclass(slots=True)
+class RecordedTransaction:
+    """One transaction: its values by partition, and the offset that it commits for its group; -1 for none."""
+
+    name: str
+    group: str
+    number: int
+    fate: Fate = Fate.ABORTED
+    values: dict[int, list[str]] = field(default_factory=dict)
+    offset: int = -1
+
+
+def check_transactions(
+    transactions: Sequence[RecordedTransaction],
+    final: Mapping[int, Sequence[str]],
+    observed: Mapping[int, Sequence[str]],
+    offsets: Mapping[str, int],
+) -> list[str]:
+    """The violations, given all committed values by partition, those that were read on the way, and offsets.
+
+    Looked for: an aborted read (G1a), an intermediate read (G1b: a part of a transaction, or one without an
+    outcome yet), lost and repeated values, another order than that of sending, a zombie's value, offsets that
+    differ from the outcomes.
+    """
+    found: list[str] = []
+    for partition, values in final.items():
+        if len(set(values)) != len(values):
+            found.append(f"partition {partition} has values twice")
+        found += [f"a fenced producer's {value} is committed" for value in values if _is_zombie(value)]
+    visible = {partition: set(values) for partition, values in final.items()}
+    committed: dict[str, int] = {}
+    for each in transactions:
+        there = [value in visible.get(index, ()) for index, sent in each.values.items() for value in sent]
+        if each.fate is Fate.COMMITTED and not all(there):
+            found.append(f"{each.name} was committed, and lost {there.count(False)} of {len(there)} values")
+        elif each.fate is Fate.ABORTED and any(there):
+            found.append(f"{each.name} was aborted, and {there.count(True)} values are read (G1a)")
+        elif any(there) and not all(there):
+            found.append(f"{each.name} is committed in part: {there.count(True)} of {len(there)} (G1b)")
+        happened = each.fate is Fate.COMMITTED or (each.fate is Fate.UNKNOWN and bool(there) and all(there))
+        if happened and each.offset >= 0:
+            committed[each.group] = each.offset
+        found += _misordered(each, final) if happened else []
+    found += [
+        f"{group} has offset {offset}, and its last transaction committed {committed.get(group, -1)}"
+        for group, offset in offsets.items()
+        if offset != committed.get(group, -1)
+    ]
+    for partition, values in observed.items():
+        early = set(values) - visible.get(partition, set())
+        found += [f"{value} was read as committed, and is not (G1a, G1b)" for value in sorted(early)]
+    return found
+
+
+def _is_zombie(value: str) -> bool:
+    return value.startswith(ZOMBIE)
+
+
+def _misordered(each: RecordedTransaction, final: Mapping[int, Sequence[str]]) -> list[str]:
+    for index, sent in each.values.items():
+        places = [final[index].index(value) for value in sent if value in final.get(index, ())]
+        if places != sorted(places):
+            return [f"{each.name} is out of order in partition {index}"]
+    return []

@@ -1,0 +1,138 @@
+"""Transactions over kills: nothing aborted or partial is read, nothing is lost, no zombie writes; mutants."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from moldau.coordinators.transactions.completion import TransactionCompletion, TransactionMarker
+from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.replication.appending.transactions import TransactionChecks
+from moldau.replication.reads import PartitionReader
+from moldau.runtime import ErrorCode
+from moldau.server.subsystems.transactions.markers import LocalMarkers
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+from moldau.simulation.transactions.record import Fate, RecordedTransaction, check_transactions
+from moldau.storage.log.producers import LogProducers
+from moldau.storage.producers import producer_state
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+SEEDS = (1, 3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_transactions_are_all_or_none(seed: int) -> None:
+    found = run_seed(SCENARIOS["transactions"](), seed)
+    assert not found.violations, "repeat with: python -m moldau.simulation --node transactions"
+    assert found.history.notes
+
+
+def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
+    """A broker says that it has written the markers of partition 1."""
+    write = LocalMarkers.write
+
+    async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
+        if partition.partition == 1 and not partition.topic.startswith("__"):
+            return ErrorCode.none
+        return await write(self, marker, partition)
+
+    patch.setattr(LocalMarkers, "write", write_most)
+
+
+def read_one_too_far(patch: pytest.MonkeyPatch) -> None:
+    """The last stable offset is one too high."""
+    last_stable = LogProducers.last_stable_offset
+
+    def one_more(self: Any, high_watermark: int) -> int:
+        return min(high_watermark, last_stable(self, high_watermark) + 1)
+
+    patch.setattr(LogProducers, "last_stable_offset", one_more)
+
+
+def cut_the_aborted_list(patch: pytest.MonkeyPatch) -> None:
+    """A fetch names all aborted transactions but the first."""
+    aborted = PartitionReader._aborted
+    patch.setattr(PartitionReader, "_aborted", lambda self, offset, result: aborted(self, offset, result)[1:])
+
+
+def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A partition takes batches of any epoch while a transaction is open."""
+    is_open = TransactionChecks._is_open
+
+    def is_open_for_anybody(self: Any, producer_id: int, producer_epoch: int) -> bool:
+        entry = self._log.producer(producer_id)
+        newest = producer_epoch if entry is None else max(producer_epoch, entry.producer_epoch)
+        return is_open(self, producer_id, newest)
+
+    patch.setattr(TransactionChecks, "_is_open", is_open_for_anybody)
+    patch.setattr(producer_state, "_check_epoch", lambda entry, epoch: None)
+    patch.setattr(producer_state, "_check_sequence", lambda entry, header: None)
+
+
+def leave_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator forgets the transactions that it finds prepared in its log."""
+    look = TransactionCompletion.look
+
+    def look_when_active(self: Any, partition: int) -> None:
+        if self._runtime.is_active(partition):
+            look(self, partition)
+
+    patch.setattr(TransactionCompletion, "look", look_when_active)
+
+
+def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Offsets count before their transaction is committed."""
+    from moldau.coordinators.groups.offsets.store import OffsetStore
+
+    put = OffsetStore.put
+
+    def put_plainly(self: Any, *arguments: Any) -> None:
+        put(self, *arguments[:-1], False)
+
+    patch.setattr(OffsetStore, "put", put_plainly)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "seed"),
+    [
+        (forget_a_marker, 1),
+        (read_one_too_far, 1),
+        (cut_the_aborted_list, 1),
+        (fence_no_epoch, 1),
+        (leave_prepared_transactions, 1),
+        (commit_offsets_at_once, 1),
+    ],
+)
+def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        assert run_seed(SCENARIOS["transactions"](), seed).violations, f"{mutate.__doc__} is missed"
+
+
+def _transaction(fate: Fate, values: Iterable[str], offset: int = -1) -> RecordedTransaction:
+    return RecordedTransaction("t", "g", 0, fate, {0: list(values)}, offset)
+
+
+@pytest.mark.parametrize(
+    ("fate", "read", "reason"),
+    [
+        (Fate.COMMITTED, ["a"], "lost 1 of 2"),
+        (Fate.ABORTED, ["a", "b"], "G1a"),
+        (Fate.UNKNOWN, ["b"], "in part"),
+        (Fate.COMMITTED, ["b", "a"], "out of order"),
+        (Fate.COMMITTED, ["a", "b", "b"], "twice"),
+        (Fate.COMMITTED, ["a", "b", "zombie of t"], "fenced producer"),
+    ],
+)
+def test_the_checker_finds(fate: Fate, read: list[str], reason: str) -> None:
+    (found,) = check_transactions([_transaction(fate, ["a", "b"])], {0: read}, {}, {})
+    assert reason in found
+
+
+def test_the_checker_compares_offsets_and_what_was_read_on_the_way() -> None:
+    transactions = [_transaction(Fate.COMMITTED, ["a"], 7)]
+    assert check_transactions(transactions, {0: ["a"]}, {0: ["a"]}, {"g": 7}) == []
+    assert check_transactions(transactions, {0: ["a"]}, {}, {"g": 6})
+    assert check_transactions(transactions, {0: ["a"]}, {0: ["a", "b"]}, {"g": 7})

@@ -190,7 +190,7 @@ def test_bytes_count_against_the_bound_until_the_brokers_own_cache_has_them() ->
 def test_under_full_load_workers_make_the_memory_for_the_next_objects() -> None:
     async def story(machine: Machine) -> None:
         bench = Bench(machine, settings=WriterSettings(buffer_max_bytes=2_000, retries=QUICK))
-        pool = bench.writer._memory.pool
+        pool = bench.writer._own.memory.pool
         assert pool.is_low
         assert (await wait(bench.append(key(), b"small"))).error is ErrorCode.none
         await asyncio.sleep(1)

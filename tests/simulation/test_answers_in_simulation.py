@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from moldau.diskless.byte_budget import ByteBudget
+from moldau.diskless.writing.finishing import FileFinisher
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.waiters import WaitingProducer
 from moldau.diskless.writing.writer import DisklessWriter
@@ -28,22 +29,22 @@ def test_defects_cost_what_they_meet_and_no_more(name: str) -> None:
 def forget_answers(patch: pytest.MonkeyPatch) -> None:
     """The batches of a lost object stay without an answer."""
 
-    def resolve_nothing(writer: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
+    def resolve_nothing(files: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
         waiters.stop()
-        writer._buffered_bytes -= payload_bytes
+        files._held.size_bytes -= payload_bytes
 
-    patch.setattr(DisklessWriter, "_answer_lost", resolve_nothing)
+    patch.setattr(FileFinisher, "answer_lost", resolve_nothing)
 
 
 def keep_bytes(patch: pytest.MonkeyPatch) -> None:
     """The bytes of a lost object count for ever."""
 
-    def keep(writer: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
+    def keep(files: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
         waiters.stop()
         for batch in batches:
             batch.owner.resolve(outcome)
 
-    patch.setattr(DisklessWriter, "_answer_lost", keep)
+    patch.setattr(FileFinisher, "answer_lost", keep)
 
 
 def keep_read_budget(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, FORGOTTEN, HELD, CommitFileResult
@@ -24,7 +24,7 @@ from moldau.objects import RetryPolicy
 from moldau.replication.partition import AppendOutcome
 from moldau.runtime import Entropy, ErrorCode, KafkaError, UnexpectedErrors
 
-__all__ = ["Committing", "FileCommitQueue"]
+__all__ = ["CommitQueues", "Committing", "FileCommitQueue"]
 
 _log = logging.getLogger(__name__)
 
@@ -176,6 +176,60 @@ class FileCommitQueue:
         except TimeoutError:
             return False
         return True
+
+
+class CommitQueues:
+    """Owns one queue for each coordinator, and the split of files among them."""
+
+    def __init__(self, committing: Committing, on_done: Callable[[FileShare], None]) -> None:
+        self._committing = committing
+        self._on_done = on_done
+        self._queues: dict[int, FileCommitQueue] = {}
+
+    def __len__(self) -> int:
+        """Number of parts of files that are not done."""
+        return sum(len(queue) for queue in self._queues.values())
+
+    def configure(self, retries: RetryPolicy) -> None:
+        """Use another policy for coordinators that get their first file from now on."""
+        self._committing = replace(self._committing, retries=retries)
+
+    def share_out(self, file: WalFile) -> None:
+        """Queue the file at its coordinators: this fixes its place in their order."""
+        shares: dict[int, FileShare] = {}
+        for run in file.object.runs:
+            try:
+                coordinator_id = self._committing.coordinator.coordinator_of(*run[0].key)
+            except KafkaError as error:
+                for batch in run:
+                    batch.owner.resolve(AppendOutcome(error.code, message=error.message))
+                continue
+            share = shares.get(coordinator_id)
+            if share is None:
+                share = shares[coordinator_id] = FileShare(file, coordinator_id)
+            share.batches.extend(run)
+        file.shares = list(shares.values())
+        for share in file.shares:
+            self._queue(share.coordinator_id).push(share)
+
+    def _queue(self, coordinator_id: int) -> FileCommitQueue:
+        queue = self._queues.get(coordinator_id)
+        if queue is None:
+            queue = FileCommitQueue(coordinator_id, self._committing, self._on_done)
+            self._queues[coordinator_id] = queue
+        return queue
+
+    def coordinator_moved(self, coordinator_id: int) -> None:
+        """A coordinator is led elsewhere than before: a commit that waits after a failure is repeated now."""
+        queue = self._queues.get(coordinator_id)
+        if queue is not None:
+            queue.go_on()
+
+    async def stop(self) -> None:
+        """Drop all queues; the outcomes are unknown."""
+        for queue in self._queues.values():
+            await queue.stop()
+        self._queues.clear()
 
 
 def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.diskless.wal import footer_size_bytes
-from moldau.diskless.writing.arenas import Arena, ArenaPool
+from moldau.diskless.writing.arenas import Arena, ArenaPool, new_arena
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.writer_settings import WriterSettings
+from moldau.runtime import Workers
 
 
 class WriterMemory:
@@ -15,6 +16,7 @@ class WriterMemory:
     def __init__(self, settings: WriterSettings) -> None:
         self.recent = RecentObjects(settings.recent_bytes, self.release)
         """Objects of ours, for our cacher: by key, from when they are stored (before they are committed)."""
+        self._is_refilling = False
         self.configure(settings)
 
     def configure(self, settings: WriterSettings) -> None:
@@ -24,6 +26,23 @@ class WriterMemory:
         # All that full load needs at once: an arena made anew costs as much as filling it ten times.
         in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
         self.pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
+
+    async def refill(self, workers: Workers) -> None:
+        """Under full load, let a worker allocate the memory of the next buffers; one at a time refills."""
+        if self._is_refilling:
+            return
+        self._is_refilling = True
+        pool = self.pool
+        try:
+            while pool.is_low:
+                pool.release(await workers.run(new_arena, pool.arena_size_bytes))
+        finally:
+            self._is_refilling = False
+
+    @property
+    def should_refill(self) -> bool:
+        """Whether arenas are running out, and no refill is running."""
+        return self.pool.is_low and not self._is_refilling
 
     def release(self, arena: Arena) -> None:
         """Give an arena back, of whatever settings it is."""

@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from moldau.diskless.writing.buffer import ClosePolicy
 from moldau.diskless.writing.wal_file import WalFile
 from moldau.diskless.writing.writer_meters import WriterMeters
 from moldau.objects import ObjectStorage, RetryPolicy, StorageError
-from moldau.runtime import Entropy
+from moldau.runtime import Entropy, UnexpectedErrors
 
 _log = logging.getLogger(__name__)
 
@@ -49,3 +52,87 @@ class Uploader:
         policy.uploaded(took_ms)
         self._meters.uploaded(size, took_ms)
         return True
+
+    async def delete(self, key: str) -> None:
+        """Nothing refers to the object, and nothing ever will. If this fails, the orphan scan finds it."""
+        try:
+            await self._storage.delete([key])
+            self._meters.deleted()
+        except StorageError as error:
+            _log.info("%s stays as an orphan: %s", key, error)
+
+
+class WriterTasks:
+    """Owns the running tasks of a writer (uploads, deletions, the making of memory), so that a stop waits."""
+
+    def __init__(self, unexpected: UnexpectedErrors) -> None:
+        self._unexpected = unexpected
+        self._running: set[asyncio.Task[None]] = set()
+
+    def run(self, body: Coroutine[Any, Any, None], name: str) -> None:
+        """Start a task; unexpected errors in it are reported."""
+        task = asyncio.get_running_loop().create_task(body, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        self._unexpected.watch(task, "writing WAL objects")
+
+    async def finished(self) -> None:
+        """Return when no task is left, those included that are started meanwhile."""
+        while self._running:
+            await asyncio.wait(set(self._running))
+
+    async def cancel(self) -> None:
+        """Cancel all tasks, and return when they have ended."""
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+
+class UploadSlots:
+    """Owns the files that wait for an upload, and the number of uploads in progress.
+
+    ``upload`` stores a file's object, and settles the file in any case; ``on_free`` is called when a slot is
+    free again and no file has taken it.
+    """
+
+    def __init__(
+        self,
+        tasks: WriterTasks,
+        upload: Callable[[WalFile], Coroutine[Any, Any, None]],
+        on_free: Callable[[], None],
+        slots: int,
+    ) -> None:
+        self._tasks = tasks
+        self._upload = upload
+        self._on_free = on_free
+        self.slots = slots
+        self.waiting: deque[WalFile] = deque()
+        self.busy = 0
+
+    def is_free(self) -> bool:
+        """Whether an upload could begin now."""
+        return self.busy < self.slots
+
+    def put(self, file: WalFile) -> None:
+        """Upload a file as soon as a slot is free."""
+        self.waiting.append(file)
+        self._start()
+
+    def discard(self, file: WalFile) -> None:
+        """Do not begin the upload of a file."""
+        if file in self.waiting:
+            self.waiting.remove(file)
+
+    def _start(self) -> None:
+        while self.waiting and self.busy < self.slots:
+            self.busy += 1
+            file = self.waiting.popleft()
+            self._tasks.run(self._upload_and_free(file), f"upload {file.key}")
+
+    async def _upload_and_free(self, file: WalFile) -> None:
+        try:
+            await self._upload(file)
+        finally:
+            self.busy -= 1
+            self._start()
+            self._on_free()

@@ -1,8 +1,8 @@
 """An object between its closed buffer and its last answer."""
 
 import asyncio
-from collections.abc import Collection, Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, TypeAlias
 
 from moldau.coordinators.diskless.calls import (
     FOLLOWS_DROPPED,
@@ -14,7 +14,10 @@ from moldau.coordinators.diskless.calls import (
 from moldau.diskless.writing.buffer import BufferedBatch, BuiltObject
 from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
 
-__all__ = ["Batch", "FileShare", "WalFile"]
+__all__ = ["Batch", "FileShare", "FilesInFlight", "WalFile"]
+
+FORGETTING: Final = 0.98
+"""The part of the recent maximum that an answered file leaves."""
 
 Batch: TypeAlias = BufferedBatch[WaitingProducer]
 
@@ -150,3 +153,52 @@ def _to_commit(batch: Batch) -> BatchToCommit:
         -1 if base_sequence < 0 else (base_sequence + last_offset_delta) & 0x7FFFFFFF,
         TRANSACTIONAL if header[5] & 0x10 else 0,
     )
+
+
+class FilesInFlight:
+    """Owns the files between the close of their buffer and their end, and what is usually in flight."""
+
+    def __init__(self) -> None:
+        self._files: dict[WalFile, None] = {}
+        """Unfinished files: answers are pending, or this broker's own cache still needs the bytes."""
+        self._unanswered: dict[WalFile, None] = {}
+        self.batch_count = 0
+        """Batches in files that are not answered."""
+        self._recent_batches_max = 0.0
+        """Recent maximum of the batches in flight."""
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[WalFile]:
+        return iter(list(self._files))
+
+    def __contains__(self, file: WalFile) -> bool:
+        return file in self._files
+
+    @property
+    def unanswered_count(self) -> int:
+        return len(self._unanswered)
+
+    def are_all_in(self, buffered_batches: int) -> bool:
+        """Whether so many batches in the buffer are everything that is usually in flight at a time."""
+        return not self._unanswered and 0 < self._recent_batches_max <= buffered_batches
+
+    def add(self, file: WalFile) -> None:
+        """A buffer has become this file."""
+        self._files[file] = self._unanswered[file] = None
+        self.batch_count += len(file.object.batches)
+        self._recent_batches_max = max(self._recent_batches_max, self.batch_count)
+
+    def answered(self, file: WalFile) -> None:
+        """Its producers may send more."""
+        if self._unanswered.pop(file, self) is None:
+            self.batch_count -= len(file.object.batches)
+            self._recent_batches_max *= FORGETTING
+
+    def remove(self, file: WalFile) -> bool:
+        """The file is over; False when it was removed before."""
+        if self._files.pop(file, self) is self:
+            return False
+        self.answered(file)
+        return True

@@ -1,0 +1,105 @@
+"""The end of files: their producers have their answers, and nothing that they held is kept."""
+
+from collections.abc import Sequence
+
+from moldau.diskless.writing.filling import HeldBytes
+from moldau.diskless.writing.memory import OwnObjects
+from moldau.diskless.writing.sequence_gaps import SequenceGaps
+from moldau.diskless.writing.uploader import Uploader, WriterTasks
+from moldau.diskless.writing.waiters import TIMED_OUT, ObjectWaiters
+from moldau.diskless.writing.wal_file import Batch, FileShare, FilesInFlight, WalFile
+from moldau.replication.partition import AppendOutcome
+from moldau.runtime import ErrorCode, UnexpectedErrors
+
+__all__ = ["LOST", "FileFinisher"]
+
+LOST = AppendOutcome(ErrorCode.kafka_storage_error, message="the object of the batch could not be made")
+_UNCERTAIN = AppendOutcome(ErrorCode.request_timed_out, message="the broker lost track of the batch's object")
+
+
+class FileFinisher:
+    """Ends each file once: committed in all its parts, timed out, or given up after an unexpected error.
+
+    The bytes of its batches are given back, the cache has its batches, and an object to which nothing refers
+    is deleted.
+    """
+
+    def __init__(
+        self,
+        own: OwnObjects,
+        held: HeldBytes,
+        in_flight: FilesInFlight,
+        gaps: SequenceGaps,
+        tasks: WriterTasks,
+        uploader: Uploader,
+        unexpected: UnexpectedErrors,
+    ) -> None:
+        self._own = own
+        self._held = held
+        self._in_flight = in_flight
+        self._gaps = gaps
+        self._tasks = tasks
+        self._uploader = uploader
+        self._unexpected = unexpected
+
+    def share_done(self, share: FileShare) -> None:
+        """Its producers have their answers; now the broker's own cache gets the batches."""
+        with self._unexpected.contained("finishing a commit", lambda _: self._share_over(share)):
+            share.is_answered = True
+            if all(each.is_answered for each in share.file.shares):
+                self._in_flight.answered(share.file)
+            if self._own.commits is None or not share.outcomes:
+                self._share_over(share)
+            else:
+                self._own.commits.committed(share, self._share_over)
+
+    def _share_over(self, share: FileShare) -> None:
+        file = share.file
+        share.is_done = True
+        with self._unexpected.contained("finishing a WAL object", lambda _: self.abandon(file)):
+            if file.is_done:
+                if self._own.commits is not None:
+                    self._own.commits.finished(file.shares)
+                self.drop(file)
+
+    def abandon(self, file: WalFile) -> None:
+        """An unexpected error in the file: answer all its producers, and release everything."""
+        was_stored = file.uploaded.done() and file.uploaded.result()
+        if not file.uploaded.done():
+            file.uploaded.set_result(False)
+        if not self._in_flight.remove(file):
+            return
+        if file.key in self._own.memory.recent:
+            self._own.memory.recent.discard(file.key)
+        elif not was_stored:
+            self._own.memory.pool.release(file.object.arena)
+        # A stored object may be committed by another part, or is an orphan; the rest can never be committed.
+        outcome = _UNCERTAIN if was_stored else LOST
+        self.answer_lost(file.object.batches, file.waiters, file.payload_bytes, outcome)
+        file.shares = []
+
+    def answer_lost(
+        self, batches: Sequence[Batch], waiters: ObjectWaiters, payload_bytes: int, outcome: AppendOutcome
+    ) -> None:
+        """Answer batches that are in no file any more, and give their bytes back."""
+        waiters.stop()
+        for batch in batches:
+            self._gaps.dropped(batch.key, batch.header)
+            batch.owner.resolve(outcome)
+        self._held.size_bytes -= payload_bytes
+
+    def drop(self, file: WalFile) -> None:
+        """Every batch of the file has its answer, or its time-out."""
+        if not self._in_flight.remove(file):
+            return
+        file.waiters.stop()
+        for waiter in file.waiters.all:
+            waiter.resolve(TIMED_OUT)
+        self._held.size_bytes -= file.payload_bytes
+        self._own.memory.recent.committed(file.key)
+        file.shares = []  # they refer to the file: an arena must not wait for the garbage collector
+        is_stored = file.uploaded.done() and file.uploaded.result()
+        if is_stored and not file.accepted_count:
+            self._own.memory.recent.discard(file.key)
+            if not file.is_uncertain:
+                self._tasks.run(self._uploader.delete(file.key), f"delete {file.key}")

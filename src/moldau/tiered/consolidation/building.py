@@ -12,7 +12,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from moldau.objects.storage import Ranges, fetch_once
 from moldau.runtime import Workers
-from moldau.tiered.consolidation.plan import ObjectRange, PlannedSegment, plan_ranges
+from moldau.tiered.consolidation.plan import PlannedRange, PlannedSegment, plan_ranges
 from moldau.tiered.consolidation.side_by_side import side_by_side
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.storage.builder import BuiltSegment, finish_segment
@@ -145,7 +145,7 @@ def _whole_pages(size_bytes: int) -> int:
 
 
 async def _read(
-    ranges: Sequence[ObjectRange],
+    ranges: Sequence[PlannedRange],
     buffers: Sequence[memoryview],
     storage: Ranges,
     workers: Workers,
@@ -153,7 +153,7 @@ async def _read(
 ) -> None:
     scatter = storage.scatter if isinstance(storage, ScattersRanges) else None
 
-    async def read(wanted: ObjectRange) -> None:
+    async def read(wanted: PlannedRange) -> None:
         targets = [
             (start, buffers[number][position : position + size_bytes])
             for number, position, start, size_bytes in wanted.pieces

@@ -21,7 +21,7 @@ from moldau.tiered.storage.builder import LEADER_EPOCH, BatchRun
 
 __all__ = [
     "GatheredSegment",
-    "ObjectRange",
+    "PlannedRange",
     "PlannedRun",
     "PlannedSegment",
     "SegmentGathering",
@@ -302,7 +302,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectRange:
+class PlannedRange:
     """One ranged request and the runs in it."""
 
     object_key: str
@@ -313,7 +313,7 @@ class ObjectRange:
 
 def plan_ranges(
     segments: Sequence[PlannedSegment], max_gap_bytes: int = DEFAULT_GAP_BYTES
-) -> list[ObjectRange]:
+) -> list[PlannedRange]:
     """The requests that read all runs of ``segments``, in the order in which objects are first needed.
 
     One request an object, unless more than ``max_gap_bytes`` are between two runs.
@@ -325,16 +325,16 @@ def plan_ranges(
             piece = Piece(number, position, run.byte_offset, run.size_bytes)
             by_object.setdefault(run.object_key, []).append((run.byte_offset, piece))
             position += run.size_bytes
-    ranges: list[ObjectRange] = []
+    ranges: list[PlannedRange] = []
     for object_key, found in by_object.items():
         found.sort()
         start = end = found[0][0]
         pieces: list[Piece] = []
         for at, piece in found:
             if at - end > max_gap_bytes:
-                ranges.append(ObjectRange(object_key, start, end - start, tuple(pieces)))
+                ranges.append(PlannedRange(object_key, start, end - start, tuple(pieces)))
                 pieces, start = [], at
             pieces.append(piece._replace(start=at - start))
             end = max(end, at + piece.size_bytes)
-        ranges.append(ObjectRange(object_key, start, end - start, tuple(pieces)))
+        ranges.append(PlannedRange(object_key, start, end - start, tuple(pieces)))
     return ranges

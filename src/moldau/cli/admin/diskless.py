@@ -10,6 +10,7 @@ from moldau.cli.admin.diskless_client import (
     DisklessTopic,
     describe_coordinators,
     describe_files,
+    describe_gateways,
     describe_topics,
 )
 from moldau.cli.app import new_app
@@ -17,6 +18,7 @@ from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, T
 from moldau.cli.output import print_json, print_table, time_text
 from moldau.client.cluster import with_client
 from moldau.cluster.folders.meta_properties import encode_uuid as topic_id_text
+from moldau.cluster.racks.gateways import Gateways
 
 app = new_app(help="See diskless topics, their objects and their coordinators.", no_args_is_help=True)
 
@@ -157,12 +159,17 @@ def coordinators(
 ) -> None:
     """Show the coordinators of diskless topics: their leaders, their content and their progress.
 
+    Where brokers have racks, a second table shows the produce gateways, to which clients of a rack are led.
+    "Calls" is the number of network commit calls that an object of a broker takes, at most, while preferred
+    replicas lead.
+
     \b
     Example:
       moldau diskless coordinators
     """
     found = with_client(bootstrap, timeout_s, describe_coordinators)
-    rows = [_coordinator_fields(row) for row in found]
+    gateways, brokers = with_client(bootstrap, timeout_s, describe_gateways)
+    rows = [{**_coordinator_fields(row), **_gateway_fields(gateways, row.coordinator_id)} for row in found]
     if as_json:
         print_json(rows)
         return
@@ -184,6 +191,35 @@ def coordinators(
             for row in rows
         ],
     )
+    if all(broker.rack is None for broker in brokers):
+        return
+    print()
+    print_table(
+        ("Broker", "Rack", "Gateway of", "Calls", "State"),
+        [
+            (
+                broker.broker_id,
+                broker.rack,
+                ",".join(map(str, broker.coordinator_ids)),
+                broker.commit_calls,
+                "live" if broker.is_live else "fenced",
+            )
+            for broker in brokers
+        ],
+    )
+
+
+def _gateway_fields(gateways: Gateways, coordinator_id: int) -> dict[str, Any]:
+    """The gateways by rack; brokers without a rack are under the empty name."""
+    racks = {
+        rack or "": rows[coordinator_id] for rack, rows in gateways.by_rack.items() if coordinator_id in rows
+    }
+    return {
+        "gateways": {rack: list(racks[rack]) for rack in sorted(racks)},
+        "calls": {
+            broker_id: gateways.commit_calls(broker_id) for rack in sorted(racks) for broker_id in racks[rack]
+        },
+    }
 
 
 def _coordinator_fields(row: CoordinatorState) -> dict[str, Any]:

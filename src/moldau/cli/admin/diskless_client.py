@@ -8,6 +8,9 @@ from uuid import UUID
 from moldau.cli.errors import CommandError
 from moldau.client.cluster import RETRIABLE, Client
 from moldau.client.diskless import DisklessCoordinators
+from moldau.client.quorum import ENDPOINT_BROKERS, describe_cluster
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+from moldau.cluster.racks.gateways import Gateways, RackBroker, produce_gateways
 from moldau.coordinators.diskless.calls import DescribedCoordinator, DescribedFile, DescribedPartition
 from moldau.coordinators.diskless.calls.grouping import by_topic
 from moldau.runtime.errors import KafkaError
@@ -142,6 +145,38 @@ async def describe_coordinators(client: Client) -> list[CoordinatorState]:
             continue
         found.append(CoordinatorState(coordinator_id, leader_id, state))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayBroker:
+    """A broker as a produce gateway (KIP-1164)."""
+
+    broker_id: int
+    rack: str | None
+    is_live: bool
+    coordinator_ids: Sequence[int]
+    """The coordinators whose gateway it is."""
+    commit_calls: int
+    """Network commit calls for one WAL object, at most, while preferred replicas lead."""
+
+
+async def describe_gateways(client: Client) -> tuple[Gateways, list[GatewayBroker]]:
+    """The gateways of the cluster, as every broker computes them, and its brokers by id."""
+    cluster = await describe_cluster(client, ENDPOINT_BROKERS)
+    brokers = [RackBroker(each.broker_id, each.rack, not each.is_fenced) for each in cluster.brokers]
+    found = await client.metadata([DISKLESS_METADATA_TOPIC])
+    rows = sorted(found.topics[0].partitions, key=lambda row: row.partition_index)
+    gateways = produce_gateways(brokers, [row.replica_nodes[0] for row in rows])
+    return gateways, [
+        GatewayBroker(
+            each.broker_id,
+            each.rack,
+            each.is_live,
+            gateways.coordinators_of(each.broker_id),
+            gateways.commit_calls(each.broker_id),
+        )
+        for each in sorted(brokers)
+    ]
 
 
 async def _state_of(asking: DisklessCoordinators, coordinator_id: int) -> DescribedCoordinator:

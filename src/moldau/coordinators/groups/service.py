@@ -50,12 +50,15 @@ class GroupService:
         settings: GroupSettings,
         directory: TopicDirectory,
         unexpected: UnexpectedErrors | None = None,
+        deletion_clock: Clock | None = None,
     ) -> None:
+        """``deletion_clock`` tells what is old enough to expire; ``clock`` by default."""
+        expiry_now_ms = None if deletion_clock is None else deletion_clock.now_ms
         self.settings = settings
         self.tally = GroupTally()
         kind: CoordinatorKind[GroupShard, ConsumerOffsetsRecord] = CoordinatorKind(
             topic=CONSUMER_OFFSETS,
-            new_shard=lambda partition: GroupShard(settings, self.tally),
+            new_shard=lambda partition: GroupShard(settings, self.tally, expiry_now_ms),
             codec=ConsumerOffsetsCodec(),
             policy=LogPolicy(
                 compression=settings.offsets_compression,

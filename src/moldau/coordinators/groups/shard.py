@@ -6,7 +6,7 @@ whole. Every operation returns :class:`Effects`: records to write, replies to re
 ones) and timers. Only records change the state that a restart restores.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -35,9 +35,15 @@ GROUP_ID_NOT_FOUND_VERSION = 9
 class GroupShard:
     """Groups by id, and their offsets."""
 
-    def __init__(self, settings: GroupSettings, tally: GroupTally | None = None) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        tally: GroupTally | None = None,
+        expiry_now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        """``expiry_now_ms``: the time by which offsets expire; that of each operation by default."""
         self.settings = settings
-        self._turns = Turns(settings, tally or GroupTally())
+        self._turns = Turns(settings, tally or GroupTally(), expiry_now_ms)
         self.classic = ClassicGroups(self._turns)
         self.offsets = GroupOffsets(self._turns)
 

@@ -1,5 +1,6 @@
 """One operation on a group: its inputs, and the collector of its effects. Pure."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from moldau.coordinators.effects import Outbox
@@ -41,6 +42,8 @@ class Turn:
 
     settings: GroupSettings
     now_ms: int
+    expiry_now_ms: int
+    """The time by which offsets expire: never later than ``now_ms``, and not by jumps."""
     tally: GroupTally = field(default_factory=GroupTally)
     out: Outbox[ConsumerOffsetsRecord] = field(default_factory=Outbox)
 
@@ -51,7 +54,12 @@ class Turns:
 
     settings: GroupSettings
     tally: GroupTally
+    expiry_now_ms: Callable[[], int] | None = None
+    """Returns the time by which offsets expire; without it, that is the time of the operation."""
 
     def begin(self, now_ms: int) -> Turn:
         """The circumstances of an operation that happens now."""
-        return Turn(self.settings, now_ms, self.tally)
+        # Asked in each operation: what gets a time now, while the clock is behind, must not be old when it
+        # is set right.
+        expiry_now_ms = now_ms if self.expiry_now_ms is None else self.expiry_now_ms()
+        return Turn(self.settings, now_ms, expiry_now_ms, self.tally)

@@ -27,6 +27,7 @@ class GroupsSubsystem(Subsystem):
             settings.group_settings(context.config),
             ImageTopicDirectory(lambda: publisher.image),
             machine.unexpected,
+            machine.deletion_clock,
         )
         self._config = context.config
         self._authorizer = context.authorizer

@@ -181,9 +181,9 @@ def expire(turn: Turn, store: OffsetStore, group: Group) -> bool:
 
 def _is_expired(turn: Turn, value: CommittedOffset, since_ms: int | None) -> bool:
     if value.expire_timestamp_ms >= 0:
-        return turn.now_ms >= value.expire_timestamp_ms
+        return turn.expiry_now_ms >= value.expire_timestamp_ms
     start_ms = value.commit_timestamp_ms if since_ms is None else since_ms
-    return turn.now_ms - start_ms >= turn.settings.offsets_retention_ms
+    return turn.expiry_now_ms - start_ms >= turn.settings.offsets_retention_ms
 
 
 def _is_former(value: CommittedOffset, topic_id: UUID | None) -> bool:

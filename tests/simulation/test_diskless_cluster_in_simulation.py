@@ -14,6 +14,7 @@ from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.replica import FollowerReplica
 from moldau.replication.fetching.following import Following
 from moldau.replication.fetching.snapshot_download import SnapshotDownload
+from moldau.server.topics.topic_creation import InternalTopic, TopicCreator
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
@@ -99,11 +100,24 @@ def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StandbyShard, "_apply", apply_most)
 
 
+def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
+    """An internal topic is created with as many replicas as brokers are there, and stays so."""
+    wanted = TopicCreator._internal_topic
+
+    def clamped(self: Any, topic: InternalTopic) -> Any:
+        count = sum(not broker.fenced for broker in self._view.image.brokers.values())
+        configs = {**topic.configs, "min.insync.replicas": "1"}
+        return wanted(self, replace(topic, replication_factor=max(1, count), configs=configs))
+
+    patch.setattr(TopicCreator, "_internal_topic", clamped)
+
+
 FLAWS = [
     (fetch_counts_for_all, "diskless-cluster", 7),
     (unsynced_offset_acknowledged, "diskless-cluster-power", 0),
     (gap_not_held, "diskless-cluster", 4),
     (standby_one_record_short, "diskless-cluster", 0),
+    (fewer_replicas_while_brokers_are_missing, "diskless-cluster", 0),
 ]
 
 

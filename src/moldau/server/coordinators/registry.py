@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
+from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.terms import LeadershipTerms, TermKey
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition
@@ -25,6 +27,11 @@ class CoordinatorRegistry:
         if entry.topic.name in self._entries:
             raise ValueError(f"{entry.topic.name} has two kinds of coordinators")
         self._entries[entry.topic.name] = entry
+
+    def runtimes(self) -> list[CoordinatorRuntime[Any, Any]]:
+        """The runtimes of the kinds with shards, by the order of their contribution."""
+        leaders = (entry.leaders for entry in self._entries.values())
+        return [each for each in leaders if isinstance(each, CoordinatorRuntime)]
 
     def lookups(self) -> dict[int, tuple[InternalTopic, KeyLookup]]:
         """By FindCoordinator's key type."""

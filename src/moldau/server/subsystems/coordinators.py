@@ -19,7 +19,7 @@ class CoordinatorsSubsystem(Subsystem):
     """Finds coordinators of the kinds that subsystems contribute, before it and after it."""
 
     def __init__(self, context: BrokerContext, extensions: Extensions, topics: TopicsSubsystem) -> None:
-        self._registry = extensions.coordinators
+        self.registry = extensions.coordinators
         self._handlers = CoordinatorHandlers(context.view, topics.creator, extensions.coordinators.lookups)
 
     def contribution(self) -> Contribution:
@@ -29,5 +29,5 @@ class CoordinatorsSubsystem(Subsystem):
         """The node is ready when its coordinators are; a coordinator that cannot be loaded does not prevent
         that.
         """
-        if not await self._registry.until_loaded(LOAD_WAIT_S):
+        if not await self.registry.until_loaded(LOAD_WAIT_S):
             logger.warning("coordinators are still being loaded; until then clients are told to try again")

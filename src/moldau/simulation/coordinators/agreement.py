@@ -201,6 +201,8 @@ async def _look_at(
     if process is None or node is None or process.paused:
         return
     for runtime in _runtimes(node):
+        # Also for kinds that lead nothing in this story: a kind without a canonical form fails every story.
+        canonical_state(runtime.kind.new_shard(0))
         for partition in runtime.partitions:
             led = runtime.led(partition)
             if led is not None and process.alive:
@@ -218,10 +220,9 @@ def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
 
 
 def _runtimes(node: Any) -> list[CoordinatorRuntime[Any, Any]]:
+    """The runtimes of all kinds that the node's subsystems have contributed."""
     # Imported here: the tiny node runs without the server.
-    from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
-    from moldau.server.subsystems.groups import GroupsSubsystem
+    from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
 
-    diskless, groups = node.find(DisklessSubsystem), node.find(GroupsSubsystem)
-    found: list[CoordinatorRuntime[Any, Any]] = [] if diskless is None else [diskless.coordinators.runtime]
-    return found if groups is None else [*found, groups.service.runtime]
+    coordinators = node.find(CoordinatorsSubsystem)
+    return [] if coordinators is None else coordinators.registry.runtimes()

@@ -4,24 +4,30 @@ State of the moment is left out, as a restart does not bring it back: waiting re
 are about to join.
 """
 
-from typing import Any, assert_never
+from typing import Any
 
 from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.shard import GroupShard
+from moldau.coordinators.transactions.codec import TransactionCodec, TransactionRecord
+from moldau.coordinators.transactions.shard import TransactionShard
 
 
-def canonical_state(shard: DisklessShard | GroupShard) -> dict[str, Any]:
-    """The state of a shard by the names of its parts."""
+def canonical_state(shard: object) -> dict[str, Any]:
+    """The state of a shard by the names of its parts. Raises ``TypeError`` for a kind without a form here."""
     match shard:
         case DisklessShard():
             return _diskless(shard)
         case GroupShard():
             return _groups(shard)
+        case TransactionShard():
+            return _transactions(shard)
         case _:
-            assert_never(shard)
+            raise TypeError(
+                f"{type(shard).__name__} has no canonical form: stories cannot compare its states"
+            )
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> str:
@@ -66,7 +72,14 @@ def _partition(partition: PartitionState) -> tuple[Any, ...]:
     )
 
 
-def generations(shard: DisklessShard | GroupShard) -> dict[str, tuple[Any, ...]]:
+def _transactions(shard: TransactionShard) -> dict[str, Any]:
+    """The transactions as their records say them: the epoch before a bump is in no record."""
+    encode = TransactionCodec().encode
+    records = (encode(TransactionRecord(name, found)) for name, found in shard.by_id.items())
+    return {"transactions": sorted(records)}
+
+
+def generations(shard: object) -> dict[str, tuple[Any, ...]]:
     """The last complete generation of each group, as far as its record says it; empty for other kinds.
 
     Times, time-outs and the addresses of clients are left out: a member may change its own without a record.
@@ -87,7 +100,7 @@ def generations(shard: DisklessShard | GroupShard) -> dict[str, tuple[Any, ...]]
     }
 
 
-def unsettled(shard: DisklessShard | GroupShard) -> set[str]:
+def unsettled(shard: object) -> set[str]:
     """Groups between two generations, of which the log has the earlier one."""
     if not isinstance(shard, GroupShard):
         return set()

@@ -12,6 +12,7 @@ from diskless_house import OTHER, TOPIC, House, batch, file, topic
 
 from moldau.coordinators.diskless.calls import (
     FENCE_ONLY,
+    HELD,
     MAX_FILE_BATCHES,
     AbortedRange,
     FindBatchesCall,
@@ -477,6 +478,31 @@ def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
         described = await service.describe_coordinator(0)
         assert (described.epoch, described.partitions) == (5, 2)
         assert house.store is store
+        await house.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+def test_a_jump_of_the_clock_is_no_time_waited_for_a_missing_batch(tmp_path: Path, jump_ms: int) -> None:
+    """A sequence that is believed too early makes the batch before it impossible for ever."""
+
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic()])
+        house.clock.time_ms = 10_000_000
+
+        async def commit(key: str, sequence: int) -> ErrorCode:
+            found = await service.commit_file(
+                0, file(key, batch(producer=(7, 0, sequence)), created=house.clock.time_ms)
+            )
+            return found.batches[0].error
+
+        assert await commit("f1", 5) is HELD
+        house.clock.time_ms += jump_ms
+        assert await commit("f2", 5) is HELD
+        assert await commit("f3", 0) is ErrorCode.none
         await house.stop()
 
     run(scene())

@@ -176,8 +176,9 @@ class DisklessCoordinator:
         """
         # Batches must not become old at once when a clock that was set back is corrected.
         self._machine.deletion_clock.now_ms()
+        elapsed_ms = int(asyncio.get_running_loop().time() * 1000)
         return self.runtime.write(
-            coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token)
+            coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token, elapsed_ms)
         )
 
     async def delete_records(

@@ -88,10 +88,18 @@ class CommitDecision:
     """
 
     def __init__(
-        self, partitions: PartitionTable, call: CommitFileCall, now_ms: int, gaps: ProducerGaps | None = None
+        self,
+        partitions: PartitionTable,
+        call: CommitFileCall,
+        now_ms: int,
+        gaps: ProducerGaps | None = None,
+        elapsed_ms: int | None = None,
     ) -> None:
-        """``gaps``: of the coordinator's producers."""
+        """``gaps``: of the coordinator's producers. ``elapsed_ms``: the time by which waits for missing
+        batches are measured; ``now_ms`` by default.
+        """
         self._gaps = ProducerGaps() if gaps is None else gaps
+        self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
         self._partitions = partitions
         self._drafts: dict[int, _Draft] = {}
         self._numbers: dict[tuple[int, int], int] = {}
@@ -351,7 +359,7 @@ class CommitDecision:
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         key = (draft.partition.number, batch.producer_id, epoch)
         expected = expected_sequence(window, epoch)
-        waited_ms = self._gaps.waited_ms(key, expected, sequence, self.record.committed_ms)
+        waited_ms = self._gaps.waited_ms(key, expected, sequence, self._elapsed_ms)
         if waited_ms >= PATIENCE_MS:
             return Verdict.OUT_OF_ORDER
         is_stranger = window is None and not batch.flags & FOLLOWS_DROPPED

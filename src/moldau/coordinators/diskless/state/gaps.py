@@ -27,6 +27,7 @@ class _Gap:
     expected: int
     """The missing sequence; -1 where the producer, or its epoch, is unknown."""
     since_ms: int
+    """Of a clock that does not jump."""
     lowest: int
     """The lowest sequence that has arrived."""
 
@@ -40,7 +41,8 @@ class ProducerGaps:
     def waited_ms(self, key: tuple[int, int, int], expected: int, sequence: int, now_ms: int) -> int:
         """How long a batch's predecessor has been missing; ``key``: partition number, producer id, epoch.
 
-        Counted from the arrival of the first batch after the gap, from any broker.
+        ``now_ms`` is of a clock that does not jump: a wait that ends too soon loses batches. Counted from the
+        arrival of the first batch after the gap, from any broker.
         """
         gap = self._gaps.get(key)
         if gap is None or gap.expected != expected or gap.since_ms > now_ms:

@@ -62,12 +62,17 @@ class DisklessShard:
 
     # -- commit ---------------------------------------------------------------------------------
 
-    def commit_file(self, call: CommitFileCall, now_ms: int, token: Token) -> Effects[DisklessRecord]:
-        """Answers :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN."""
+    def commit_file(
+        self, call: CommitFileCall, now_ms: int, token: Token, elapsed_ms: int | None = None
+    ) -> Effects[DisklessRecord]:
+        """Commit a file. ``elapsed_ms`` is of a clock that does not jump, ``now_ms`` without it.
+
+        Answers :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN.
+        """
         known = self.repeated(call, now_ms)
         if known is not None:
             return answer(token, known)
-        record = commit.CommitDecision(self.partitions, call, now_ms, self._gaps).record
+        record = commit.CommitDecision(self.partitions, call, now_ms, self._gaps, elapsed_ms).record
         return answer(token, commit.result_of(record, now_ms, self.partitions), [record])
 
     def repeated(self, call: CommitFileCall, now_ms: int) -> CommitFileResult | None:

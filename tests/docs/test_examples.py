@@ -16,6 +16,7 @@ NOT_RUN = {
     "docs/benchmarks.md": 4,
     "docs/howto/controllers.md": 2,
     "docs/howto/iceberg.md": 1,
+    "docs/howto/transactions.md": 2,
     "docs/operations.md": 1,
     "docs/pipeline.md": 2,
     "docs/start.md": 2,

@@ -17,6 +17,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "produce": ("records.produce", "Send records, a line each, from a file or stdin."),
     "consume": ("records.consume", "Print the records of a topic."),
     "groups": ("groups.command", "See consumer groups and their lag; reset their offsets; delete them."),
+    "transactions": ("transactions.command", "See transactions; abort one whose producer is gone."),
     "configs": ("admin.configs", "See and change the configuration of topics and brokers."),
     "records": ("records.command", "Delete the oldest records of partitions."),
     "quorum": ("admin.quorum", "See the quorum of controllers."),

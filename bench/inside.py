@@ -4,6 +4,9 @@
 producer would send, and takes the CPU time of this thread. Other processes disturb it little, so that two
 versions of the code can be compared on a busy machine. ``--profile`` prints where the time goes (calls weigh
 too much in it).
+
+``python -m bench.inside validation`` compares the rules for a produced batch's header with less: rounds in
+turns, in one process.
 """
 
 import argparse
@@ -12,13 +15,17 @@ import cProfile
 import pstats
 import tempfile
 import time
+from statistics import median
 from typing import Any
 
 import uvloop
+from crc32c import crc32c
 
 from bench import canned
 from moldau.network.connection import ServerConnection
 from moldau.network.server import SocketServer
+from moldau.records.batch import CHECKED_FROM, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, Buffer, parse_header
+from moldau.replication import classic
 from moldau.runtime.collecting import collect_rarely
 from moldau.runtime.machine import Machine
 from moldau.server.node import ServerNode
@@ -159,7 +166,50 @@ def print_profile(profile: cProfile.Profile) -> None:
         print(f"{own_s / whole_s * 100:5.1f} % {name}")
 
 
-LOADS = {"produce": produce, "poll": poll}
+def _size_and_crc(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
+    """A batch that is whole, and nothing else."""
+    header = parse_header(buffer)
+    size = header[1] + LOG_OVERHEAD_BYTES  # by index, as the rules do
+    if (
+        size != len(buffer)
+        or header[3] != MAGIC
+        or size > max_batch_bytes
+        or crc32c(memoryview(buffer)[CHECKED_FROM:]) != header[4]
+    ):
+        raise ValueError("not a whole batch")
+    return [header]
+
+
+def _nothing(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
+    return [parse_header(buffer)]
+
+
+async def validation(server: SocketServer, options: argparse.Namespace) -> None:
+    """Produce with all rules, with size and checksum alone, and with none, in turns."""
+    connection, wire = connect(server)
+    burst = memoryview(canned.produce_frame(TOPIC, 0, options.size) * options.burst)
+    rules = {"all rules": classic.validate_produce, "size and CRC": _size_and_crc, "none": _nothing}
+    spent: dict[str, list[float]] = {name: [] for name in rules}
+    for number in range(options.rounds + 1):
+        for name, rule in rules.items():
+            classic.validate_produce = rule  # type: ignore[assignment]
+            start = time.thread_time()
+            for _ in range(options.requests // options.burst):
+                await feed(connection, wire, burst)
+            await wire.reading()
+            if number:  # the first round warms up
+                count = options.requests // options.burst * options.burst
+                spent[name].append((time.thread_time() - start) / count * 1e6)
+    wire.close()
+    for name, each in spent.items():
+        ratios = [one / other for one, other in zip(spent["all rules"], each, strict=True)]
+        print(
+            f"| {name} | {median(each):.2f} ({min(each):.2f}-{max(each):.2f})"
+            f" | {median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f}) |"
+        )
+
+
+LOADS = {"produce": produce, "poll": poll, "validation": validation}
 
 
 async def run(options: argparse.Namespace) -> None:

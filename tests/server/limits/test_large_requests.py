@@ -11,7 +11,7 @@ from wire_client import METADATA_V12, WireClient
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import Scope
 from moldau.protocol.codec import encode_request
-from moldau.protocol.messages import metadata, offset_fetch
+from moldau.protocol.messages import metadata, offset_fetch, write_txn_markers
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -24,7 +24,7 @@ from moldau.runtime.errors import ErrorCode
 from moldau.server.requests.dispatch import Dispatcher
 from moldau.server.requests.slices import Cut, cut_of, joined, slices
 
-LIST_OFFSETS, OFFSET_FETCH, METADATA = 2, 9, 3
+LIST_OFFSETS, OFFSET_FETCH, METADATA, WRITE_TXN_MARKERS = 2, 9, 3, 27
 
 
 def answer(request):
@@ -79,6 +79,19 @@ def test_three_floors_of_rows(groups, most):
     parts = list(slices(request, Cut(path, path, rows=most)))
     if parts:
         assert joined(parts, Cut(path, path)) == request
+
+
+def test_markers_of_transactions_are_cut_by_their_partitions():
+    topic = write_txn_markers.WritableTxnMarkerTopic(name="t", partition_indexes=list(range(1_000)))
+    marker = write_txn_markers.WritableTxnMarker(producer_id=7, topics=[topic])
+    request = write_txn_markers.WriteTxnMarkersRequest(markers=[marker, marker])
+    cut = cut_of(WRITE_TXN_MARKERS, request)
+    parts = list(slices(request, cut))
+    sizes = [
+        sum(len(topic.partition_indexes) for each in part.markers for topic in each.topics) for part in parts
+    ]
+    assert sum(sizes) == 2_000
+    assert max(sizes) <= 128
 
 
 def test_an_error_about_one_slice_is_the_answer():

@@ -28,10 +28,14 @@ WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
 
 AT_ONCE: Final = 4
 
-_UNCUT: Final[Mapping[int, int]] = MappingProxyType(
+_BOUNDS: Final[Mapping[int, int]] = MappingProxyType(
     {
         # Few rows are usual here, and each needs much work.
         **dict.fromkeys((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP), 2 * 1024 * 1024),
+        # Four bytes ask for a row of some hundreds.
+        ApiKey.DESCRIBE_PRODUCERS: 2 * 1024 * 1024,
+        # Decided as a whole.
+        ApiKey.ADD_PARTITIONS_TO_TXN: 1024 * 1024,
         # A session may have every partition of a node.
         ApiKey.FETCH: PARSED_BYTES_MAX,
     }
@@ -97,9 +101,8 @@ class LargeRequests:
 def parsed_bytes_max(api_key: int, size_bytes: int) -> int:
     """Maximum memory of a parsed request."""
     most = allowance(size_bytes)
-    if api_key in CUTS or api_key >= OWN_API_KEY_MIN:
-        return most
-    return min(most, _UNCUT.get(api_key, WHOLE_PARSED_BYTES))
+    is_cut = api_key in CUTS or api_key >= OWN_API_KEY_MIN
+    return min(most, _BOUNDS.get(api_key, most if is_cut else WHOLE_PARSED_BYTES))
 
 
 async def _in_slices(

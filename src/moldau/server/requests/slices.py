@@ -44,6 +44,9 @@ CUTS: Final[Mapping[int, tuple[Cut, ...]]] = MappingProxyType(
         ApiKey.METADATA: (Cut(("topics",), ("topics",)),),
         # Each row is a task of its own.
         ApiKey.LIST_OFFSETS: (_PARTITIONS._replace(rows=128),),
+        ApiKey.WRITE_TXN_MARKERS: (
+            Cut(("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions"), rows=128),
+        ),
         ApiKey.OFFSET_COMMIT: (_PARTITIONS,),
         ApiKey.OFFSET_DELETE: (_PARTITIONS,),
         ApiKey.DELETE_RECORDS: (_PARTITIONS,),

@@ -19,14 +19,14 @@ class Outcome(Enum):
 
     OK = "ok"
     FAILED = "failed"
-    """The broker refused it for good: it must never be seen."""
+    """The broker refused it permanently: it must never be read."""
     UNKNOWN = "unknown"
-    """It may have been stored, or not, or may still be."""
+    """It may have been stored, or not, or may be stored later."""
 
 
 @dataclass(slots=True)
 class Production:
-    """One batch of an idempotent or plain producer. ``base_offset`` is -1 until, and unless, it is told."""
+    """One batch of an idempotent or plain producer. ``base_offset`` is -1 until it is acknowledged."""
 
     producer: str
     partition: PartitionName
@@ -38,7 +38,7 @@ class Production:
 
 
 class Observation(NamedTuple):
-    """A record that a consumer was given."""
+    """A record that a consumer read."""
 
     consumer: str
     partition: PartitionName
@@ -54,7 +54,7 @@ class History:
     productions: list[Production] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     deletions: dict[PartitionName, int] = field(default_factory=dict)
-    """The highest first offset that somebody was told of after records were deleted."""
+    """The highest first offset in an answer to a deletion of records."""
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -71,14 +71,14 @@ class History:
         )
 
     def end(self, production: Production, outcome: Outcome, base_offset: int = -1, reason: str = "") -> None:
-        """The producer learned what became of a batch."""
+        """The producer knows the outcome of a batch."""
         production.outcome = outcome
         production.base_offset = base_offset
         what = f"{production.producer} {outcome.value} {production.first_number} at {base_offset}"
         self._line(f"{what} {reason}".rstrip())
 
     def observe(self, observation: Observation) -> None:
-        """A consumer was given a record."""
+        """A consumer read a record."""
         self.observations.append(observation)
         self._line(
             f"{observation.consumer} reads {observation.partition.index}:{observation.offset} "
@@ -86,16 +86,16 @@ class History:
         )
 
     def deleted(self, partition: PartitionName, first_offset: int) -> None:
-        """An administrator was told where a partition begins now."""
+        """An administrator got the new first offset of a partition."""
         self.deletions[partition] = max(first_offset, self.deletions.get(partition, 0))
 
     def note(self, text: str) -> None:
-        """Something that happened to the world, for whoever reads the history."""
+        """An event of the world, for readers of the history."""
         self.notes.append(text)
         self._line("* " + text)
 
     def violate(self, text: str) -> None:
-        """A client saw at once what may not be."""
+        """A client observed a violation directly."""
         self.violations.append(text)
         self._line("! " + text)
 

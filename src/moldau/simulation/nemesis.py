@@ -20,7 +20,7 @@ RESTART_AFTER_EXIT_S = 0.5
 
 
 class Fault(Enum):
-    """The kinds of bad luck."""
+    """Kinds of faults."""
 
     KILL = "kill"
     POWER_LOSS = "power loss"
@@ -38,12 +38,12 @@ class Fault(Enum):
     DATABASES_LOST = "databases lost"
     DEFECTS = "defects"
     STOP = "stop"
-    """In an orderly way, as by SIGTERM."""
+    """Cleanly, as by SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How bad it gets. Several entries of one kind make it likelier."""
+    """The mix of faults. Several entries of one kind make it likelier."""
 
     faults: tuple[Fault, ...] = (Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.RESET)
     pause_s_max: float = 3.0
@@ -51,16 +51,17 @@ class Weather:
     store_s_max: float = 15.0
     """Longer than a producer waits."""
     clock_skew_ms: int = 0
-    """With it, clocks jump to so far ahead, so far behind, and to the right time."""
+    """With it, clocks jump this far ahead, this far back, and to the right time."""
     cached_topics: tuple[str, ...] = ()
     """Topics whose local folders are only a cache."""
     reboot_after_disk_error: bool = True
-    """Without it, a restarted program reads from the page cache what a failed sync never brought to the
-    disk, and a later loss of power takes it away: bytes that were read back are no proof of durability."""
+    """Without it, a restarted program reads from the page cache bytes that a failed sync never wrote to the
+    disk, and a later loss of power removes them: bytes that were read back are not necessarily durable.
+    """
 
 
 class Nemesis:
-    """Breaks hosts and links, and starts programs again, as an operator's supervisor would."""
+    """Breaks hosts and links, and restarts programs, like an operator's supervisor."""
 
     def __init__(
         self,
@@ -77,11 +78,11 @@ class Nemesis:
         self._weather = weather
         self._down: set[str] = set()
         self._bad_disks: set[str] = set()
-        """Hosts whose program may end itself until the operator has come."""
+        """Hosts whose program may end itself until the operator repairs the disk."""
         self._to_reboot: set[str] = set()
 
     async def storm(self, fault_count: int) -> None:
-        """That many faults, one after another, then calm: everything heals and runs again."""
+        """This many faults, one after another, then calm: everything is repaired and runs again."""
         for _ in range(fault_count):
             await asyncio.sleep(self._chance.uniform(0.01, self._weather.between_s_max))
             host = self._chance.choice(list(self._programs))
@@ -100,7 +101,7 @@ class Nemesis:
         self._history.note("calm")
 
     async def supervise(self, restart_allowed: Callable[[Host], bool] = lambda _host: True) -> None:
-        """Start again what has ended by itself; an unexcused end is a violation."""
+        """Restart programs that have ended by themselves; an end without a reason is a violation."""
         while True:
             await asyncio.sleep(RESTART_AFTER_EXIT_S)
             for host, program in self._programs.items():
@@ -117,7 +118,7 @@ class Nemesis:
                     host.start(program)
 
     async def restart(self, host: Host, pause_s: float, *, power_lost: bool = False) -> None:
-        """End a host's program, or its power, and start it again after a pause."""
+        """End a host's program, or its power, and restart it after a pause."""
         self._down.add(host.name)
         if power_lost:
             host.lose_power()
@@ -128,7 +129,7 @@ class Nemesis:
         self._down.discard(host.name)
 
     async def stop(self, host: Host) -> None:
-        """Stop a host's program in good order; it stays down until :meth:`start`."""
+        """Stop a host's program cleanly; it stays down until :meth:`start`."""
         self._down.add(host.name)
         await stop_and_judge(host, self._history)
 
@@ -205,9 +206,9 @@ class Nemesis:
                         network.break_connection(end)
 
     async def _overtake(self, host: Host, seconds: float) -> None:
-        """Delay what a host sends, then break its connections: their successors deliver first.
+        """Delay a host's messages, then break its connections: later connections deliver first.
 
-        A request that was sent again over a new connection arrives twice, the older one last.
+        A request that was repeated on a new connection arrives twice, the older one last.
         """
         network = self._world.network
         others = [other for other in network.hosts if other != host.name]
@@ -246,7 +247,7 @@ class Nemesis:
         )
 
     async def _operator_comes(self, host: Host, *, reboot: bool) -> None:
-        """A log dir that went offline stays so until a restart."""
+        """A log dir that went offline stays offline until a restart."""
         host.disk.faults.clear()
         self._down.add(host.name)
         if reboot:
@@ -260,7 +261,7 @@ class Nemesis:
         self._down.discard(host.name)
 
     def _links_one_way(self, host: Host) -> list[tuple[str, str]]:
-        """All that a host sends, or all that is sent to it."""
+        """All messages of a host, or all messages to it."""
         others = [name for name in self._world.network.hosts if name != host.name]
         is_mute = self._chance.random() < 0.5
         return [(host.name, other) if is_mute else (other, host.name) for other in others]

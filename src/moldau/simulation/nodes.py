@@ -1,4 +1,4 @@
-"""The nodes that can be put to the test, by the name that the command line knows them by."""
+"""The nodes under test, by their names on the command line."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -32,12 +32,13 @@ from moldau.simulation.world.process import serving
 
 _SPECIAL = (Fault.DEFECTS, Fault.STOP, Fault.ONE_WAY, Fault.OVERTAKE)
 _ALL_FAULTS = tuple(fault for fault in Fault if fault not in _SPECIAL)
-"""Defects are for stories that say which of them a node must weather, stops for nodes that know how to, links
-that part in one direction for stories of several nodes."""
+"""Defects are for stories that name the ones a node must survive, stops for nodes that can stop, links that
+fail in one direction for stories of several nodes.
+"""
 
 
 def tiny(flaw: Flaw = Flaw.NONE) -> Scenario:
-    """The tiny node syncs before it answers, so it must weather everything."""
+    """The tiny node syncs before it answers, so it must survive everything."""
 
     async def program(machine: Machine) -> None:
         await TinyNode(machine, flaw).run()
@@ -60,12 +61,12 @@ _SYNCED = {"log.flush.interval.messages": "1"}
 
 
 def node() -> Scenario:
-    """A whole node as it comes: a kill of the process must lose nothing that was acknowledged."""
+    """A whole node with default settings: a kill of the process must not lose any acknowledged record."""
     return _node_scenario({}, (Fault.KILL, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.RESET))
 
 
 def node_power() -> Scenario:
-    """A whole node that syncs every append must weather a loss of power too."""
+    """A whole node that syncs every append must survive a loss of power, too."""
     return _node_scenario(
         _SYNCED, (Fault.KILL, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.PAUSE, Fault.CUT, Fault.RESET)
     )
@@ -83,7 +84,7 @@ def node_failed_sync() -> Scenario:
 
 
 def node_deletes() -> Scenario:
-    """First records are deleted again and again by request, under kills and losses of power."""
+    """First records are deleted repeatedly by request, under kills and losses of power."""
     faults = (*(Fault.KILL,) * 2, *(Fault.POWER_LOSS,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
     rounds = {"log.retention.check.interval.ms": "700", "log.segment.delete.delay.ms": "500"}
     scenario = _node_scenario({**_SYNCED, **rounds}, faults)
@@ -97,12 +98,12 @@ async def _delete_records(client: SimulatedClient) -> None:
 
 
 def offsets() -> Scenario:
-    """Groups commit offsets and change their members while the process is killed again and again."""
+    """Groups commit offsets and change their members while the process is killed repeatedly."""
     return _offsets({}, (*(Fault.KILL,) * 4, Fault.PAUSE, Fault.CUT, Fault.RESET))
 
 
 def offsets_power() -> Scenario:
-    """Where every append is synced, a loss of power forgets no commit either."""
+    """Where every append is synced, a loss of power loses no commit either."""
     faults = (Fault.KILL, *(Fault.POWER_LOSS,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
     return _offsets(_SYNCED, faults)
 
@@ -147,7 +148,9 @@ def transactions() -> Scenario:
 
 
 def node_clock() -> Scenario:
-    """The node's clock jumps by an hour both ways, and records of right clocks are kept for 45 minutes."""
+    """The node's clock jumps by an hour both ways, and records with correct timestamps are kept for 45
+    minutes.
+    """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
     rounds = {"log.retention.check.interval.ms": "700", "log.segment.delete.delay.ms": "500"}
     scenario = _node_scenario(rounds, faults, KEPT_FOR_LESS_THAN_A_JUMP)

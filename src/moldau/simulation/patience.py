@@ -1,4 +1,4 @@
-"""A bound in the processor's own time, for what virtual time cannot end: a callback that does not return."""
+"""A bound in CPU time, for a failure that virtual time cannot end: a callback that does not return."""
 
 import signal
 import threading
@@ -11,15 +11,15 @@ _FRAMES_SHOWN = 4
 
 
 class StuckError(SystemExit):
-    """No ``Exception``, and none that a task keeps to itself: what hangs must not be able to go on."""
+    """Not an ``Exception``, so that no task can catch it: a hanging program must not continue."""
 
 
 @contextmanager
 def patience(cpu_s: float) -> Iterator[None]:
-    """Raise :class:`StuckError` in whatever runs after so much processor time, wherever it is.
+    """Raise :class:`StuckError` in the running code after this much CPU time.
 
-    Not the clock's time: a busy machine makes no history fail. Signals reach the main thread only; in
-    another one there is no bound.
+    CPU time rather than wall time, so that a busy machine fails no history. Signals reach the main thread
+    only; in another one there is no bound.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.list:
         print("\n".join(SCENARIOS))
         return 0
-    # What a node logs about its bad luck is part of a history, and would drown the verdicts.
+    # The node's log lines about injected faults would hide the results.
     logging.disable(logging.NOTSET if arguments.seed is not None else logging.CRITICAL)
     scenario = SCENARIOS[arguments.node]()
     if arguments.seed is not None:

@@ -1,4 +1,6 @@
-"""One seeded story: clients work while a nemesis strikes, then all is calm, is read, and is judged."""
+"""One seeded story: clients work while faults are injected; then everything is repaired, read, and
+checked.
+"""
 
 import asyncio
 import gc
@@ -30,15 +32,15 @@ class Afterlife(Protocol):
     """Checks of a scenario at its end."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Called when no client works any more; returns when the node has tidied up."""
+        """Called when no client works any more; returns when the node has reclaimed everything."""
         ...
 
     async def judge(self, world: World, node: Host, history: History) -> None:
-        """Called after everything was read: write what is wrong into the history, and ..."""
+        """Called after everything was read: record violations in the history, and ..."""
         ...
 
     async def spoil(self, world: World, node: Host, history: History) -> None:
-        """... take away whatever may be lost. Everything must then read the same again."""
+        """... remove everything that may be lost. The result of reading must then be the same."""
         ...
 
 
@@ -53,29 +55,29 @@ class Story(Protocol):
 
 
 async def _no_program(machine: Machine) -> None:
-    """The program of scenarios whose story starts programs of its own."""
+    """The program of scenarios whose story starts its own programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The options of a run. ``program`` is the node under test, one life of it."""
+    """The options of a run. ``program`` is one process of the node under test."""
 
     program: Program = _no_program
     partitions: tuple[PartitionName, ...] = ()
     story: "Callable[[World, Scenario], Story] | None" = None
-    """Another story than producers and consumers at one node."""
+    """Another story than that of producers and consumers at one node."""
     prepare: Prepare | None = None
     meddle: Prepare | None = None
-    """An administrator's work beside the producers', which ends by itself."""
+    """An administrator's work in parallel to the producers', which ends by itself."""
     shortened: frozenset[PartitionName] = frozenset()
-    """Partitions whose first records are deleted now and then."""
+    """Whether a request without an answer in time is a violation: no fault loses answers."""
     afterlife: Afterlife | None = None
     weather: Weather = field(default_factory=Weather)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     must_answer: bool = False
-    """Whether a request without an answer in time is a violation: no fault takes answers away."""
+    """Whether the budgets of every process are checked while it runs; its exhibit is the node."""
     watches_budgets: bool = False
-    """Whether the budgets of every life are judged while it lasts; its exhibit is the node."""
+    """Whether the states of coordinators are compared with their logs; a process's exhibit is the node."""
     watches_coordinators: bool = False
     """Whether the states of coordinators are compared with their logs; a life's exhibit is the node."""
     coordinator_tally: AgreementTally = field(default_factory=AgreementTally)
@@ -91,19 +93,19 @@ class Scenario:
     """Groups that commit offsets of the first topic."""
     commits_per_committer: int = 40
     group_member_count: int = 0
-    """Members of one group, which come and go."""
+    """Members of one group, which join and leave."""
     joins_per_member: int = 12
     fault_count: int = 3
     time_limit_s: float = 600.0
     step_limit: int = 1_000_000
-    """Turns of the loop. The longest stories take some 50,000; one that only turns would seem endless."""
+    """Turns of the loop. The longest stories take some 50,000; an endless loop would take more."""
     cpu_limit_s: float = 120.0
-    """Processor time, of which the longest stories take some seconds."""
+    """CPU time; the longest stories take some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a seed went. ``digest`` names the whole history, bytes and timing included."""
+    """The result of a seed. ``digest`` identifies the whole history, bytes and timing included."""
 
     seed: int
     violations: list[str]
@@ -114,9 +116,9 @@ class Result:
 
 
 def run_seed(scenario: Scenario, seed: int) -> Result:
-    """Play the scenario with one seed; never raises for what the node does wrong."""
+    """Run the scenario with one seed; never raises for errors of the node."""
     collecting = gc.isenabled()
-    gc.disable()  # finalizers at random moments have no place in a history
+    gc.disable()  # finalizers at random moments would change the history
     try:
         with World(
             seed,

@@ -1,4 +1,4 @@
-"""Streams of chance: every part of a world draws from its own, so that adding one moves no other."""
+"""Random streams: every part of a world has its own, so that adding one changes no other."""
 
 import random
 

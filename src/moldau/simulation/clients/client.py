@@ -1,4 +1,4 @@
-"""Small Kafka clients for the simulation: they speak the real protocol and write down what they learn."""
+"""Small Kafka clients for the simulation: they use the real protocol and record its answers."""
 
 import asyncio
 import random
@@ -70,12 +70,12 @@ RETRIABLE = frozenset(
 
 
 class RetryError(Exception):
-    """Not now: try again on a new connection."""
+    """A transient failure: retry on a new connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """Where a client begins."""
+    """The first address of a client."""
 
     host: str
     port: int
@@ -122,7 +122,7 @@ class SimulatedClient:
         raise RetryError(f"no leader for {partition}")
 
     async def create_topic(self, topic: str, partition_count: int, configs: dict[str, str]) -> None:
-        """Create a topic, or find it there."""
+        """Create a topic, or find that it exists."""
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
@@ -149,7 +149,7 @@ class SimulatedClient:
             await self.pause()
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic, or find it gone."""
+        """Delete a topic, or find that it does not exist."""
         request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=5_000)
         while True:
             try:
@@ -187,7 +187,7 @@ class SimulatedClient:
             await self.pause()
 
     async def delete_records(self, partition: PartitionName, before_offset: int) -> int:
-        """Delete what is below an offset; the partition's first offset after that."""
+        """Delete the records below an offset; returns the partition's first offset afterwards."""
         wanted = DeleteRecordsPartition(partition_index=partition.index, offset=before_offset)
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=partition.topic, partitions=[wanted])], timeout_ms=5_000
@@ -233,7 +233,7 @@ class SimulatedClient:
         return await RpcConnection.open(self.name, found.host, found.port)
 
     async def ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
-        """One request to a first broker, on a connection of its own."""
+        """One request to one of the bootstrap brokers, on a connection of its own."""
         connection = await self._begin()
         try:
             return await connection.request(api_key, version, request)
@@ -389,7 +389,9 @@ class Consumer(SimulatedClient):
         observed: bool = True,
         shortened: bool = False,
     ) -> None:
-        """``shortened``: somebody deletes the first records, so it may have to begin again further on."""
+        """``shortened``: the first records are deleted meanwhile, so it may have to skip to a later
+        offset.
+        """
         super().__init__(name, bootstrap, history, chance)
         self.partition = partition
         self.position = 0
@@ -405,13 +407,13 @@ class Consumer(SimulatedClient):
             await self.step()
 
     async def read_to_end(self) -> list[tuple[int, bytes]]:
-        """Everything below the high watermark that the leader tells; patient."""
+        """Read everything below the leader's high watermark, with retries."""
         while not 0 <= self.high_watermark <= self.position:
             await self.step()
         return self.read
 
     async def step(self) -> None:
-        """One fetch, or one pause when it cannot be had."""
+        """One fetch, or one pause when it fails."""
         try:
             await self._fetch(await self.leader(self.partition))
         except (OSError, RetryError):

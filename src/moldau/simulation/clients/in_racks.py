@@ -1,4 +1,4 @@
-"""Clients that name their rack: they tell brokers so when they connect, and are led by Metadata."""
+"""Clients that name their rack: brokers get it when they connect, and Metadata leads them."""
 
 from typing import Final
 

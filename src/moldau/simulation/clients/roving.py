@@ -15,7 +15,7 @@ CHANGE_CHANCE = 0.2
 
 
 class BrokerConnections:
-    """Connections to all brokers, used as if they were one; a request may go by another one than the last."""
+    """Connections to all brokers, used as one; a request may use another connection than the previous one."""
 
     def __init__(self, name: str, brokers: list[tuple[str, int]], chance: random.Random) -> None:
         self._name = name
@@ -28,7 +28,7 @@ class BrokerConnections:
 
     @property
     def closed(self) -> bool:
-        """Whether one of them is lost: as clients do, all is then begun anew."""
+        """Whether one of them is lost: as in real clients, everything is then started over."""
         return self._is_closed or any(each.closed for each in self._connections.values())
 
     async def request(self, api_key: int, version: int, message: Message) -> Any:
@@ -42,14 +42,14 @@ class BrokerConnections:
         return await self._connections[at].request(api_key, version, message)
 
     def close(self) -> None:
-        """Give up what is in flight."""
+        """Drop the requests in flight."""
         self._is_closed = True
         for each in self._connections.values():
             each.close()
 
 
 class RovingProducer(Producer):
-    """A producer to whom every broker is as good as the leader."""
+    """A producer that uses every broker as if it were the leader."""
 
     async def leader(self, partition: PartitionName) -> RpcConnection:
         if self._connection is not None and not self._connection.closed:

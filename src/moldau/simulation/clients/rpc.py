@@ -56,7 +56,7 @@ class RpcConnection(asyncio.Protocol):
             answer = self._waiting.popleft()[3]
             if not answer.done():
                 answer.set_exception(ConnectionResetError("the connection is lost"))
-                answer.exception()  # whoever has gone on does not need to fetch it
+                answer.exception()  # the caller may have been cancelled and will not retrieve it
 
     async def request(self, api_key: int, version: int, message: Message, *, timeout_s: float = 10.0) -> Any:
         """Send, and await the answer; raises OSError (TimeoutError among them)."""
@@ -77,7 +77,7 @@ class RpcConnection(asyncio.Protocol):
             raise
 
     def close(self) -> None:
-        """Give up what is in flight."""
+        """Drop the requests in flight."""
         self.closed = True
         if self._transport is not None:
             self._transport.abort()

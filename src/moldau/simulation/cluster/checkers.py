@@ -1,7 +1,8 @@
-"""Checkers of replicated logs, for stories of several nodes: what replicas report is compared as it happens.
+"""Checkers of replicated logs, for stories of several nodes: the replicas' reports are compared as they
+arrive.
 
-Each checker is for one log. They know nothing of the quorum, and serve any log that has offsets, epochs
-and a watermark.
+Each checker is for one log. They do not depend on the quorum, and work for any log with offsets, epochs and a
+watermark.
 
 * :class:`LogAgreement`: below the watermark every replica has the same batches, and applies each once.
 * :class:`LeaderAgreement`: an epoch has at most one leader.
@@ -19,7 +20,7 @@ from moldau.records.batch import iter_headers
 from moldau.simulation.history import History
 
 STATES_KEPT: Final = 400
-"""States of so many offsets are kept: a replica that is further behind is not compared."""
+"""Number of offsets whose states are kept: a replica that is further behind is not compared."""
 
 
 class Batch(NamedTuple):
@@ -43,7 +44,7 @@ class LogAgreement:
         self._end_offsets[replica] = end_offset
 
     def committed(self, replica: str, base_offset: int, end_offset: int, views: list[memoryview]) -> None:
-        """Note what a replica has applied. ``replica`` is one life of one node."""
+        """Record the batches that a replica has applied. ``replica`` is one process of one node."""
         applied_offset = self._end_offsets.get(replica, 0)
         if base_offset < applied_offset:
             self._history.violate(f"{replica} has applied {base_offset} after {applied_offset}")
@@ -63,14 +64,14 @@ class LogAgreement:
 
 
 class LeaderAgreement:
-    """The leader of each epoch, by what the replicas say."""
+    """The leader of each epoch, according to the replicas."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._leaders: dict[int, int] = {}
 
     def led(self, replica: str, epoch: int, leader_id: int) -> None:
-        """Note a replica's word of who leads an epoch."""
+        """Record the leader of an epoch according to a replica."""
         known = self._leaders.setdefault(epoch, leader_id)
         if known != leader_id:
             self._history.violate(f"{replica}: epoch {epoch} is led by {leader_id} and by {known}")
@@ -85,7 +86,7 @@ class WatermarkMonotonicity:
         self._of_leaders: dict[int, int] = {}
 
     def seen(self, replica: str, watermark: int) -> None:
-        """Note the watermark of a replica. ``replica`` is one life of one node."""
+        """Record the watermark of a replica. ``replica`` is one process of one node."""
         known = self._of_replicas.get(replica, 0)
         if watermark < known:
             self._history.violate(f"{replica}: the watermark went back from {known} to {watermark}")
@@ -109,7 +110,7 @@ class StateAgreement:
         self._states: OrderedDict[int, tuple[str, Any]] = OrderedDict()
 
     def reached(self, replica: str, offset: int, state: Any) -> None:
-        """Note the state of a replica that has applied all up to ``offset``, and nothing behind it."""
+        """Record the state of a replica that has applied everything up to ``offset`` and nothing beyond."""
         other, known = self._states.setdefault(offset, (replica, state))
         if known != state:
             self._history.violate(f"{replica} and {other} disagree: their states at {offset} are not equal")

@@ -1,8 +1,8 @@
-"""Whole clusters under load: nodes are struck while clients write, read, commit offsets and regroup.
+"""Whole clusters under load: nodes fail while clients write, read, commit offsets and rebalance.
 
-Partitions have one replica, so what a broker that is away holds is waited for. The judges: histories of
-producers and consumers, of committed offsets and of a group's generations; the states of all coordinators
-against their logs; the metadata log, its leaders and its images on all nodes.
+Partitions have one replica, so clients wait for a broker that is down. Checked are: histories of producers
+and consumers, of committed offsets and of a group's generations; the states of all coordinators against their
+logs; the metadata log, its leaders and its images on all nodes.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _COMMON: Final = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "200",
-    # Short, so that a story sees brokers fenced, and a broker that is killed may register again soon.
+    # Short, so that brokers are fenced in a story, and a killed broker may register again soon.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "300",
     # Often, so that every story has rolls and recoveries.
@@ -118,7 +118,7 @@ class ClusterStory:
         await asyncio.gather(*self._work(committers))
         await storm
         self.history.note("clients are done")
-        # By way of the other broker, and decided by the controller of the end.
+        # Sent to the other broker, and decided by the current controller.
         later = SimulatedClient(
             "late admin", self._bootstrap(1), self.history, stream(world.seed, "late admin")
         )
@@ -245,7 +245,7 @@ class ClusterStory:
             await asyncio.sleep(0.5)
 
     def _brokers_problem(self) -> str | None:
-        """Why not every node has the same metadata, in which both brokers are unfenced."""
+        """The reason why not every node has the same metadata with both brokers unfenced."""
         hosts = {node_id: self._world.host(f"node-{node_id}") for node_id in self._roles}
         down = [node_id for node_id, host in hosts.items() if not host.running or node_id not in self.nodes]
         if down:

@@ -1,9 +1,9 @@
 """Diskless topics on three combined nodes and one object store: produced through any broker.
 
-Nodes are struck while clients work. Nothing that is acknowledged is lost, nothing of an idempotent producer
-is doubled, and its order is kept, though it changes brokers in mid-flight. When all is calm, every replica's
-cache has the same bytes, the coordinators' states agree with their logs over all terms on all nodes, and the
-store has every object that is referred to.
+Nodes fail while clients work. No acknowledged record is lost, no record of an idempotent producer is
+duplicated, and its order is kept although it changes brokers with requests in flight. At the end, every
+replica's cache has the same bytes, the coordinators' states agree with their logs over all terms on all
+nodes, and the store has every referenced object.
 """
 
 import asyncio
@@ -58,12 +58,12 @@ TOPIC: Final = "events"
 COORDINATORS: Final = 2
 PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
 REPLICAS: Final = 2
-"""Of the topic: one broker of three has none of a partition, and takes records for it."""
+"""Of the topic: one of three brokers has no replica of a partition, and accepts records for it."""
 METADATA_REPLICAS: Final = 3
 """Of ``__diskless_metadata``."""
 CONVERGENCE_LIMIT_S: Final = 60.0
 SNAPSHOT_S: Final = 10.0
-"""How often coordinators look whether a snapshot is due."""
+"""Interval at which coordinators check whether a snapshot is due."""
 
 _COMMON: Final = {
     "process.roles": "broker,controller",
@@ -92,35 +92,37 @@ _COMMON: Final = {
 
 
 def diskless_cluster() -> Scenario:
-    """Nodes that are killed, stand still, are restarted in good order and lose caches; links that break."""
+    """Nodes that are killed, paused, cleanly restarted and lose caches; links that break."""
     faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
     return scenario_of((*faults, Fault.CACHE_LOST, Fault.DATABASES_LOST))
 
 
 def diskless_cluster_power() -> Scenario:
-    """Nodes that lose their power, too: what is committed is on the disks of two of them."""
+    """Nodes that also lose power: committed records are on the disks of two of them."""
     scenario = scenario_of((*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=partial(DisklessClusterStory, loses_all_power=True))
 
 
 def diskless_cluster_store() -> Scenario:
-    """A store that is down, slow or throttled; at the end, no object may be left that nobody refers to."""
+    """A store that is down, slow or throttled; at the end, no unreferenced object may be left."""
     faults = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR, Fault.KILL, Fault.PAUSE, Fault.CUT)
     scenario = scenario_of(faults)
     return replace(scenario, story=partial(DisklessClusterStory, judges_leaks=True), fault_count=4)
 
 
 def diskless_cluster_behind() -> Scenario:
-    """Nodes that are away until the others' logs begin behind the end of their own: they fetch snapshots."""
+    """Nodes that are down until the others' logs begin after the end of their own: they download
+    snapshots.
+    """
     scenario = scenario_of((Fault.KILL,))
     story = partial(DisklessClusterStory, leaves_behind=True)
     return replace(scenario, story=story, fault_count=2, records_per_producer=500)
 
 
 def diskless_cluster_clock() -> Scenario:
-    """The nodes' clocks jump by an hour both ways, each for itself; records are kept for 45 minutes.
+    """The nodes' clocks jump by an hour both ways, independently; records are kept for 45 minutes.
 
-    No node is restarted: one that starts with a wrong clock has nothing to tell it by.
+    No node is restarted, because a node with a wrong clock cannot detect that at its start.
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY, Fault.RESET)
     scenario = scenario_of(faults)
@@ -220,7 +222,7 @@ class DisklessClusterStory:
         return check(self.history, final)
 
     async def _storm(self, nemesis: Nemesis) -> None:
-        """Faults of the weather, and leaders of coordinators that go on alone."""
+        """Faults, and isolated leaders of coordinators."""
         chance = stream(self._world.seed, "leaders")
         for _ in range(self._scenario.fault_count):
             if self._leaves_behind:
@@ -243,12 +245,14 @@ class DisklessClusterStory:
         self._set_clocks_right()
 
     def _set_clocks_right(self) -> None:
-        """A coordinator takes no files that are two minutes old, as far as its clock can tell."""
+        """A coordinator refuses files that are two minutes old by its clock."""
         for node_id in NODE_IDS:
             self._world.host(f"node-{node_id}").clock.skew_ms = 0
 
     async def _isolate_coordinator(self, chance: random.Random) -> None:
-        """Cut the leader of a coordinator off the other nodes; clients and the store reach it as before."""
+        """Disconnect the leader of a coordinator from the other nodes; clients and the store reach it as
+        before.
+        """
         wanted = PartitionName(DISKLESS_METADATA_TOPIC, chance.randrange(COORDINATORS))
         leader_id = next((id for id, each in self._replicas(wanted) if each.is_leader), None)
         if leader_id is None:

@@ -14,16 +14,16 @@ from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 
 ELECTIONS: Final = 3
-"""Disturbed in each story of whole nodes."""
+"""Number of elections that are disturbed in each story of whole nodes."""
 VOTES: Final = 5
-"""After which a voter stops, in a story about votes."""
+"""Number of votes after which a voter stops, in a story about votes."""
 LOOK_EVERY_S: Final = 0.000_5
 STAND_LIMIT_S: Final = 6.0
-"""In which two voters without a leader stand for election, or the round is given up."""
+"""Time limit for two voters without a leader to become candidates; then the round is abandoned."""
 
 
 class Voters(Protocol):
-    """The voters of a quorum, as a storm sees them from outside."""
+    """The voters of a quorum for a storm."""
 
     def leader_id(self) -> int:
         """The leader that a replica knows of; 0 when there is none."""
@@ -34,7 +34,7 @@ class Voters(Protocol):
         ...
 
     def next_acknowledgement(self) -> asyncio.Event:
-        """Set when a client is next told that a change is made."""
+        """Set when a client next gets the acknowledgement of a change."""
         ...
 
 
@@ -61,7 +61,7 @@ class Scene:
 
     @contextlib.contextmanager
     def cut(self, *links: tuple[int, int]) -> Iterator[None]:
-        """Hold what is sent in these directions."""
+        """Hold messages in these directions."""
         for source, target in links:
             self.world.network.cut(_name(source), _name(target))
         try:
@@ -71,7 +71,7 @@ class Scene:
                 self.world.network.heal(_name(source), _name(target))
 
     def delay(self, target: int, seconds: float, *sources: int) -> None:
-        """Delay what these nodes send to another one."""
+        """Delay messages from these nodes to another one."""
         for source in sources:
             self.world.network.delay(_name(source), _name(target), seconds)
 
@@ -85,7 +85,7 @@ async def disturb_elections(scene: Scene) -> None:
 
 
 async def stop_after_votes(scene: Scene) -> None:
-    """Again and again, stop a voter between its vote and the next request for it."""
+    """Repeatedly stop a voter between its vote and the next vote request."""
     for _ in range(VOTES):
         await asyncio.sleep(scene.chance.uniform(0.5, 2.0))
         await _stop_after_vote(scene)
@@ -124,7 +124,7 @@ async def _disturb_election(scene: Scene) -> None:
 
 
 async def _black_out(scene: Scene) -> None:
-    """Take the power of all controllers in the moment in which a change is acknowledged."""
+    """Cut the power of all controllers at the moment of a change's acknowledgement."""
     acknowledged = scene.voters.next_acknowledgement()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(10):
@@ -141,11 +141,11 @@ async def _black_out(scene: Scene) -> None:
 
 
 async def _stop_after_vote(scene: Scene) -> None:
-    """Let two voters that do not hear each other stand in one epoch; the third stops when it has voted.
+    """Let two disconnected voters be candidates in one epoch; the third stops after its vote.
 
-    The third is the leader, cut off from both and restarted, so that both wait for its pre-vote. What they
-    send it is slow, so that it grants both pre-votes before it is asked for its vote. It hears one candidate
-    only, stops, and hears only the other when it is back.
+    The third is the leader, disconnected from both and restarted, so that both wait for its pre-vote. Their
+    messages to it are slow, so that it grants both pre-votes before it gets a vote request. It receives the
+    request of one candidate only, stops, and receives only the other's after its restart.
     """
     chance, voters = scene.chance, scene.voters
     if not await _look_for(scene, lambda: voters.leader_id() != 0, STAND_LIMIT_S):
@@ -170,7 +170,7 @@ async def _stop_after_vote(scene: Scene) -> None:
 
 
 async def _stop_between(scene: Scene, third: int, first: int, second: int) -> None:
-    """Both candidates have asked for the vote of the third: deliver the requests one after the other."""
+    """Both candidates have sent vote requests to the third: deliver them one after the other."""
     chance, voters = scene.chance, scene.voters
     epoch = voters.election(first).epoch
     with scene.cut((second, third)):

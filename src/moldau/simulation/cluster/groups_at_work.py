@@ -1,4 +1,6 @@
-"""Groups of a story with several nodes: committers of offsets, and members of one group that come and go."""
+"""Groups of a story with several nodes: committers of offsets, and members of one group that join and
+leave.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -43,7 +45,7 @@ class GroupsAtWork:
             each.others = tuple(others)
 
     def start(self) -> "list[asyncio.Task[Any]]":
-        """Let them work; each task ends when its client has done all that it was to do."""
+        """Start them; each task ends when its client has finished its work."""
         scenario = self._scenario
         committing = [each.run(scenario.commits_per_committer, pause_s=PAUSE_S) for each in self._committers]
         joining = [each.run(scenario.joins_per_member) for each in self._members]
@@ -53,6 +55,6 @@ class GroupsAtWork:
         ]
 
     async def verify(self) -> None:
-        """Compare what every group has committed with what it was told."""
+        """Compare every group's committed offsets with its acknowledgements."""
         for each in self._committers:
             await self._run_on(f"{each.name} judge", each.verify())

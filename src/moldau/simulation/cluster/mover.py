@@ -37,10 +37,10 @@ class Mover:
         self._brokers = tuple(brokers)
         self._replicas_min = replicas_min
         self.move_count = 0
-        """Moves that were taken."""
+        """Number of accepted moves."""
 
     async def run(self, goes_on: Callable[[], bool]) -> None:
-        """Move one partition after the other, while the story goes on."""
+        """Move one partition after the other, while the story continues."""
         chance = self._client.chance
         while goes_on():
             await asyncio.sleep(chance.uniform(0.2, 3.0))
@@ -77,7 +77,7 @@ class Mover:
             await self._client.pause()
 
     async def move(self, partition: PartitionName, target: Sequence[int] | None) -> bool:
-        """Ask for a move, or (None) for the end of one; whether it was taken."""
+        """Request a move, or (None) its cancellation; returns whether it was accepted."""
         self._client.history.note(f"move {partition} to {target}")
         wanted = ReassignablePartition(partition_index=partition.index, replicas=target)
         request = AlterPartitionReassignmentsRequest(

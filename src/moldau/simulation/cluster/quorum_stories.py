@@ -1,7 +1,7 @@
-"""A quorum of controllers with brokers beside it: it elects, replicates the metadata and survives faults.
+"""A quorum of controllers with additional brokers: it elects, replicates the metadata and survives faults.
 
 Three controllers are whole nodes; two brokers are observers of the quorum that register and send heartbeats,
-without partitions. Clients create, alter and delete topics at whichever controller leads.
+without partitions. Clients create, alter and delete topics through the active controller.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ _COMMON: Final = {
     "controller.quorum.voters": ",".join(f"{each.key.id}@{each.host}:{each.port}" for each in _VOTERS),
     "controller.listener.names": "CONTROLLER",
     "log.dirs": "/data",
-    # Often, so that logs are cut behind snapshots, and replicas that were away fetch these.
+    # Often, so that logs begin at snapshots, and replicas that were down download these.
     "metadata.log.max.record.bytes.between.snapshots": "1000",
     "metadata.log.segment.ms": "500",
 }
@@ -95,13 +95,13 @@ def quorum_votes_power() -> Scenario:
 
 
 def quorum_links() -> Scenario:
-    """Links that part in one direction, delay in one direction, and deliver old requests after new ones."""
+    """Links that fail or delay in one direction, and deliver old requests after new ones."""
     faults = (*(Fault.ONE_WAY, Fault.OVERTAKE) * 3, Fault.CUT, Fault.KILL)
     return replace(_scenario(faults, strike), fault_count=12)
 
 
 def quorum_clock() -> Scenario:
-    """Nodes whose wall clocks jump by an hour both ways and whose processes stand still for a while."""
+    """Nodes whose wall clocks jump by an hour both ways and whose processes pause for a while."""
     faults = (*(Fault.CLOCK_JUMP, Fault.PAUSE) * 2, Fault.KILL)
     scenario = _scenario(faults, strike)
     weather = replace(scenario.weather, clock_skew_ms=3_600_000)
@@ -128,7 +128,7 @@ class QuorumCheckers:
 
 
 class Witness:
-    """Reports what one replica does in one life; a listener of its quorum and of its images."""
+    """Reports one process's replica; a listener of its quorum and of its images."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class QuorumStory:
         """Their names."""
         self._clients: list[TopicClient] = []
         self._acknowledged = asyncio.Event()
-        """Set when a client is told that a change is made."""
+        """Set when a client gets the acknowledgement of a change."""
 
     async def run(self) -> list[str]:
         """Play, and return the violations."""
@@ -220,7 +220,7 @@ class QuorumStory:
         supervisor.cancel()
         return self.history.violations
 
-    # What storms see of the voters
+    # The voters for storms
 
     def leader_id(self) -> int:
         return min((each.driver.leader_id or 0 for each in self.replicas.values()), default=0)
@@ -310,7 +310,7 @@ class QuorumStory:
                 self.checkers.watermarks.answered(driver.epoch, told)
 
     async def _read_current(self, node_id: int, metadata: MetadataNode) -> None:
-        """Hold a broker's own word that its image is current against what clients were told before."""
+        """Compare a broker's claim that its image is current with the clients' acknowledgements."""
         told = {topic for client in self._clients for topic in client.present}
         try:
             await metadata.until_current()
@@ -331,7 +331,7 @@ class QuorumStory:
         self.replicas[node_id], self._lives[node_id] = metadata, name
 
     async def _converge(self, clients: "Iterable[TopicClient]") -> None:
-        """Wait until every node has the same metadata, with all that clients were told."""
+        """Wait until every node has the same metadata, with all acknowledged changes."""
         deadline = self._world.loop.elapsed_s() + CONVERGENCE_LIMIT_S
         while not self._is_one():
             if self._world.loop.elapsed_s() > deadline:
@@ -366,7 +366,7 @@ class QuorumStory:
 
 @dataclass(slots=True)
 class _Moved:
-    """Tells a broker's life of each new image."""
+    """Notifies a broker life cycle of each new image."""
 
     call: Callable[[], None]
 

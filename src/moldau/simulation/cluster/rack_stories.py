@@ -1,7 +1,7 @@
 """Diskless topics on six brokers in three racks, with clients that name their racks.
 
-In the calm story no byte of a record crosses a rack, and each object takes one GET in each rack at most.
-In the storm gateways move while producers have batches in flight.
+In the calm story no byte of a record crosses racks, and each object takes at most one GET in each rack. In
+the storm gateways move while producers have batches in flight.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ RACKS: Final = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"}
 """By node. Rack ``a`` has the nodes 1 and 4, and so on; 1 to 3 are controllers, too."""
 NAMES: Final = ("a", "b", "c")
 REPLICAS: Final = 5
-"""So many that some rack has two of a partition, and one broker has none."""
+"""Chosen so that some rack has two replicas of a partition, and one broker has none."""
 
 
 def diskless_racks() -> Scenario:
@@ -33,7 +33,7 @@ def diskless_racks() -> Scenario:
 
 
 def diskless_racks_storm() -> Scenario:
-    """Brokers are killed, stopped, paused and cut off; each rack has another one most of the time."""
+    """Brokers are killed, stopped, paused and disconnected; each rack has another one most of the time."""
     scenario = scenario_of((Fault.KILL, Fault.KILL, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=RackStory, consumer_count=3, records_per_producer=150)
 

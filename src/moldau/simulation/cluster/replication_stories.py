@@ -1,8 +1,8 @@
 """Replicated partitions on three combined nodes: replicas are struck while clients write and read.
 
-Every topic has three replicas and two of them must be in sync, so that nothing that is acknowledged to a
-producer with acks=all may ever be lost. When all is calm, every replica is in sync again, and the replicas of
-a partition are equal byte for byte up to the watermark.
+Every topic has three replicas and two of them must be in sync, so that no record that is acknowledged with
+acks=all may ever be lost. At the end, every replica is in sync again, and the replicas of a partition are
+equal byte for byte up to the watermark.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ _COMMON: Final = {
     "log.index.interval.bytes": "256",
 }
 _SHORT_METADATA: Final = {"metadata.log.max.record.bytes.between.snapshots": "4000"}
-"""Snapshots so often that a node begins at an old image, in which replicas are elsewhere."""
+"""Snapshots so often that a node begins at an old image, with replicas on other nodes."""
 _GROUPS: Final = {
     "group.initial.rebalance.delay.ms": "200",
     # Often, so that coordinators load compacted logs.
@@ -83,7 +83,7 @@ _SYNCED: Final = {"log.flush.interval.messages": "1"}
 
 
 def replication() -> Scenario:
-    """Nodes whose processes are killed, stand still, are restarted in good order, and whose links break."""
+    """Nodes whose processes are killed, paused or cleanly restarted, and whose links break."""
     faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
     return _scenario({}, faults)
 
@@ -94,9 +94,9 @@ def replication_power() -> Scenario:
 
 
 def replication_unsynced() -> Scenario:
-    """Machines that stop in good order until the last one loses its power, and its unsynced writes.
+    """Machines that stop cleanly until the last one loses its power, and its unsynced writes.
 
-    The case of KIP-966: of the replicas that are complete, none is in sync when the last one comes back.
+    The case of KIP-966: none of the complete replicas is in sync when the last one comes back.
     """
     scenario = _scenario({}, (Fault.KILL,))
     return replace(scenario, story=partial(ReplicationStory, properties={}, blackouts=True), fault_count=3)
@@ -109,13 +109,13 @@ def replication_lag() -> Scenario:
 
 
 def replication_rolling() -> Scenario:
-    """Nodes that are restarted in good order, one after another, some of them with a broken link."""
+    """Nodes that are cleanly restarted, one after another, some of them with a broken link."""
     scenario = _scenario({}, (Fault.STOP,))
     return replace(scenario, story=partial(ReplicationStory, properties={}, rolls=True), fault_count=1)
 
 
 def replication_moves() -> Scenario:
-    """Partitions that are moved between brokers while these are struck: replicas go and come back."""
+    """Partitions that are moved between brokers while these fail: replicas are removed and added again."""
     scenario = _scenario({}, (*(Fault.KILL,) * 3, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=partial(ReplicationStory, properties=_SHORT_METADATA, moves=True))
 
@@ -133,9 +133,9 @@ def replication_groups_power() -> Scenario:
 
 
 def replication_clock() -> Scenario:
-    """The nodes' clocks jump by an hour both ways, each for itself; records are kept for 45 minutes.
+    """The nodes' clocks jump by an hour both ways, independently; records are kept for 45 minutes.
 
-    No node is restarted: one that starts with a wrong clock has nothing to tell it by.
+    No node is restarted, because a node with a wrong clock cannot detect that at its start.
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY, Fault.RESET)
     scenario = _with_groups(_scenario({**_GROUPS, **KEPT_FOR_LESS_THAN_A_JUMP}, faults))
@@ -196,7 +196,7 @@ class ReplicationStory:
         self.nodes: dict[int, ServerNode] = {}
         """The newest life of each node that has started."""
         self._lives: dict[int, int] = {}
-        """The numbers of these lives: another one may have begun since."""
+        """The numbers of these processes: a node may have been restarted since."""
 
     async def run(self) -> list[str]:
         """Play, and return the violations."""
@@ -209,7 +209,8 @@ class ReplicationStory:
             host.start(program)
         supervisor = asyncio.create_task(nemesis.supervise())
         await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
-        # A producer whose first batch is refused and the second taken could never send the first again.
+        # A producer whose first batch is refused and whose second is accepted could never send the first
+        # again.
         await self._converge()
         storm = asyncio.create_task(self._storm(nemesis))
         readers = [
@@ -252,7 +253,7 @@ class ReplicationStory:
         return check(self.history, final)
 
     async def _storm(self, nemesis: Nemesis) -> None:
-        """Faults of the weather, and leaders that go on alone."""
+        """Faults, and isolated leaders."""
         chance = stream(self._world.seed, "leaders")
         for _ in range(self._scenario.fault_count):
             if self._rolls:
@@ -270,9 +271,10 @@ class ReplicationStory:
                 await self._isolate_leader(chance)
 
     async def _isolate_leader(self, chance: random.Random) -> None:
-        """Cut a leader off the other nodes: clients go on to write to it what nobody will ever acknowledge.
+        """Disconnect a leader from the other nodes: clients keep writing records to it that are never
+        acknowledged.
 
-        Until it is fenced, and then the others have a leader of their own.
+        It lasts until the leader is fenced, and the others have elected another one.
         """
         with_groups = self._scenario.committer_count > 0
         partition = chance.choice((*PARTITIONS, *_OFFSETS) if with_groups else PARTITIONS)
@@ -292,7 +294,7 @@ class ReplicationStory:
             self._world.network.heal(*link)
 
     async def _starve_follower(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Part a follower from a leader that others still follow, and kill the leader a while after that.
+        """Disconnect a follower from a leader that others still follow, and kill the leader a while later.
 
         Both have the controller: a follower that is in sync then, and is not, may be elected.
         """
@@ -313,7 +315,9 @@ class ReplicationStory:
             self._world.network.heal(*link)
 
     async def _roll(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Restart all nodes, each when all replicas are in sync again; a stopped one may lead no more."""
+        """Restart all nodes, each when all replicas are in sync again; a stopped one must not lead any
+        more.
+        """
         for node_id in chance.sample(NODE_IDS, len(NODE_IDS)):
             await self._converge()
             host = self._world.host(f"node-{node_id}")

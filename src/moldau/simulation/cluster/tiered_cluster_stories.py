@@ -1,10 +1,10 @@
 """Tiered topics on three combined nodes with one object store: replicas are struck while segments move to it.
 
-Local segments leave the disks within seconds, so that a follower that was away finds the first local offset
-of its leader behind its own end, and builds its state from the remote tier; so does a new one, for replicas
-move between the nodes, too. When all is calm, every record is read from offset 0 with each of the nodes down
-in turn; the store holds all segments of living topics, and nothing else; and the replicas of a partition are
-equal where all of them have local segments.
+Local segments leave the disks within seconds, so a follower that was down finds its leader's first local
+offset after its own end, and restores its state from the remote tier; so does a new one, because replicas are
+also moved. At the end, every record is read from offset 0 with each of the nodes down in turn; the store
+contains all segments of existing topics, and nothing else; and the replicas of a partition are equal where
+all of them have local segments.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ _PROPERTIES: Final = {
     "log.segment.delete.delay.ms": "500",
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "7",
-    # After a start that cut a log no remote segment is deleted for so long: a part of the quiet.
+    # Time without deletions of remote segments after a start that truncated a log: a part of the quiet time.
     "diskless.coordinator.orphan.scan.grace.period.ms": "20000",
 }
 _TIERED: Final = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1"}
@@ -77,7 +77,7 @@ _FAULTS: Final = (
 
 
 def tiered_cluster() -> Scenario:
-    """Kills, broken links, lost caches, a store with bad days, and nodes that are away for long."""
+    """Kills, broken links, lost caches, store failures, and nodes that are down for long."""
     return _scenario({}, _FAULTS)
 
 
@@ -171,7 +171,7 @@ class TieredClusterStory(ReplicationStory):
             await client.pause()
 
     async def _pass_by(self, client: SimulatedClient) -> None:
-        """Create, fill and delete a topic again and again, under one name; the last one may stay."""
+        """Create, fill and delete a topic of the same name repeatedly; the last one may be kept."""
         chance = client.chance
         for number in range(3):
             await self._create_tiered(client, PASSING, 2)
@@ -186,7 +186,7 @@ class TieredClusterStory(ReplicationStory):
     # Faults
 
     async def _strike(self, nemesis: Nemesis) -> None:
-        """Faults of the weather, leaders that go on alone, and nodes that are away for long."""
+        """Faults, isolated leaders, and nodes that are down for long."""
         chance = stream(self._world.seed, "leaders")
         for _ in range(self._scenario.fault_count):
             draw = chance.random()
@@ -200,7 +200,9 @@ class TieredClusterStory(ReplicationStory):
         nemesis.calm()
 
     async def _send_away(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Keep a node down until others have moved away what it lacks; its logs may be lost meanwhile."""
+        """Keep a node down until the others have moved its missing records to the tier; its logs may be lost
+        meanwhile.
+        """
         node_id = chance.choice(NODE_IDS)
         host = self._world.host(f"node-{node_id}")
         seconds = chance.uniform(8.0, 25.0)
@@ -219,7 +221,7 @@ class TieredClusterStory(ReplicationStory):
     async def _read_with_others_leading(
         self, nemesis: Nemesis, final: Mapping[PartitionName, list[tuple[int, bytes]]]
     ) -> None:
-        """With each node down in turn, the leaders of the others read the same, and know the remote tier."""
+        """With each node down in turn, the other leaders return the same records and know the remote tier."""
         for node_id in NODE_IDS:
             down = asyncio.create_task(nemesis.restart(self._world.host(f"node-{node_id}"), 20.0))
             await asyncio.sleep(3.0)
@@ -232,7 +234,7 @@ class TieredClusterStory(ReplicationStory):
             await self._converge()
 
     async def _check_offsets(self, wanted: PartitionName) -> None:
-        """The leader's local log begins behind the first offset, and not behind what was copied."""
+        """The leader's local log begins after the first offset, but not after the copied part."""
         client = self._begin_at_any(SimulatedClient, f"offsets of {wanted}")
         while True:
             try:
@@ -254,7 +256,7 @@ class TieredClusterStory(ReplicationStory):
                 yield f"the replicas of {each} are not equal from offset {start} on"
 
     def _check_store(self, world: World) -> Iterator[str]:
-        """Every finished segment of a living topic has its objects, and no other objects are there."""
+        """Every finished segment of an existing topic has its objects, and there are no other objects."""
         expected: set[tuple[str, bool]] = set()
         for node in self.nodes.values():
             for partition, tiered in self._led(node):

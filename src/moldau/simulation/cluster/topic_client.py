@@ -1,4 +1,4 @@
-"""A client of the controllers: creates, alters and deletes topics and knows what must be left at the end."""
+"""A client of the controllers: creates, alters and deletes topics, and records the expected result."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,11 +23,10 @@ _RETRIABLE: Final = frozenset(
 
 
 class TopicClient:
-    """Creates, alters and deletes topics of its own, and knows what must be there at the end.
+    """Creates, alters and deletes its own topics, and records the expected result.
 
-    An attempt whose answer is lost may be carried out at any time until the world's end. So nothing is done
-    to a topic that such an attempt could undo: a topic is altered once, and deleted only if it was created
-    by the first attempt.
+    An attempt without an answer may be carried out at any later time. So nothing is done to a topic that such
+    an attempt could undo: a topic is altered once, and deleted only if it was created by the first attempt.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class TopicClient:
         """Topics that were acknowledged, with the acknowledged value of ``retention.ms``."""
         self._absent: set[str] = set()
         self.deleted: set[str] = set()
-        """Topics whose deletion was asked for."""
+        """Topics whose deletion was requested."""
         self._deletable: list[str] = []
         process = world.host(name).start(self._run)
         assert process.main is not None
@@ -121,10 +120,10 @@ class TopicClient:
         code_of: Callable[[Any], ErrorCode],
         *done_before: ErrorCode,
     ) -> int:
-        """Ask one controller after another until the request is carried out.
+        """Send a request to one controller after another until it is carried out.
 
-        Returns 1 when no attempt before may have been carried out, else more. ``done_before`` are the errors
-        that only an attempt whose answer was lost can have caused.
+        Returns 1 when no earlier attempt may have been carried out, otherwise more. ``done_before`` are the
+        errors that only an attempt without an answer can have caused.
         """
         lost = 0
         voters = self._voters
@@ -147,13 +146,13 @@ class TopicClient:
                 if code not in _RETRIABLE:
                     self._history.violate(f"{self._name}: {request} was answered with {code.name}")
                     return lost + 1
-                # A leader that lost its place says so of a change that may be committed all the same.
+                # A former leader answers this for a change that may still be committed.
                 lost += code is ErrorCode.not_controller
             position += 1
             await asyncio.sleep(self._chance.uniform(0.05, 0.3))
 
     def check(self, node_id: int, image: MetadataImage) -> None:
-        """Hold a node's image against what this client was told."""
+        """Compare a node's image with this client's acknowledgements."""
         for topic, retention_ms in self.present.items():
             if image.topics.get(topic) is None:
                 self._history.violate(f"{topic} was acknowledged and is lost at node {node_id}")

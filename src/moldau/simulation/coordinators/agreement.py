@@ -1,4 +1,5 @@
-"""Compares the states of coordinators, life after life, with the state that their log alone leads to.
+"""Compares the states of coordinators, process after process, with the state that results from their log
+alone.
 
 For each coordinator there is a reference: an empty shard that replays the committed log from offset 0, across
 all lives of the node, without the coordinator's store and snapshots. Whenever the led shard, its log and the
@@ -24,11 +25,11 @@ from moldau.storage.snapshots.replicated_log import LogPosition
 _LOOK_EVERY_S: Final = 0.02
 """Virtual time."""
 _LOOKS_MAX: Final = 1_000
-"""A snapshot waits for so many looks: a disk that fails now and then lets some of them pass."""
+"""Number of checks for which a snapshot waits: a disk with intermittent faults fails some of them."""
 
 
 class AgreementTally:
-    """The number of comparisons, so that a test can tell that there were some."""
+    """The number of comparisons, so that a test can assert that there were some."""
 
     def __init__(self) -> None:
         self.terms = 0
@@ -40,12 +41,12 @@ class AgreementTally:
         self.gaps = 0
         """Logs that a snapshot had shortened before the reference had replayed them: the check ends there.
 
-        A look at a term makes its snapshots wait for the reference, so there is none behind it.
+        A check of a term makes its snapshots wait for the reference, so none is ahead of it.
         """
 
 
 class CoordinatorAgreement:
-    """The check of one coordinator, over all lives of its node."""
+    """The check of one coordinator, over all processes of its node."""
 
     def __init__(self, name: str, history: History, tally: AgreementTally) -> None:
         self._name = name
@@ -62,10 +63,10 @@ class CoordinatorAgreement:
         """The log whose snapshots wait for the reference."""
 
     async def look(self, life: str, host: ShardHost[Any, Any]) -> None:
-        """Replay what is committed; compare if the coordinator is loaded and has decided nothing more."""
+        """Replay committed records; compare if the coordinator is loaded and has no later decisions."""
         log = host.term.log
         if host.term.epoch < self._newest_epoch:
-            return  # another node leads, and this one has yet to hear of it
+            return  # another node leads, and this one does not know it yet
         self._newest_epoch = host.term.epoch
         self._keep_until_replayed(host)
         if self._is_over or not await self._replay(host, log.high_watermark):
@@ -114,7 +115,7 @@ class CoordinatorAgreement:
             for _ in range(_LOOKS_MAX):
                 if self._is_over or self._end_offset >= snapshot_id.offset:
                     break
-                await asyncio.sleep(_LOOK_EVERY_S)  # the next look replays it
+                await asyncio.sleep(_LOOK_EVERY_S)  # the next check replays it
             return await delete(snapshot_id)
 
         setattr(log, "delete_before_snapshot", delete_when_replayed)  # noqa: B010 (a method of one object)
@@ -155,10 +156,10 @@ class CoordinatorAgreement:
 async def watch_coordinators(
     hosts: Sequence[Host], history: History, tally: AgreementTally | None = None
 ) -> None:
-    """Look at the coordinators of every life of ``hosts``; to be cancelled.
+    """Check the coordinators of every process of ``hosts``; runs until cancelled.
 
-    Several hosts are replicas of one log: what the leader of one term had committed is there in the next, on
-    whichever host that is. The node is its process's exhibit.
+    Several hosts are replicas of one log: records committed by the leader of one term must exist in the next,
+    on any host. The node is its process's exhibit.
     """
     tally = tally or AgreementTally()
     replicated = len(hosts) > 1
@@ -184,7 +185,7 @@ class CoordinatorWatch:
         self._task = asyncio.create_task(watch_coordinators(hosts, history, tally)) if hosts else None
 
     def end(self) -> None:
-        """End the watch; one that has failed has judged nothing since, which is a violation."""
+        """End the watch; one that has failed has checked nothing since, which is a violation."""
         watch = self._task
         if watch is None:
             return
@@ -210,11 +211,11 @@ async def _look_at(
 
 
 def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
-    """The boot of a lone machine where a record counts once it is written, else always the same number.
+    """The boot number of a single machine where a record counts once it is written, otherwise a constant.
 
-    A loss of power may take records that were written and not synced: the reference of such a log begins
-    again with the log that is left, and histories of clients judge the rest. A log that counts only what
-    is synced has one reference for good: each record below a high watermark is there after any loss.
+    A loss of power may remove records that were written and not synced: the reference of such a log starts
+    over with the remaining log, and the clients' histories check the rest. A log that counts only synced
+    records has one reference forever: each record below a high watermark survives any loss.
     """
     return 0 if led.kind.topic.is_decisive else host.boot
 

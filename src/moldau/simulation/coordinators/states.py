@@ -112,7 +112,7 @@ def _is_between(group: Group) -> bool:
 
 
 def _groups(shard: GroupShard) -> dict[str, Any]:
-    """Committed offsets; of groups see :func:`generations`."""
+    """Committed offsets; for groups see :func:`generations`."""
     offsets = shard.offsets.store
     return {
         "offsets": [

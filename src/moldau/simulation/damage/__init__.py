@@ -1,1 +1,1 @@
-"""Files of a stopped node that are damaged before it starts again."""
+"""Damages the files of a stopped node before it starts again."""

@@ -1,4 +1,4 @@
-"""The files of a node that is down: copies of all of them, and damage to a few, as the seed says."""
+"""The files of a stopped node: copies of all of them, and damage to a few, chosen by the seed."""
 
 import posixpath
 import random
@@ -18,7 +18,7 @@ GARBAGE_BYTES_MAX: Final = 200
 
 
 class Way(Enum):
-    """How a file is damaged."""
+    """The way in which a file is damaged."""
 
     FLIPPED = "flipped"
     TRUNCATED = "truncated"
@@ -48,7 +48,7 @@ class FileDamage:
 
     @property
     def folder(self) -> str:
-        """The partition's folder that it lies in or is; the data folder for the files beside those."""
+        """Its partition's folder; the data folder for the files beside those."""
         below = self.path.removeprefix(f"{DATA}/").partition("/")
         return f"{DATA}/{below[0]}" if below[1] or self.way is Way.FOLDER_REMOVED else DATA
 
@@ -85,7 +85,7 @@ def copy_of(host: Host) -> Copy:
 
 
 def restore(host: Host, copy: Copy) -> None:
-    """Put everything back, durably, and remove what is not in the copy."""
+    """Restore everything, durably, and remove files that are not in the copy."""
     disk = _operator(host)
     for name in disk.list(DATA):
         path = f"{DATA}/{name}"
@@ -104,7 +104,7 @@ def restore(host: Host, copy: Copy) -> None:
 def damage(
     host: Host, chance: random.Random, copy: Copy, older: Sequence[Copy], *, kinds: str, count: int
 ) -> list[FileDamage]:
-    """Damage so many files, each of another folder and kind; kinds are equally likely.
+    """Damage this many files, each of another folder and kind; kinds are equally likely.
 
     ``older``: copies of earlier moments. ``kinds``: a part of the names of the kinds to choose from.
     """
@@ -117,7 +117,7 @@ def damage(
     for kind in chance.sample(sorted(paths), min(count, len(paths))):
         path = chance.choice(paths[kind])
         if any(path.startswith(each.folder) for each in done if each.folder != DATA):
-            continue  # the evidence of one damage is what another file of its folder says
+            continue  # another file of the same folder is the evidence of the damage
         done.append(_damage(disk, chance, path, copy, older))
     return done
 

@@ -1,8 +1,9 @@
-"""Judges a start on damaged files.
+"""Checks a start on damaged files.
 
-Either it is refused with the name of a damaged file. Or it succeeds: whatever is missing is reported, only
-partitions whose files were damaged have lost anything, and no object of live records is deleted. Or it comes
-up without some metadata: the health page names their damaged file, and partitions answer with errors.
+There are three valid outcomes. The start is refused with the name of a damaged file. Or it succeeds:
+everything missing is reported, only partitions with damaged files have lost anything, and no object of live
+records is deleted. Or it succeeds without some metadata: the health page names their damaged file, and
+partitions answer with errors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +22,7 @@ class Contents:
     """Partitions by topic, without internal topics."""
     records: Mapping[PartitionName, Sequence[tuple[int, bytes]]]
     unreadable: Mapping[PartitionName, str] = field(default_factory=dict)
-    """Where reading ends before the end of a partition, with the error that a client is given."""
+    """The offset at which reading ends before the end of a partition, with the client's error."""
     live_objects: Collection[str] = ()
     """Keys of objects that hold records of existing topics."""
 
@@ -35,7 +36,7 @@ class Reports:
 
 
 def judge_refusal(damages: Sequence[FileDamage], error: BaseException) -> list[str]:
-    """A start that was refused; ``error`` ended it, whose text is the one line that an operator is given."""
+    """Check a refused start; ``error`` ended it, and its text is the line that an operator gets."""
     text = str(error)
     if not any(_is_named(each, text) for each in damages):
         return [f"the refusal names none of the damaged files: {error!r}, after {_list(damages)}"]

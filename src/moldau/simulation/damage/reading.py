@@ -21,11 +21,11 @@ from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import PartitionName
 
 PATIENCE_S: Final = 60.0
-"""After so long with the same error, a record counts as unreadable."""
+"""Time with the same error after which a record counts as unreadable."""
 
 
 class Reader(SimulatedClient):
-    """Reads as a client that checks checksums, and stops at what it is never given."""
+    """Reads like a client that checks checksums, and stops at records that it never gets."""
 
     async def topics(self) -> dict[str, int]:
         """Partitions by topic, without internal topics."""
@@ -42,7 +42,7 @@ class Reader(SimulatedClient):
                 await self.pause()
 
     async def read(self, partition: PartitionName) -> tuple[list[tuple[int, bytes]], str | None]:
-        """All records, and the error at which reading ends early."""
+        """Read all records, and the error at which reading ends early."""
         found: list[tuple[int, bytes]] = []
         position = -1
         error = ""

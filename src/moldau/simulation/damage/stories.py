@@ -1,4 +1,4 @@
-"""The stories of damaged files, by how a node ends before it is damaged."""
+"""The stories of damaged files, by the way in which a node ends before the damage."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ def kill_damage() -> Scenario:
 
 
 def stop_damage() -> Scenario:
-    """The node stops in an orderly way: nothing of it is expected to need recovery."""
+    """The node stops cleanly: it should not need recovery."""
     return scenario(End.STOP)
 
 
@@ -25,7 +25,7 @@ def power_damage() -> Scenario:
 
 
 def scenario(end: End, kinds: str = "") -> Scenario:
-    """Lives that end in one way. ``kinds``: a part of the kinds of files that are damaged."""
+    """Processes that end in one way. ``kinds``: a subset of the kinds of files that are damaged."""
     properties = _SYNCED if end is End.POWER_LOSS else {}
 
     def story(world: World, _scenario: Scenario) -> DamageStory:

@@ -1,4 +1,6 @@
-"""A story of a node that is stopped, whose files are damaged, and that starts again; several rounds of it."""
+"""The story of a node that is stopped, whose files are damaged, and that starts again; several rounds of
+it.
+"""
 
 import asyncio
 import logging
@@ -32,7 +34,7 @@ HEALTH_PORT: Final = 9090
 START_LIMIT_S: Final = 200.0
 WORK_LIMIT_S: Final = 300.0
 CHECKPOINTED_S: Final = 11.0
-"""After so long, checkpoints say where every log ends."""
+"""Time after which checkpoints contain the end of every log."""
 QUIET_S: Final = 150.0
 """The graces of deletions, and some rounds of background work."""
 _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -77,7 +79,7 @@ _PROPERTIES: Final = {
 
 
 class End(Enum):
-    """How a life ends before the damage."""
+    """The way in which a process ends before the damage."""
 
     KILL = "kill"
     STOP = "stop"
@@ -85,7 +87,7 @@ class End(Enum):
 
 
 class DamageStory:
-    """Rounds of work, end, damage and start; every start is judged."""
+    """Rounds of work, end, damage and start; every start is checked."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class DamageStory:
         kinds: str = "",
         rounds: int = 3,
     ) -> None:
-        """``kinds``: a part of the kinds of files that are damaged; all of them by default."""
+        """``kinds``: a subset of the kinds of files that are damaged; all of them by default."""
         self._world = world
         self._way_to_end = end
         self._properties = {**_PROPERTIES, **properties}
@@ -149,7 +151,7 @@ class DamageStory:
         raise RuntimeError(await node.failed())
 
     async def _start(self) -> BaseException | None:
-        """Start the node; the error with which it refuses to."""
+        """Start the node; returns the error of a refused start."""
         self._started.clear()
         self._log_lines.clear()
         process = self._node.start(self._program)
@@ -186,7 +188,7 @@ class DamageStory:
             await admin.create_topic(topic, PARTITION_COUNT, dict(configs))
 
     async def _work(self, before: Contents) -> Contents:
-        """Produce, commit, create and delete; then what is there, which must have all of it."""
+        """Produce, commit, create and delete; returns the contents, which must be complete."""
         first = len(self.history.productions)
         producers = []
         for partition in self._partitions:
@@ -209,7 +211,7 @@ class DamageStory:
         return contents
 
     async def _pass(self) -> None:
-        """A topic comes and goes."""
+        """Create and delete a topic."""
         topic = f"{PASSING}-{self._round}"
         client = self._client(topic)
         kind = self._chance.choice(sorted(_TOPICS))
@@ -252,7 +254,7 @@ class DamageStory:
             after = await self._judge_start(damages, before)
             if self.history.violations or (not after.unreadable and after.records == before.records):
                 return after
-            # The operator puts back what is lost.
+            # The operator restores lost files.
             self._node.kill()
         else:
             self.history.note(f"refused: {error}")
@@ -356,7 +358,7 @@ class _Ear(logging.Handler):
 
 @contextmanager
 def _lines_of(logger: logging.Logger, hear: Any) -> Iterator[None]:
-    """Hear what is logged, whatever else becomes of it."""
+    """Collect log lines in addition to their normal handling."""
     ear = _Ear(hear)
     disabled, level, propagate = logging.root.manager.disable, logger.level, logger.propagate
     logging.disable(logging.NOTSET)

@@ -1,1 +1,1 @@
-"""Judges of histories and of what a node leaves behind."""
+"""Checks of histories and of a node's final state."""

@@ -1,7 +1,7 @@
-"""Judges that no taken request stays without an answer, and that every budget gets back what it gave.
+"""Checks that every accepted request is answered, and that every budget is fully released.
 
-A life that is stopped has nothing in hand afterwards. A life that is killed is judged up to its death: no
-bytes and no batches count for long while the work that took them is over.
+A process that was stopped has no resources in use afterwards. A process that is killed is checked until then:
+no bytes and no batches count for long after their work is over.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
 
 SETTLE_S = 60
-"""In which what is under way in a quiet node ends."""
+"""Time within which the work in progress of an idle node ends."""
 STOP_LIMIT_S = 200.0
 """Longer than the graces of connections, uploads and commits."""
 _LOOK_EVERY_S: Final = 0.5
@@ -36,7 +36,7 @@ def out_of_balance(in_hand: Mapping[str, int]) -> Iterator[str]:
 
 
 async def watch_budgets(host: Host, history: History) -> None:
-    """Look at every life of a node while it lasts; to be cancelled."""
+    """Check every process of a node while it runs; runs until cancelled."""
     since_s: dict[tuple[int, str], float] = {}
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
@@ -54,7 +54,7 @@ async def watch_budgets(host: Host, history: History) -> None:
 
 
 async def stop_and_judge(host: Host, history: History) -> None:
-    """Stop a node in an orderly way; nothing may be in its hand after that."""
+    """Stop a node cleanly; it must have no resources in use after that."""
     process = host.process
     if process is None or process.main is None or process.exhibit is None:
         host.kill()
@@ -77,7 +77,7 @@ async def stop_and_judge(host: Host, history: History) -> None:
 
 
 async def judge_budgets(host: Host, history: History) -> None:
-    """Nothing that was taken is still in hand; to be called when no client asks for anything."""
+    """Check that no resources are in use; call it when no client sends requests."""
     assert host.process is not None
     node: Any = host.process.exhibit
     for _ in range(SETTLE_S):

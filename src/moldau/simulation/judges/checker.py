@@ -1,4 +1,4 @@
-"""The first checker: what every log must have kept, judged against a full read at the end.
+"""The first checker: compares every log with the history, by a full read at the end.
 
 * No acknowledged record is lost, or stands at another offset than was acknowledged.
 * A record is there once at most (a plain producer does not retry, so this holds for it too).
@@ -6,8 +6,8 @@
 * Offsets are dense, and a producer's records stand in the order in which it sent them.
 * A consumer reads on without gaps or steps back, and what it read is still there, at that offset.
 
-Where somebody deletes the first records of a partition, all of this holds from its first offset on, and what
-was acknowledged as deleted does not come back.
+Where the first records of a partition are deleted, all of this holds from its first offset on, and
+acknowledged deletions are not undone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from moldau.simulation.history import History, Outcome, PartitionName
 
 FinalLog = Sequence[tuple[int, bytes]]
-"""(offset, value) of every record, as read from the first offset on when all had become quiet."""
+"""(offset, value) of every record, read from the first offset on at the end of the story."""
 
 
 def check(
@@ -23,9 +23,9 @@ def check(
     final: Mapping[PartitionName, FinalLog],
     first_offsets: Mapping[PartitionName, int] | None = None,
 ) -> list[str]:
-    """Every rule that was broken, one sentence each; empty when all is well.
+    """Every broken rule, one sentence each; empty when there is none.
 
-    ``first_offsets``: of the partitions whose first records somebody may have deleted.
+    ``first_offsets``: those of the partitions whose first records may have been deleted.
     """
     shortened = first_offsets or {}
     found = list(history.violations)

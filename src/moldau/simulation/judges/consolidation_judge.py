@@ -1,4 +1,6 @@
-"""Judges what consolidated topics leave behind: below the WAL all is in segments, no object is too many."""
+"""Checks the result of consolidation: everything below the WAL is in segments, and there are no unreferenced
+objects.
+"""
 
 import asyncio
 from typing import cast
@@ -20,10 +22,10 @@ REMOVER_QUIET_S = 100.0
 
 
 class ConsolidationAfterlife(DisklessAfterlife):
-    """As of a diskless story, and the remote tier's side of it."""
+    """The end of a diskless story, with the remote tier's part."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """A round of the remover, and the grace period of what it finds there, too."""
+        """A round of the remover, and the grace period of the objects that it finds."""
         await super().quiet(world, node, history)
         await asyncio.sleep(REMOVER_QUIET_S)
 

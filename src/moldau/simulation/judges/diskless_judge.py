@@ -1,4 +1,4 @@
-"""Judges what diskless topics leave behind: every reference has its object, every object a reference."""
+"""Checks the objects of diskless topics: every reference has its object, every object a reference."""
 
 import asyncio
 from collections import Counter
@@ -24,15 +24,17 @@ from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 
 QUIET_S = 300.0
-"""An orphan is old enough, is found, and what was handed over is deleted, too."""
+"""Enough time for an orphan to be old enough, for the scan, and for deleting handed-over files."""
 SETTLE_LIMIT_S = 120.0
 
 
 class DisklessAfterlife:
-    """The end of a diskless story, whose node shows itself as its process's exhibit."""
+    """The end of a diskless story; the node is its process's exhibit."""
 
     def __init__(self, topics: tuple[str, ...], *, judges_leaks: bool = True) -> None:
-        """Without ``judges_leaks``, objects may be left: by a clock that went back they are not old yet."""
+        """Without ``judges_leaks``, objects may be left: with a clock that went back they are not old enough
+        yet.
+        """
         self._topics = topics
         self._judges_leaks = judges_leaks
 
@@ -58,7 +60,7 @@ class DisklessAfterlife:
 
 
 class ObjectsJudge:
-    """Compares what coordinators say of the objects with the objects, node after node of one cluster."""
+    """Compares the coordinators' references with the objects, node after node of one cluster."""
 
     def __init__(self, world: World, history: History) -> None:
         self._world = world
@@ -68,7 +70,7 @@ class ObjectsJudge:
         self._opinions: dict[str, list[str]] = {}
 
     async def judge(self, node: Host) -> None:
-        """Judge the coordinators that a node leads, in its own process."""
+        """Check the coordinators that a node leads, in its own process."""
         assert node.process is not None
         coordinators = cast(ServerNode, node.process.exhibit).get(DisklessSubsystem).coordinators
         judging = self._judge_all(coordinators)
@@ -78,7 +80,7 @@ class ObjectsJudge:
             await task
 
     def judge_leaks(self) -> None:
-        """When all nodes were judged: every object is referred to."""
+        """After all nodes were checked: every object is referenced."""
         for key in sorted(self._objects):
             if parse_object_key(key) is not None and key not in self._live:
                 self._history.violate(f"object {key} has leaked: {'; '.join(self._opinions.get(key, ()))}")
@@ -110,7 +112,7 @@ class _CoordinatorJudging:
         self._history = history
 
     async def run(self, live: set[str]) -> None:
-        """Judge, and add the objects with live batches to ``live``."""
+        """Check the coordinator, and add the objects with live batches to ``live``."""
         coordinator_id = self._coordinator_id
         batches: Counter[str] = Counter()
         bytes_used: Counter[str] = Counter()
@@ -136,7 +138,7 @@ class _CoordinatorJudging:
     async def _batches(
         self, coordinator_id: int, partition: DescribedPartition
     ) -> AsyncIterator[BatchCoordinate]:
-        """All that a partition has in the WAL, in order."""
+        """All batches of a partition in the WAL, in order."""
         offset = first_offset = partition.wal_start_offset
         topic_id, index = partition.topic_id, partition.partition_index
         while offset < partition.high_watermark:

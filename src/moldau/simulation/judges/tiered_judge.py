@@ -1,4 +1,4 @@
-"""Judges what tiered topics leave behind: every segment has its objects, every object its segment."""
+"""Checks the objects of tiered topics: every segment has its objects, every object its segment."""
 
 import asyncio
 from typing import cast
@@ -18,7 +18,7 @@ SETTLE_LIMIT_S = 120.0
 
 
 class TieredAfterlife:
-    """The end of a tiered story, whose node shows itself as its process's exhibit."""
+    """The end of a tiered story; the node is its process's exhibit."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
         """Let grace periods pass, and some rounds of background work."""
@@ -36,7 +36,7 @@ class TieredAfterlife:
     async def spoil(self, world: World, node: Host, history: History) -> None:
         history.note("caches of the remote tier are lost")
         node.kill()
-        node.clock.skew_ms = 0  # a node that starts while its clock is wrong goes by it
+        node.clock.skew_ms = 0  # a node that starts with a wrong clock uses it
         lose_databases(node)
 
 

@@ -1,7 +1,7 @@
 """A member-less consumer that commits offsets and checks what it fetches back.
 
-An acknowledged commit is never forgotten and never gives way to an older one. A commit without an answer may
-take effect later, but only while a connection or a paused node can still hold it.
+An acknowledged commit is never lost and never replaced by an older one. A commit without an answer may take
+effect later, but only while a connection or a paused node can still hold it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from moldau.simulation.offsets.group_client import GroupClient
 OFFSET_COMMIT_VERSION: Final = 8
 OFFSET_FETCH_VERSION: Final = 7
 UNDER_WAY_S: Final = 60.0
-"""Longer than any request stays in a paused node or behind a cut link."""
+"""Longer than any request is held by a paused node or a broken link."""
 _FETCH_CHANCE: Final = 0.3
 
 
@@ -43,7 +43,7 @@ class Commits:
         self.pending[value] = now_s
 
     def acknowledged(self, value: int, now_s: float) -> None:
-        """The commit took effect; recent ones without an answer may still do so after it."""
+        """The commit took effect; recent ones without an answer may still take effect after it."""
         del self.pending[value]
         self.fetched(value, now_s)
 
@@ -52,7 +52,7 @@ class Commits:
         return {*self.pending, self.settled}
 
     def fetched(self, value: int, now_s: float) -> None:
-        """This is the committed value now: commits of long ago can no longer take effect."""
+        """This is the committed value now: old commits can no longer take effect."""
         self.settled = value
         self.pending = self._recent(now_s)
 
@@ -63,7 +63,7 @@ class Commits:
 class OffsetCommitter(GroupClient):
     """Commits one value to all of its partitions at a time, with the value in the metadata too.
 
-    Values go down as well as up, as after a reset, so that an older value is told from a newer one.
+    Values go down as well as up, as after a reset, so that older values are distinguishable from newer ones.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class OffsetCommitter(GroupClient):
         self._number = 0
 
     async def run(self, commit_count: int, *, pause_s: float) -> None:
-        """Commit so many times; returns when the last commit is acknowledged."""
+        """Commit this many times; returns when the last commit is acknowledged."""
         last = self._number + commit_count
         while self._number < last:
             self._number += 1
@@ -95,7 +95,7 @@ class OffsetCommitter(GroupClient):
         self.disconnect()
 
     async def verify(self) -> None:
-        """Fetch until there is an answer, and judge it."""
+        """Fetch until there is an answer, and check it."""
         while True:
             try:
                 await self._fetch(await self.coordinator())

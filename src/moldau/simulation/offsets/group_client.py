@@ -1,4 +1,4 @@
-"""The way of a client to the coordinator of its group."""
+"""Finds the coordinator of a group for a client."""
 
 import random
 from typing import Final

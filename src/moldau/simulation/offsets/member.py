@@ -1,8 +1,8 @@
-"""A member of a consumer group: it joins, takes its assignment, sends heartbeats, leaves and comes again.
+"""A member of a consumer group: it joins, gets its assignment, sends heartbeats, leaves and joins again.
 
-The members of one group share a :class:`GroupJudge`. A generation whose assignment a member was given is in
+The members of one group share a :class:`GroupJudge`. A generation whose assignment a member received is in
 the group's log. So no partition has two owners in it, whatever happens to the coordinator, and a member that
-synchronises later is not given an earlier one.
+synchronises later does not get an earlier one.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class GroupJudge:
         """The last generation whose assignment was given to a member."""
 
     def assigned(self, member_id: str, generation: int, partitions: Collection[int], newest: int) -> None:
-        """A member was given its part; ``newest`` is the last generation when it asked."""
+        """A member received its part; ``newest`` is the last generation at the time of its request."""
         if generation < newest:
             self.history.violate(
                 f"{self.group_id}: generation {generation} is given out after {newest} was complete"
@@ -69,7 +69,7 @@ class GroupJudge:
 
 
 class CommittingMember(GroupClient):
-    """One member, which joins so many times."""
+    """One member, which joins this many times."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class CommittingMember(GroupClient):
         return joined.generation_id
 
     def _assignments(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        """The leader deals the partitions out, one after the other; others leave it to the leader."""
+        """The leader assigns the partitions in turn; others leave it to the leader."""
         if joined.leader != self._member_id:
             return []
         members = [each.member_id for each in joined.members]
@@ -146,7 +146,7 @@ class CommittingMember(GroupClient):
         ]
 
     async def _stay(self, connection: RpcConnection, generation: int) -> None:
-        """Send heartbeats until the group rebalances, or for a while; then perhaps leave."""
+        """Send heartbeats until the group rebalances, or for a while; then possibly leave."""
         for _ in range(self.chance.randint(1, _HEARTBEATS_MAX)):
             await asyncio.sleep(self.chance.uniform(0.05, 0.5))
             request = HeartbeatRequest(
@@ -163,7 +163,7 @@ class CommittingMember(GroupClient):
             await connection.request(ApiKey.LEAVE_GROUP, LEAVE_GROUP_VERSION, leave)
 
     def _check(self, code: ErrorCode) -> None:
-        """Raise RetryError unless all is well; judge what no member of a living group may be told."""
+        """Raise RetryError for an error; check that a member of a live group may get this error."""
         if code is ErrorCode.none:
             return
         if code not in _EXPECTED:

@@ -1,4 +1,4 @@
-"""Stories of diskless topics that leave the WAL within seconds, whatever happens to node and store."""
+"""Stories of diskless topics that leave the WAL within seconds, with failures of node and store."""
 
 from moldau.simulation.judges.consolidation_judge import ConsolidationAfterlife
 from moldau.simulation.nemesis import Fault
@@ -9,7 +9,7 @@ from moldau.simulation.world.object_storage import TIER_CLASS_NAME
 _PROPERTIES = {
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
     "remote.log.metadata.topic.num.partitions": "3",
-    # Often and little, so that every story has many segments.
+    # Often and in small amounts, so that every story has many segments.
     "diskless.consolidation.interval.ms": "300",
     "diskless.consolidation.segment.bytes": "1500",
     "diskless.consolidation.max.age.ms": "2000",

@@ -1,4 +1,4 @@
-"""Stories of diskless topics: several coordinators, a store with bad days, and an administrator at work."""
+"""Stories of diskless topics: several coordinators, a failing store, and an administrator at work."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -48,12 +48,12 @@ ALWAYS = (
 
 
 def diskless() -> Scenario:
-    """Kills, and losses of what may be lost."""
+    """Kills, and losses of files that may be lost."""
     return story(ALWAYS)
 
 
 def diskless_power() -> Scenario:
-    """Losses of power too; nothing but the coordinators' log is ever synced for a record's sake."""
+    """Losses of power, too; only the coordinators' log is ever synced for a record."""
     return story((*ALWAYS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS))
 
 
@@ -70,18 +70,18 @@ def diskless_store() -> Scenario:
 
 
 def diskless_defects() -> Scenario:
-    """Ports that raise what no code expects; all else is well, so that every request has its answer."""
+    """Ports that raise unexpected exceptions; there are no other faults, so every request is answered."""
     return replace(story((Fault.DEFECTS,)), must_answer=True, watches_budgets=True, fault_count=8)
 
 
 def diskless_defects_kills() -> Scenario:
-    """Defects of a node that is killed, too, and reads from objects what it has lost."""
+    """Unexpected exceptions in a node that is also killed, and reads lost records from objects."""
     faults = (Fault.DEFECTS, Fault.DEFECTS, Fault.CACHE_LOST, Fault.KILL)
     return replace(story(faults), watches_budgets=True, fault_count=8)
 
 
 def diskless_stop() -> Scenario:
-    """Orderly stops between kills and defects; the budgets of every life are judged."""
+    """Clean stops between kills and unexpected exceptions; the budgets of every process are checked."""
     faults = (*(Fault.STOP,) * 3, Fault.KILL, Fault.DEFECTS, Fault.PAUSE, Fault.RESET, Fault.CACHE_LOST)
     return replace(story(faults), watches_budgets=True, fault_count=8)
 
@@ -89,7 +89,7 @@ def diskless_stop() -> Scenario:
 def diskless_clock() -> Scenario:
     """The node's clock jumps by an hour both ways, from one end to the other, too.
 
-    Records get their time from it and are kept for 45 minutes; none is as old as that.
+    Records get their time from it and are kept for 45 minutes; none becomes that old.
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
     scenario = story(faults, new_afterlife=_clock_afterlife, configs=KEPT_FOR_LESS_THAN_A_JUMP)
@@ -107,7 +107,7 @@ def story(
     new_afterlife: Callable[[tuple[str, ...]], Afterlife] = DisklessAfterlife,
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
-    """Diskless topics under ``faults``; ``properties`` come on top of those of all these stories."""
+    """Diskless topics under ``faults``; ``properties`` extend those of all these stories."""
     # Imported here: the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
@@ -150,7 +150,7 @@ def story(
 
 
 async def _meddle(client: SimulatedClient) -> None:
-    """Topics come and go, and records are deleted, while all the rest goes on."""
+    """Topics are created and deleted, and records are deleted, during the story."""
     chance = client.chance
     for number, topic in enumerate(PASSING):
         await open_passing_topic(

@@ -1,4 +1,4 @@
-"""Stories of tiered topics: segments leave the disk within seconds, while a store has bad days."""
+"""Stories of tiered topics: segments leave the disk within seconds, while the store fails."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,7 +33,7 @@ _PROPERTIES = {
     "log.retention.check.interval.ms": "700",
     "log.index.interval.bytes": "256",
     "log.segment.delete.delay.ms": "500",
-    # After a start that cut a log no remote segment is deleted for so long: a part of the time that is quiet.
+    # Time without deletions of remote segments after a start that truncated a log: a part of the quiet time.
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
 }
 _SYNCED = {"log.flush.interval.messages": "1"}
@@ -59,7 +59,9 @@ def tiered_disk() -> Scenario:
 
 
 def tiered_clock() -> Scenario:
-    """The node's clock jumps by an hour both ways, and records of right clocks are kept for 45 minutes."""
+    """The node's clock jumps by an hour both ways, and records with correct timestamps are kept for 45
+    minutes.
+    """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
     scenario = _story(
         faults, configs={"retention.ms": "2700000", "message.timestamp.after.max.ms": "7200000"}
@@ -119,7 +121,9 @@ def _story(
 
 
 async def _meddle(client: SimulatedClient) -> None:
-    """Topics come and go, tiering is switched off and on, and records are deleted, while all else goes on."""
+    """Topics are created and deleted, tiering is switched off and on, and records are deleted, during the
+    story.
+    """
     chance = client.chance
     for number, topic in enumerate(PASSING):
         await open_passing_topic(client, topic, f"passer-{number}", _TIERED, records=20, pause_s=0.2)
@@ -129,11 +133,11 @@ async def _meddle(client: SimulatedClient) -> None:
             await client.delete_topic(topic)
         await client.pause()
     if chance.random() < 0.4:
-        await client.alter_topic(SWITCHING, _OFF)  # for good: nothing of it may stay behind
+        await client.alter_topic(SWITCHING, _OFF)  # permanently: nothing of it may be left
 
 
 async def _switch(client: SimulatedClient) -> None:
-    """Tiering ends, or copying stops, and after a while it begins again."""
+    """Tiering or copying is switched off, and on again after a while."""
     if client.chance.random() < 0.5:
         change = _OFF
     else:

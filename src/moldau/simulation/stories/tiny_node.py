@@ -1,6 +1,6 @@
-"""A node small enough to be seen through: one partition over the real log, no groups, no controller.
+"""A minimal node: one partition over the real log, no groups, no controller.
 
-It proves the simulation itself: a sound one passes every seed, and each planted flaw is found.
+It tests the simulation itself: a correct one passes every seed, and each planted defect is found.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Flaw(Enum):
 
 
 class TinyNode:
-    """One life of the node: :meth:`run` never returns."""
+    """One process of the node: :meth:`run` never returns."""
 
     def __init__(self, machine: Machine, flaw: Flaw = Flaw.NONE, *, segment_bytes: int = 20_000) -> None:
         self._machine = machine

@@ -1,4 +1,4 @@
-"""Ports that raise what no code expects: a store's library, a plug-in or a thread with a defect."""
+"""Ports that raise unexpected exceptions: a store's library, a plug-in or a thread with a defect."""
 
 import random
 from collections import Counter
@@ -16,11 +16,11 @@ _KEY_RANGE = 1 << 20
 
 
 class Defect(Exception):
-    """Of a kind that no code expects."""
+    """An exception of an unexpected kind."""
 
 
 class DefectPlace(Enum):
-    """Where a defect may be met."""
+    """Where an exception may be raised."""
 
     OBJECT_KEY = "object key"
     """While a closed buffer becomes an object."""
@@ -32,7 +32,7 @@ class DefectPlace(Enum):
 
 
 class Defects:
-    """The defects of one host; none until a story gives them a chance."""
+    """The injected exceptions of one host; none by default."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

@@ -1,4 +1,4 @@
-"""A machine of the simulated world: one disk, one clock, one address; programs come and go."""
+"""A machine of the simulated world: one disk, one clock, one address; it runs programs."""
 
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -20,7 +20,7 @@ Program = Callable[[Machine], Coroutine[Any, Any, Any]]
 
 
 class Host:
-    """Runs at most one program at a time; keeps its disk from one life to the next."""
+    """Runs at most one program at a time; keeps its disk over restarts."""
 
     def __init__(self, world: "World", name: str, number: int) -> None:
         self.world = world
@@ -32,18 +32,18 @@ class Host:
         self.process: Process | None = None
         self.defects = Defects(stream(world.seed, "defects", name))
         self.unexpected: list[UnexpectedErrors] = []
-        """Unexpected errors of each life."""
+        """Unexpected errors of each process."""
         self.clock = SimulatedClock(world.loop)
         self.disk_delay_s = stream(world.seed, "disk delay", name).choice((0.000_3, 0.001, 0.005, 0.03))
         self.disk = SimulatedDisk(stream(world.seed, "disk", name), self.clock.now_ms, trace=world.loop.trace)
 
     @property
     def running(self) -> bool:
-        """Whether a program lives here."""
+        """Whether a program runs here."""
         return self.process is not None and self.process.alive
 
     def machine(self, process: Process) -> Machine:
-        """The ports that a program on this host is given."""
+        """The ports for a program on this host."""
         seed = self.world.seed
         disk = self.disk.mount(process)
         entropy = SeededEntropy(stream(seed, "entropy", process.name).getrandbits(64))
@@ -79,11 +79,11 @@ class Host:
         return process
 
     def kill(self) -> None:
-        """SIGKILL: what was written stays, nothing else does."""
+        """SIGKILL: written bytes are kept, and nothing else."""
         self._end(power_lost=False)
 
     def lose_power(self) -> None:
-        """The machine stops: unsynced writes are at stake, and nobody is told."""
+        """The machine stops: unsynced writes may be lost, and peers are not notified."""
         self._end(power_lost=True)
         self.up = False
         self.boot += 1

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ListeningSocket:
-    """The little of a socket that servers are asked for."""
+    """The part of a socket's interface that servers use."""
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
@@ -30,7 +30,7 @@ class ListeningSocket:
 
 
 class SimulatedServer(asyncio.AbstractServer):
-    """A listening socket; lives and dies with the process that opened it."""
+    """A listening socket; closed with the process that opened it."""
 
     key: tuple[str, int]
 

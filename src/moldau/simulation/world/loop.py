@@ -1,8 +1,8 @@
 """An asyncio event loop in virtual time: it jumps to the next timer, and one seed gives one order of events.
 
-Callbacks of one process run in the order in which they were scheduled, as asyncio promises. Among
-processes that are ready at the same moment the seed chooses, as the operating system would. A turn of
-the loop costs one virtual microsecond, so that a program that polls still sees time go by.
+Callbacks of one process run in the order in which they were scheduled, as asyncio guarantees. The seed
+chooses among processes that are ready at the same moment, as the operating system would. A turn of the loop
+costs one virtual microsecond, so that time passes for a polling program, too.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ class SimulationError(Exception):
 
 
 class DeadlockError(SimulationError):
-    """Nothing is ready and no timer is set, yet somebody still waits."""
+    """Nothing is ready and no timer is set, but a task is waiting."""
 
 
 class LimitError(SimulationError):
-    """The run used more virtual time or more steps than it was given."""
+    """The run exceeded its virtual time or its number of steps."""
 
 
 class SimulatedTask(asyncio.Task[T]):
@@ -191,7 +191,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for _ in range(sum([len(process.ready) for process in runnable])):
             count = len(runnable)
             if not count:
-                break  # a kill or a pause in this turn took the rest away
+                break  # a kill or a pause in this turn removed the rest
             index = int(self._random() * count) if count > 1 else 0
             process = runnable[index]
             handle = process.ready.popleft()
@@ -202,7 +202,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _jump(self) -> None:
-        """Move time to the next timer that anybody still waits for."""
+        """Move time to the next active timer."""
         timers = self._timers
         while timers:
             when, _, handle, process = timers[0]
@@ -233,7 +233,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # Processes -------------------------------------------------------------------------------
 
     def new_process(self, name: str, host: Any = None) -> Process:
-        """A process with nothing to do yet."""
+        """A process without callbacks."""
         process = Process(name, host)
         self.processes.append(process)
         return process
@@ -272,7 +272,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         loop.errors.append(context)
 
     def dispose(self) -> None:
-        """End the world: drop every task without letting anything of it be seen."""
+        """End the world: drop every task without any visible effect."""
         errors = list(self.errors)
         for process in self.processes:
             self.kill(process)
@@ -317,9 +317,9 @@ def _position(task: "asyncio.Task[Any]") -> str:
 
 
 def _close_quietly(coroutine: Any) -> None:
-    """End a coroutine from the inside out, however often its ``finally`` blocks await again.
+    """Close a coroutine from the inside out, even if its ``finally`` blocks await repeatedly.
 
-    Closing the outermost alone would leave those that do to the collector, which complains aloud.
+    Closing only the outermost would leave the others to the garbage collector, which would log warnings.
     """
     for _ in range(_CLOSES_MAX):
         innermost = coroutine
@@ -327,7 +327,7 @@ def _close_quietly(coroutine: Any) -> None:
             innermost = awaited
         if not _suspended(innermost):
             return
-        with contextlib.suppress(BaseException):  # a finally block of a dead process met a dead world
+        with contextlib.suppress(BaseException):  # a finally block of an ended process used the ended world
             innermost.close()
 
 

@@ -30,7 +30,7 @@ CONNECT_TIMEOUT_S = 127.0
 
 @dataclass(frozen=True, slots=True)
 class NetworkOptions:
-    """How the links behave. Times in seconds; chances in [0, 1]."""
+    """Behaviour of the links. Times in seconds; probabilities in [0, 1]."""
 
     latency_s_min: float = 0.000_1
     latency_s_max: float = 0.002
@@ -43,7 +43,7 @@ class NetworkOptions:
 
 
 class Network:
-    """All links of a world. Directions are cut and healed one by one, by host name."""
+    """All links of a world. Each direction is cut and healed separately, by host name."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, options: NetworkOptions | None = None) -> None:
         self.loop = loop
@@ -143,7 +143,7 @@ class Network:
         return mine, protocol
 
     async def _pass(self, source: "Host", target: "Host") -> None:
-        """Take the time of one packet; waits while the link is cut."""
+        """Wait for the duration of one packet, and while the link is cut."""
         await asyncio.sleep(self._latency(source.name, target.name))
         while (link := (source.name, target.name)) in self._cut:
             healed: asyncio.Future[None] = self.loop.create_future()
@@ -169,7 +169,7 @@ class Network:
         return theirs
 
     def forget(self, transport: SimulatedTransport) -> None:
-        """The protocol has been told that its connection is lost."""
+        """The protocol was notified that its connection is lost."""
         self._transports.pop(transport.number, None)
 
     # Bytes on their way --------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Network:
         return base + jitter_s + self._delay_s.get((source, target), 0.0)
 
     def send(self, sender: SimulatedTransport, data: bytes) -> None:
-        """Put data (or FIN, RST) on the way to the sender's peer."""
+        """Send data (or FIN, RST) to the sender's peer."""
         if sender.peer.vanished:
             self._reset_from_rebooted(sender)
             return
@@ -214,7 +214,8 @@ class Network:
             self._arm(sender, due)
 
     def _arm(self, sender: SimulatedTransport, due: float) -> None:
-        # The arrival runs in the receiver's process: a dead one takes nothing, a paused one takes it later.
+        # The arrival runs in the receiver's process: an ended one ignores it, a paused one processes it
+        # later.
         sender.outgoing_timer = self.loop.call_at(due, self._arrive, sender, context=sender.peer.context)
 
     def _arrive(self, sender: SimulatedTransport) -> None:
@@ -248,7 +249,7 @@ class Network:
         receiver.read_ready()
 
     def window_opened(self, receiver: SimulatedTransport) -> None:
-        """The receiver read: segments that found no room may come now."""
+        """The receiver read: waiting segments may arrive now."""
         sender = receiver.peer
         if sender.outgoing and sender.outgoing_timer is None and sender not in self._held:
             self._arm(sender, max(self.loop.time(), sender.outgoing[0][0]))
@@ -259,7 +260,7 @@ class Network:
             self._push(receiver, RST)
 
     def drop_outgoing(self, sender: SimulatedTransport) -> None:
-        """Lose what is on its way."""
+        """Lose the data in flight."""
         sender.outgoing.clear()
         sender.outgoing_bytes = 0
         if sender.outgoing_timer is not None:
@@ -269,11 +270,11 @@ class Network:
     # Faults ----------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Hold everything that goes from one host to another (one direction)."""
+        """Hold all messages from one host to another (one direction)."""
         self._cut.add((source, target))
 
     def heal(self, source: str, target: str) -> None:
-        """Let it through again: each held connection goes on, or is reset, as the seed says."""
+        """Deliver messages again: each held connection continues, or is reset, chosen by the seed."""
         self._cut.discard((source, target))
         held, self._held = self._held, []
         for sender in held:
@@ -294,22 +295,22 @@ class Network:
             self.heal(source, target)
 
     def delay(self, source: str, target: str, seconds: float) -> None:
-        """Delay all that is sent from one host to another from now on (one direction); 0 ends it."""
+        """Delay all messages from one host to another from now on (one direction); 0 ends it."""
         self._delay_s[source, target] = seconds
 
     def connections(self) -> list[SimulatedTransport]:
-        """One end of every living connection, in the order of their making."""
+        """One end of every open connection, in the order of their creation."""
         return [end for end in self._transports.values() if end.number % 2 == 0 and not end.lost]
 
     def break_connection(self, end: SimulatedTransport) -> None:
-        """Reset both ends at once; what is on the way is lost, be it in the middle of a frame."""
+        """Reset both ends at once; data in flight is lost, even in the middle of a frame."""
         for side in (end, end.peer):
             side.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
 
     def tear(self, end: SimulatedTransport) -> None:
         """Reset one end of a connection. The bytes that it had sent arrive when they are due, then a reset.
 
-        Without this, a connection never delivers anything behind the bytes of its successor.
+        Without this, a connection never delivers bytes after those of its successor.
         """
         under_way = list(end.outgoing)
         end.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
@@ -317,12 +318,12 @@ class Network:
         end.outgoing_bytes = sum(len(chunk) for _, chunk in end.outgoing if chunk is not RST)
         if end.outgoing:
             self._arm(end, end.outgoing[0][0])
-        # Not at once: a reset takes away what the receiver has not read yet.
+        # Not immediately: a reset discards unread data of the receiver.
         end.outgoing_due_s += self.options.latency_s_max
         self._push(end, RST)
 
     def process_killed(self, process: Process, *, power_lost: bool) -> None:
-        """Close what a dead process had open: resets after a kill, silence after a power loss."""
+        """Close the connections of an ended process: resets after a kill, silence after a loss of power."""
         for server in [server for server in self._servers.values() if server.process is process]:
             self.stop_listening(server)
         for end in [end for end in self._transports.values() if end.process is process]:
@@ -347,7 +348,7 @@ class Network:
         self._push(end, RST)
 
     def host_booted(self, host: "Host") -> None:
-        """A machine is back: it resets the connections of its former life that still send."""
+        """A machine is back: it resets the connections of its former boot that still send."""
         for end in list(self._transports.values()):
             if end.peer.vanished and end.peer.host is host and (end.outgoing or end.outgoing_bytes):
                 self._reset_from_rebooted(end)

@@ -1,7 +1,7 @@
-"""A host's way to the world's object store: :class:`moldau.objects.ObjectStorage` in virtual time.
+"""A host's access to the world's object store: :class:`moldau.objects.ObjectStorage` in virtual time.
 
-Named by ``diskless.storage.class.name``. A request belongs to the world from the moment it is sent: it may
-take effect after its sender was cancelled, killed or cut off from power, as with any server far away.
+Configured as ``diskless.storage.class.name``. A request belongs to the world from the moment it is sent: it
+may take effect after its sender was cancelled, killed or lost power, as with a real server.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""An object store in memory, with a store's latency and a store's bad days, in virtual time.
+"""An object store in memory, with a store's latency and failures, in virtual time.
 
-Its four calls are those of a store's server; ``object_storage`` is the client's side. It belongs to no
-host: it outlives every crash.
+Its four calls are those of a store's server; ``object_storage`` is the client's side. It belongs to no host
+and survives every crash.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ class SlowDownError(ObjectStoreError):
 
 
 class NoAnswerError(ObjectStoreError):
-    """Whether the request took effect is not known."""
+    """It is unknown whether the request took effect."""
 
 
 @dataclass(slots=True)
 class StoreWeather:
-    """Chances in [0, 1] of each request; change them at any time."""
+    """Probabilities in [0, 1] for each request; may be changed at any time."""
 
     slow_chance: float = 0.02
     throttled_chance: float = 0.0
     partial_read_chance: float = 0.0
     """A read breaks off in the middle of its bytes."""
     answer_lost_chance: float = 0.0
-    """The request takes effect, and its sender never learns."""
+    """The request takes effect, but its sender gets no answer."""
     down: bool = False
 
 
@@ -84,7 +84,9 @@ class SimulatedObjectStore:
         self._time_limit_s = time_limit_s
 
     async def put(self, key: str, data: bytes | memoryview) -> None:
-        """Store an object whole, as ``data`` is when it arrives; a second put of a key replaces it."""
+        """Store a whole object, with the content of ``data`` on arrival; a second put of a key replaces
+        it.
+        """
         await self._arrive()
         self.counts.puts += 1
         self.objects[key] = bytes(data)

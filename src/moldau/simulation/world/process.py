@@ -15,9 +15,9 @@ _SIMULATION = "moldau/simulation/"
 
 
 class Process:
-    """One life of a program on a host.
+    """One process of a program on a host.
 
-    A killed process keeps strong references to its unfinished tasks: were they collected, their
+    A killed process keeps strong references to its unfinished tasks: if they were collected, their
     ``finally`` blocks would run, which SIGKILL does not do.
     """
 
@@ -41,7 +41,7 @@ class Process:
         self.name = name
         self.host = host
         self.exhibit: Any = None
-        """The program's object for the judges of the world."""
+        """The program's object for the checks of the world."""
         self.alive = True
         self.main: asyncio.Task[Any] | None = None
         self.paused = False
@@ -70,7 +70,7 @@ class Process:
             self._prune_at = max(_TASKS_PRUNE_MIN, 2 * len(self.tasks))
 
     def note_sync(self, path: str) -> None:
-        """A sync begins: it belongs into a worker once the process serves."""
+        """A sync begins: it must be in a worker once the process serves."""
         if self.serves and not self.working:
             calls = [call.name for call in traceback.extract_stack() if _SIMULATION not in call.filename]
             self.loop_syncs.append(f"{self.name}: sync of {path} on the loop, in {' > '.join(calls[-8:])}")
@@ -83,5 +83,5 @@ class Process:
 
 
 def serving() -> None:
-    """The program that calls this answers clients from now on; see :attr:`Process.serves`."""
+    """The calling program serves clients from now on; see :attr:`Process.serves`."""
     PROCESS.get().serves = True

@@ -1,7 +1,7 @@
 """One end of a simulated TCP connection, with asyncio's transport semantics.
 
-What is written leaves in segments, each with a moment of arrival. A segment stays with the sender
-until the receiver's kernel has room for it: that is the back-pressure which ``pause_writing`` shows.
+Written data leaves in segments, each with an arrival time. A segment stays with the sender until the
+receiver's kernel has room for it: that is the back-pressure shown by ``pause_writing``.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class SimulatedTransport(asyncio.Transport):
             self.protocol.pause_writing()
 
     def drained(self) -> None:
-        """The network took bytes away from ``outgoing``."""
+        """The network took bytes from ``outgoing``."""
         if self.lost or self.get_write_buffer_size() > self._low_water:
             return
         if self._writing_paused:
@@ -137,7 +137,7 @@ class SimulatedTransport(asyncio.Transport):
             self.loop.call_soon(self.read_ready, context=self.context)
 
     def read_ready(self) -> None:
-        """Give the protocol one read's worth of what has arrived."""
+        """Pass the protocol one read of the received data."""
         if self._reading_paused or self._closing or self.lost or self.protocol is None:
             return
         if self.received:
@@ -201,7 +201,7 @@ class SimulatedTransport(asyncio.Transport):
         self._force_close(None)
 
     def reset(self, error: Exception) -> None:
-        """The connection broke: nothing that is still on the way arrives."""
+        """The connection broke: data in flight is lost."""
         if not self.lost:
             self.received.clear()
             self.network.drop_outgoing(self)

@@ -1,7 +1,7 @@
-"""Worker threads without threads: a job takes effect at a later moment, and its answer comes later still.
+"""Worker threads without threads: a job takes effect at a later moment, and its answer arrives even later.
 
-What is written between the effect of a ``sync`` and its answer is not covered by it, just as with a
-real thread; a kill may fall before the effect, or between effect and answer.
+Bytes written between the effect of a ``sync`` and its answer are not covered by it, as with a real thread; a
+kill may happen before the effect, or between effect and answer.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _SLOW_CHANCE = 0.03
 _BRITTLE = "_write_all"
-"""The job that may meet a defect: it writes own commits into caches."""
+"""The job in which an unexpected exception may be injected: it writes own commits into caches."""
 
 
 class SimulatedWorkers:
@@ -81,7 +81,7 @@ class SimulatedWorkers:
 
 def _give(answer: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
     if answer.done():
-        return  # whoever waited was cancelled; the job was done all the same
+        return  # the waiting task was cancelled; the job was done nevertheless
     if error is not None:
         answer.set_exception(error)
     else:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class World:
-    """Everything that one history happens in. Use it as a context manager: leaving it ends the world."""
+    """The container of one history. Use it as a context manager: leaving it ends the world."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class World:
         return host
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
-        """Let the world go on until ``story`` ends; the story stands outside of every host."""
+        """Run the world until ``story`` ends; the story runs outside every host."""
         return self.loop.run_until_complete(story)
 
     def errors(self) -> list[str]:
-        """Errors of callbacks and of tasks that nobody awaited, and syncs on the loop of a serving node."""
+        """Errors of callbacks and of tasks that were not awaited, and syncs on the loop of a serving node."""
         errors = [f"{context.get('message')}: {context.get('exception')!r}" for context in self.loop.errors]
         return errors + [sync for process in self.loop.processes for sync in process.loop_syncs]
 

@@ -17,7 +17,7 @@ UNLIMITED_BYTES = 1 << 40
 
 @dataclass(slots=True)
 class DiskFault:
-    """An error that the next operations of a kind meet."""
+    """An error for the next operations of a kind."""
 
     operation: str
     """``read``, ``write``, ``sync``, ``open``, ``rename``, ``remove`` or ``sync_dir``."""
@@ -27,7 +27,7 @@ class DiskFault:
 
 
 class SimulatedDisk:
-    """The disk of one host. Programs see it through :meth:`mount`; the nemesis breaks it."""
+    """The disk of one host. Programs use it through :meth:`mount`; the nemesis breaks it."""
 
     def __init__(
         self, chance: random.Random, now_ms: Callable[[], int], trace: Callable[[bytes], None]
@@ -41,7 +41,7 @@ class SimulatedDisk:
         self.error_count = 0
 
     def mount(self, process: Process) -> "MountedDisk":
-        """The port as one process holds it; of no use once that process is dead."""
+        """The port for one process; unusable once that process has ended."""
         return MountedDisk(self, process)
 
     def crash(self) -> None:
@@ -181,7 +181,7 @@ class MountedDisk:
         self.process = process
 
     def check(self, operation: str, path: str) -> None:
-        """Raise when the process is dead or a fault is due."""
+        """Raise when the process has ended or a fault is due."""
         if not self.process.alive:
             raise DiskError(errno.EIO, "the process is dead", path)
         if self.device.faults:

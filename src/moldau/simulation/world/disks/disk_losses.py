@@ -12,7 +12,7 @@ REMOTE_CACHES = ("remote-log-metadata", "remote-log-index-cache")
 
 
 def lose_folders(host: Host, topics: Sequence[str]) -> None:
-    """The folders of these topics' partitions are gone, durably."""
+    """Delete the folders of these topics' partitions, durably."""
     disk = host.disk.mount(Process("operator"))
     for folder in _folders(disk, topics):
         disk.remove_tree(f"{DATA}/{folder}")
@@ -20,7 +20,7 @@ def lose_folders(host: Host, topics: Sequence[str]) -> None:
 
 
 def lose_databases(host: Host) -> None:
-    """The coordinators' SQLite files and the caches of the remote tier are gone, durably."""
+    """Delete the coordinators' SQLite files and the caches of the remote tier, durably."""
     disk = host.disk.mount(Process("operator"))
     for cache in REMOTE_CACHES:
         disk.remove_tree(f"{DATA}/{cache}")

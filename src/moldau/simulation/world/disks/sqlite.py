@@ -1,9 +1,9 @@
-"""SQLite on a simulated disk: a virtual file system, so that a database shares its host's fate.
+"""SQLite on a simulated disk: a virtual file system, so that a database has the same faults as its host.
 
-Whoever keeps state in SQLite asks ``Machine.open_sqlite`` for its connections. A real machine's calls
+Code that uses SQLite gets its connections from ``Machine.open_sqlite``. A real machine's calls
 ``apsw.Connection(path)``; a simulated one's adds the file system that :func:`open_sqlite` registers.
-Write-ahead logging needs shared memory, which a virtual file system written in Python has not, so a
-database that wants it must also set ``locking_mode=EXCLUSIVE`` before, as a single owner should anyway.
+Write-ahead logging needs shared memory, which a virtual file system in Python lacks, so such a database must
+set ``locking_mode=EXCLUSIVE`` first, as a single owner should anyway.
 """
 
 import errno
@@ -20,7 +20,7 @@ from moldau.simulation.world.disks.disk import MountedDisk
 class _SimulatedVfsFile:
     """One database or journal file. Locks are not needed: a volume has one process at a time.
 
-    When its process is dead, what SQLite does while Python takes a connection apart goes nowhere.
+    When its process has ended, SQLite's calls during the destruction of a connection have no effect.
     """
 
     def __init__(self, disk: MountedDisk, path: str, flags: list[int]) -> None:
@@ -94,7 +94,9 @@ class SimulatedVfs(apsw.VFS):
     """A file system for SQLite over one process's disk; time and chance are fixed."""
 
     _disk: MountedDisk | None = None
-    """``None`` once the garbage of a dead process is collected, its databases after their file system."""
+    """``None`` once the garbage of an ended process is collected, whose databases follow their file
+    system.
+    """
 
     def __init__(self, name: str, disk: MountedDisk) -> None:
         self._disk = disk

@@ -1,8 +1,8 @@
-"""Content of a simulated disk: as programs see it, and as it survives a loss of power.
+"""Content of a simulated disk: as programs read it, and as it is after a loss of power.
 
-Files are torn in sectors of 512 bytes. A crash keeps of the unsynced writes nothing, everything, a prefix
-or a random subset of sectors; of unsynced changes to folders likewise. After a failed sync the pages
-count as clean although some never reached the disk, as on Linux: a later sync does not bring them back.
+Files are torn in sectors of 512 bytes. After a crash, none, all, a prefix or a random subset of the unsynced
+sectors is kept, and likewise of unsynced changes to folders. After a failed sync the pages count as clean
+although some never reached the disk, as on Linux: a later sync does not write them.
 """
 
 import random
@@ -45,7 +45,7 @@ class FileNode:
             self.data += bytes(size - len(self.data))
 
     def sync(self) -> None:
-        """All of ``data`` becomes durable (but for what an earlier failed sync has lost)."""
+        """All of ``data`` becomes durable (except sectors that an earlier failed sync lost)."""
         synced = self._synced
         if self._truncated_to is not None:
             del synced[self._truncated_to :]
@@ -55,12 +55,12 @@ class FileNode:
         self._truncated_to = None
 
     def sync_failed(self, chance: random.Random) -> None:
-        """Some sectors reached the disk, the others are lost without being dirty any more."""
+        """Some sectors reached the disk; the others are lost without being dirty any more."""
         self._dirty = [(sector, sector + 1) for sector in self._dirty_sectors() if chance.random() < 0.5]
         self.sync()
 
     def crash(self, chance: random.Random) -> None:
-        """The power went: what was not synced is kept only as chance has it."""
+        """A loss of power: a random part of the unsynced sectors is kept."""
         after = bytearray(self._synced)
         if self._dirty or self._truncated_to is not None or len(after) != len(self.data):
             sectors = list(self._dirty_sectors())
@@ -139,7 +139,7 @@ class Volume:
         self._journal = waiting
 
     def crash(self, chance: random.Random) -> None:
-        """Lose what chance has it of everything unsynced."""
+        """Lose a random part of everything unsynced."""
         for change in chosen(self._journal, chance):
             _set_entries(change, lambda folder: folder.synced)
         self._journal.clear()

@@ -70,16 +70,16 @@ class Scenario:
     meddle: Prepare | None = None
     """An administrator's work in parallel to the producers', which ends by itself."""
     shortened: frozenset[PartitionName] = frozenset()
-    """Whether a request without an answer in time is a violation: no fault loses answers."""
+    """Partitions whose first records are deleted from time to time."""
     afterlife: Afterlife | None = None
     weather: Weather = field(default_factory=Weather)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     must_answer: bool = False
-    """Whether the budgets of every process are checked while it runs; its exhibit is the node."""
+    """Whether a request without an answer in time is a violation: no fault loses answers."""
     watches_budgets: bool = False
-    """Whether the states of coordinators are compared with their logs; a process's exhibit is the node."""
+    """Whether the budgets of every process are checked while it runs; its exhibit is the node."""
     watches_coordinators: bool = False
-    """Whether the states of coordinators are compared with their logs; a life's exhibit is the node."""
+    """Whether the states of coordinators are compared with their logs; a process's exhibit is the node."""
     coordinator_tally: AgreementTally = field(default_factory=AgreementTally)
     """The comparisons in all seeds that were played."""
     port: int = 9092

@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
-from moldau.config import BrokerConfig
 from moldau.diskless.wal import parse_object
 from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.own_commits import OwnCommits
@@ -287,14 +286,6 @@ def test_the_broker_finds_its_objects_in_memory_before_their_commit() -> None:
         assert name in bench.writer.recent
 
     run_in_virtual_time(story)
-
-
-def test_the_settings_come_from_the_nodes_configuration() -> None:
-    config = BrokerConfig(
-        {"diskless.append.commit.interval.ms": "40", "diskless.append.buffer.max.bytes": "1000"}
-    )
-    settings = WriterSettings.of(config)
-    assert (settings.commit_interval_ms, settings.buffer_max_bytes) == (40, 1000)
 
 
 # Order ------------------------------------------------------------------------------------------------

@@ -131,16 +131,6 @@ def test_expired_producers_are_not_loaded(tmp_path: Path) -> None:
     assert len(state) == 0
 
 
-def test_strays_go_but_for_the_last_shutdowns(tmp_path: Path) -> None:
-    snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
-    for offset in (3, 10, 15, 20, 25):
-        snapshots.take(state_at(offset, 1))
-    snapshots.remove_strays([0, 10, 20])
-    assert snapshots.offsets() == [10, 20, 25]
-    snapshots.remove_strays([0, 10, 20, 30])
-    assert snapshots.offsets() == [10, 20]
-
-
 def test_retention_and_truncation_drop_snapshots(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
     for offset in (5, 10, 15, 20):

@@ -144,7 +144,3 @@ class NodeSettings(Settings):
     @property
     def log_roll_ms(self) -> int:
         return self._time_ms("segment.ms")
-
-    @property
-    def log_flush_interval_ms(self) -> int:
-        return self._time_ms("flush.ms")

@@ -5,7 +5,6 @@ connection. Its answer may be ready later: the network sends the answers of a co
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -115,11 +114,6 @@ class ConnectionContext:
             callback()
         else:
             self._close_callbacks.append(callback)
-
-    def off_close(self, callback: Callable[[], None]) -> None:
-        """Forget a callback; fine when it is not there."""
-        with contextlib.suppress(ValueError):
-            self._close_callbacks.remove(callback)
 
     def mark_closed(self) -> None:
         """Called once, by the network."""

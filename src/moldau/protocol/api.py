@@ -18,7 +18,6 @@ __all__ = [
     "Scope",
     "VersionRange",
     "advertised",
-    "is_flexible_request",
     "request_header_version",
     "response_header_version",
     "scopes",
@@ -221,11 +220,6 @@ class _FlexibleSince(dict[int, int]):
 
 
 _FLEXIBLE_SINCE = _FlexibleSince()
-
-
-def is_flexible_request(api_key: int, version: int) -> bool:
-    """Whether requests and responses of this version are flexible (KIP-482); false for unknown keys."""
-    return version >= _FLEXIBLE_SINCE[api_key]
 
 
 def request_header_version(api_key: int, version: int) -> int:

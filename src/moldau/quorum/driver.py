@@ -180,9 +180,6 @@ class QuorumDriver:
         """Notify ``listener`` of everything from the latest snapshot on; may be called at any time."""
         self._subscriptions.add(listener)
 
-    def remove_listener(self, listener: QuorumListener) -> None:
-        self._subscriptions.remove(listener)
-
     def append(self, values: Sequence[bytes], *, epoch: int | None = None) -> "asyncio.Future[int]":
         """Append records as one unit; the result is the offset of the last one, once it is committed and
         applied by the listeners here.

@@ -69,9 +69,6 @@ class Subscriptions:
         for _ in self._bring_up(subscription):
             pass
 
-    def remove(self, listener: QuorumListener) -> None:
-        self._subscriptions = [known for known in self._subscriptions if known.listener is not listener]
-
     async def committed(self, offset: int) -> None:
         """Bring everything before ``offset`` to all listeners."""
         self._commit_offset = max(self._commit_offset, offset)

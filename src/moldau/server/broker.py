@@ -84,9 +84,7 @@ def _context(node: NodeContext, channel: ControllerChannel, extensions: Extensio
         meters=node.meters,
         listeners=node.listeners,
         incarnation_id=node.machine.entropy.uuid4(),
-        view=ClusterView(
-            identity.cluster_id, identity.node_id, lambda: publisher.image, lambda: publisher.leader_id
-        ),
+        view=ClusterView(identity.cluster_id, identity.node_id, lambda: publisher.image),
         channel=channel,
         partitions=PartitionRegistry(lambda: publisher.image, extensions.kinds.stand_in),
         arrivals=WaitingRoom(),

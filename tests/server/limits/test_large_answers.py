@@ -43,7 +43,7 @@ IMAGE = image_of(records())
 
 def asked(request):
     """The answer to a request, the turns of the loop until then, and the pieces of work of a worker."""
-    view = ClusterView("cluster", 1, lambda: IMAGE, lambda: 1)
+    view = ClusterView("cluster", 1, lambda: IMAGE)
     creator = SimpleNamespace(auto_create=False, name_error=lambda name: None)
     authorizer = SimpleNamespace(allows=lambda *_: True)
     workers = CountedWorkers()

@@ -67,7 +67,7 @@ class House:
             policy=policy_of(NAME),
         )
         self.image = MetadataImage(topics=topics)
-        view = ClusterView("cluster", 1, lambda: self.image, lambda: 1)
+        view = ClusterView("cluster", 1, lambda: self.image)
         machine = self.machine
         self.topic = HostedMetadataTopic(machine, view)
         self.cluster = ClusterMetadataTopic(

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.config.settings import Settings
 from moldau.diskless.object_keys import WAL_PREFIX
 from moldau.objects import RetryPolicy
 
@@ -29,11 +28,3 @@ class WriterSettings:
     hold_ms: float = 1_000
     """How long a batch whose predecessor is missing is committed again."""
     retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))
-
-    @classmethod
-    def of(cls, config: Settings) -> "WriterSettings":
-        """From a node's configuration."""
-        return cls(
-            commit_interval_ms=config.integer("diskless.append.commit.interval.ms"),
-            buffer_max_bytes=config.integer("diskless.append.buffer.max.bytes"),
-        )

@@ -2,14 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from dataclasses import replace
 
 from moldau.client.cluster import EARLIEST, LATEST, Client, connected, parse_bootstrap
 from moldau.pipeline.reading.decoding import FoundBatch
 from moldau.pipeline.reading.planning import Bounds, OffsetRange, TopicSource
 from moldau.pipeline.reading.tier import TierPartitionReader
 from moldau.pipeline.reading.wal import WalReader
-from moldau.records.batch import Buffer
 
 
 def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: float = 30.0) -> Bounds:
@@ -29,11 +27,6 @@ def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: 
         )
 
     return asyncio.run(look())
-
-
-def fetch_batches(source: TopicSource, wanted: OffsetRange) -> Iterator[Buffer]:
-    """Batches of one partition as the broker that leads it has them; see :func:`fetch_found`."""
-    return (found.data for found in fetch_found(replace(source, wal=None, tier=None), [wanted]))
 
 
 def fetch_found(source: TopicSource, wanted: Sequence[OffsetRange]) -> Iterator[FoundBatch]:

@@ -27,12 +27,10 @@ class ClusterView:
         cluster_id: str,
         local_id: int,
         image: Callable[[], MetadataImage],
-        active_controller: Callable[[], int],
     ) -> None:
         self.cluster_id = cluster_id
         self.local_id = local_id
         self._image = image
-        self._active_controller = active_controller
         self.racks = ClusterRacks(local_id, image)
 
     @property
@@ -45,11 +43,6 @@ class ClusterView:
         This broker can always forward; Kafka's brokers also return a live broker here.
         """
         return self.local_id if self._is_alive(self.local_id) else -1
-
-    @property
-    def active_controller_id(self) -> int:
-        """The node that leads the metadata quorum; -1 when it is unknown."""
-        return self._active_controller()
 
     def finalized_features(self) -> tuple[int, dict[str, int]]:
         """The epoch and the levels of the cluster's features."""

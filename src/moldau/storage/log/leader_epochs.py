@@ -102,11 +102,6 @@ class LeaderEpochs:
         above = bisect_right(self._entries, offset, key=_start_of)
         return self._entries[above - 1].epoch if above else None
 
-    def previous_epoch(self, epoch: int) -> int | None:
-        """The largest known epoch below ``epoch``."""
-        lower = [entry.epoch for entry in self._entries if entry.epoch < epoch]
-        return lower[-1] if lower else None
-
     def next_epoch(self, epoch: int) -> int | None:
         """The smallest known epoch above ``epoch``."""
         above = bisect_right(self._entries, epoch, key=_epoch_of)

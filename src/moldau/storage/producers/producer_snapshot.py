@@ -202,15 +202,6 @@ class ProducerSnapshots:
             if found > offset:
                 self.remove(found)
 
-    def remove_strays(self, segment_base_offsets: Iterable[int]) -> None:
-        """Delete the snapshots that belong to no segment, except one above the last segment's start."""
-        kept = set(segment_base_offsets)
-        newest = max(kept, default=-1)
-        strays = [offset for offset in self.offsets() if offset not in kept]
-        # The largest stray may be the snapshot of a clean shutdown: it spares a recovery.
-        for offset in strays if not strays or strays[-1] < newest else strays[:-1]:
-            self.remove(offset)
-
     def _remove_at_or_below(self, offset: int) -> None:
         for found in self.offsets():
             if found <= offset:

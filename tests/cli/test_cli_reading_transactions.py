@@ -49,7 +49,7 @@ def read(committed_only, start=0):
     )
 
     async def values():
-        return [each.record.value async for chunk in reader._take(data) for each in chunk]
+        return [each.record.value async for chunk in reader._records_of(data) for each in chunk]
 
     return asyncio.run(values()), reader.positions[0]
 

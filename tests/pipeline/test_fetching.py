@@ -47,7 +47,7 @@ def taken(committed_only: bool, end: int = 100) -> list[int]:
     )
     source = TopicSource("localhost:1", "t", "id", committed_only=committed_only)
     reader = BrokerReader(Client([NodeAddress("localhost", 1)], 1.0), source, OffsetRange(0, 0, end))
-    return [parse_header(batch).base_offset for batch in reader._take(data)]
+    return [parse_header(batch).base_offset for batch in reader._batches_to_decode(data)]
 
 
 def test_aborted_transactions_and_markers_are_left_out() -> None:

@@ -68,7 +68,7 @@ class TopicReader:
                 await asyncio.wait(flights.values(), return_when=asyncio.FIRST_COMPLETED)
                 for leader in [leader for leader, flight in flights.items() if flight.done()]:
                     for data in await self._answer(flights.pop(leader)):
-                        async for chunk in self._take(data):
+                        async for chunk in self._records_of(data):
                             yield chunk
         finally:
             for flight in flights.values():
@@ -119,7 +119,7 @@ class TopicReader:
             return KafkaError(row.error_code, f"{where} has no offset {position} (any more, or yet)")
         return KafkaError(row.error_code, f"{where}: {row.error_code.name.upper()}")
 
-    async def _take(self, data: PartitionData) -> AsyncIterator[list[Fetched]]:
+    async def _records_of(self, data: PartitionData) -> AsyncIterator[list[Fetched]]:
         if not data.records:
             return
         partition = data.partition_index

@@ -265,7 +265,7 @@ class BrokerLifecycle:
         except KafkaError as error:
             code = error.code
         if code is ErrorCode.none:
-            self._take(response)
+            self._process_heartbeat(response)
             if not self._may_go.is_set():
                 await self._pause(self._heartbeat_interval_ms)
         elif code in (ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered):
@@ -273,7 +273,7 @@ class BrokerLifecycle:
         else:
             await self._back_off(0)
 
-    def _take(self, response: BrokerHeartbeatResponse) -> None:
+    def _process_heartbeat(self, response: BrokerHeartbeatResponse) -> None:
         self._answered_s = asyncio.get_running_loop().time()
         if self.state is LifecycleState.RUNNING and response.is_fenced != self.is_fenced:
             if response.is_fenced:

@@ -17,7 +17,7 @@ class ByteBudget:
     @asynccontextmanager
     async def taking(self, size_bytes: int) -> AsyncIterator[None]:
         """Hold ``size_bytes`` of the budget; waits for its turn."""
-        await self._take(size_bytes)
+        await self._reserve(size_bytes)
         try:
             yield
         finally:
@@ -26,7 +26,7 @@ class ByteBudget:
     def _fits(self, size_bytes: int) -> bool:
         return not self.taken_bytes or self.taken_bytes + size_bytes <= self._max_bytes
 
-    async def _take(self, size_bytes: int) -> None:
+    async def _reserve(self, size_bytes: int) -> None:
         if not self._waiting and self._fits(size_bytes):
             self.taken_bytes += size_bytes
             return

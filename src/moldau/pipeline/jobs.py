@@ -58,7 +58,7 @@ class Table:
     def problem(self, text: str) -> ToolError:
         return ToolError(f"{self._where}: {text}")
 
-    def _take(self, key: str, kinds: tuple[type, ...], words: str) -> Any:
+    def _pop_setting(self, key: str, kinds: tuple[type, ...], words: str) -> Any:
         value = self._left.pop(key, None)
         if value is not None and (
             not isinstance(value, kinds) or isinstance(value, bool) is not (bool in kinds)
@@ -67,7 +67,7 @@ class Table:
         return value
 
     def text(self, key: str) -> str | None:
-        found: str | None = self._take(key, (str,), "a text")
+        found: str | None = self._pop_setting(key, (str,), "a text")
         return found
 
     def needed(self, key: str) -> str:
@@ -77,25 +77,25 @@ class Table:
         return found
 
     def number(self, key: str, default: float) -> float:
-        found = self._take(key, (int, float), "a number")
+        found = self._pop_setting(key, (int, float), "a number")
         if found is not None and found <= 0:
             raise self.problem(f"{key} is more than 0, not {found}")
         return float(default if found is None else found)
 
     def whole(self, key: str) -> int | None:
-        found: int | None = self._take(key, (int,), "a whole number")
+        found: int | None = self._pop_setting(key, (int,), "a whole number")
         return found
 
     def flag(self, key: str) -> bool:
-        return bool(self._take(key, (bool,), "true or false"))
+        return bool(self._pop_setting(key, (bool,), "true or false"))
 
     def texts(self, key: str) -> dict[str, str]:
         """A table of settings."""
-        found = self._take(key, (dict,), "a table") or {}
+        found = self._pop_setting(key, (dict,), "a table") or {}
         return {name: _setting(value) for name, value in found.items()}
 
     def tables(self, key: str) -> list[Any]:
-        found = self._take(key, (list,), f"tables: [[{key}]]") or []
+        found = self._pop_setting(key, (list,), f"tables: [[{key}]]") or []
         if not all(isinstance(one, dict) for one in found):
             raise self.problem(f"{key} are tables: [[{key}]]")
         return list(found)

@@ -155,7 +155,7 @@ class InSyncSets:
             # A refusal of the whole request, for instance for a stale broker epoch, does not tell the outcome
             # of an earlier one.
             return self._failed(proposals, ProposalFailure.UNKNOWN)
-        return self._take(proposals, response) and not self._candidates
+        return self._settle(proposals, response) and not self._candidates
 
     def _request(self, proposals: Proposals, local_epoch: int) -> AlterPartitionRequest:
         topics: dict[UUID, list[AlterPartitionRequestPartitionData]] = {}
@@ -178,7 +178,7 @@ class InSyncSets:
             ],
         )
 
-    def _take(self, proposals: Proposals, response: AlterPartitionResponse) -> bool:
+    def _settle(self, proposals: Proposals, response: AlterPartitionResponse) -> bool:
         is_settled = True
         for topic in response.topics:
             for row in topic.partitions:

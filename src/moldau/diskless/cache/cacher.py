@@ -249,7 +249,7 @@ class Cacher:
 
     def take(self, cache: PartitionCache, batches: Batches) -> bool:
         size_bytes = sum(len(view) for _, view in batches)
-        return self._take(cache, size_bytes, lambda: cache.append(batches, self._scratch))
+        return self._append_cached(cache, size_bytes, lambda: cache.append(batches, self._scratch))
 
     # -- this broker's own commits (moldau.diskless.writing.own_commits.RunTaker) -------------------------
 
@@ -281,7 +281,9 @@ class Cacher:
             self.take(cache, list(zip(run.batches, views, strict=True)))
             return None
         writes: list[AsideWrite | None] = []
-        self._take(cache, len(run.content), lambda: writes.append(cache.begin_own(run.batches, run.content)))
+        self._append_cached(
+            cache, len(run.content), lambda: writes.append(cache.begin_own(run.batches, run.content))
+        )
         return writes[0] if writes else None
 
     def end(self, run: OwnRun, write: AsideWrite) -> None:
@@ -289,7 +291,7 @@ class Cacher:
         if cache is None or cache.log.aside is not write.owner:
             write.owner.end(write)
         else:
-            self._take(cache, 0, lambda: cache.end_own(write))
+            self._append_cached(cache, 0, lambda: cache.end_own(write))
 
     def over(self, run: OwnRun) -> bool:
         cache = self._caches.get(run.key)
@@ -303,7 +305,7 @@ class Cacher:
         cache.note_kept()
         return is_cached
 
-    def _take(self, cache: PartitionCache, size_bytes: int, append: Callable[[], None]) -> bool:
+    def _append_cached(self, cache: PartitionCache, size_bytes: int, append: Callable[[], None]) -> bool:
         before = cache.local_end_offset
         try:
             append()

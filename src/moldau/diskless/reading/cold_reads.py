@@ -186,7 +186,7 @@ class ColdReads:
         for ask in asked:
             known = self._recall(ask)
             if known:
-                lots.append((ask, self._take(ask, known)))
+                lots.append((ask, self._needed_part(ask, known)))
             else:
                 unknown.append(ask)
         if unknown:
@@ -200,7 +200,7 @@ class ColdReads:
             self._meters.find_time_ms.update((asyncio.get_running_loop().time() - begin) * 1000)
             for ask, partition in zip(unknown, found, strict=True):
                 if self._has_batches(ask, partition):
-                    lots.append((ask, self._take(ask, partition.batches)))
+                    lots.append((ask, self._needed_part(ask, partition.batches)))
         return lots
 
     def _has_batches(self, ask: _Ask, found: FoundPartition) -> bool:
@@ -237,7 +237,7 @@ class ColdReads:
         # The time in flight counts too: the object must exist until the next request.
         return remembered.coordinates if asyncio.get_running_loop().time() < remembered.dies_at_s else ()
 
-    def _take(self, ask: _Ask, coordinates: Sequence[BatchCoordinate]) -> Sequence[BatchCoordinate]:
+    def _needed_part(self, ask: _Ask, coordinates: Sequence[BatchCoordinate]) -> Sequence[BatchCoordinate]:
         """As many coordinates as the read needs; the rest is for the next one."""
         size_bytes, count = 0, 0
         for coordinate in coordinates:

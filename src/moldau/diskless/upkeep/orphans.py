@@ -155,7 +155,7 @@ class OrphanScan:
                     report.old += 1
                     waiting.append(info)
             if len(waiting) >= _ASKED_AT_A_TIME:
-                await self._judge(waiting, coordinator_ids, report, dry_run)
+                await self._classify(waiting, coordinator_ids, report, dry_run)
                 waiting = []
             last = page[-1].key if page else ""
             parsed = parse_object_key(last)
@@ -164,10 +164,10 @@ class OrphanScan:
             if report.listed >= self.settings.max_objects:
                 self._resume_after[folder] = last
                 break
-        await self._judge(waiting, coordinator_ids, report, dry_run)
+        await self._classify(waiting, coordinator_ids, report, dry_run)
         return folder not in self._resume_after
 
-    async def _judge(
+    async def _classify(
         self,
         objects: Sequence[ObjectInfo],
         coordinator_ids: Sequence[int],

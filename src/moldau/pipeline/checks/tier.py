@@ -128,7 +128,7 @@ def _whole_batch(view: memoryview) -> memoryview | None:
 class _AllBatches(BrokerReader):
     """Hands out control batches, too: their offsets are no gaps."""
 
-    def _take(self, data: PartitionData) -> list[memoryview]:
+    def _batches_to_decode(self, data: PartitionData) -> list[memoryview]:
         if not data.records:
             return []
         assert isinstance(data.records, memoryview)
@@ -160,7 +160,7 @@ class BrokerCheck:
         try:
             async for chunk in _AllBatches(self._client, self._source, self._range).chunks():
                 for data in chunk:
-                    await self._judge(data)
+                    await self._check_next(data)
         except (KafkaError, ToolError, CorruptRecordError) as error:
             await self._not_there(UNREADABLE, end, str(error))
             return self._findings.result()
@@ -168,7 +168,7 @@ class BrokerCheck:
             await self._not_there(GAP, end, "the tier has no batch for these")
         return self._findings.result()
 
-    async def _judge(self, data: memoryview) -> None:
+    async def _check_next(self, data: memoryview) -> None:
         try:
             header = check_batch(data)
         except CorruptRecordError as error:

@@ -129,7 +129,7 @@ class WalCheck:
                 continue
             for one in members:
                 begin = one.byte_offset - read.start
-                self._judge(one, view[begin : begin + one.size_bytes])
+                self._check_batch(one, view[begin : begin + one.size_bytes])
 
     async def _fetched(
         self, reads: Sequence[PlannedRead]
@@ -156,7 +156,7 @@ class WalCheck:
                 raise
             return None
 
-    def _judge(self, one: BatchCoordinate, data: memoryview) -> None:
+    def _check_batch(self, one: BatchCoordinate, data: memoryview) -> None:
         reason = judge_batch(data, one)
         if reason is None:
             self._findings.good(one.last_offset - one.base_offset + 1, one.size_bytes)
@@ -181,7 +181,7 @@ class WalCheck:
             kind = MISSING if isinstance(error, ObjectNotFoundError) else CORRUPT
             self._bad(kind, one, str(error))
             return
-        self._judge(one, data)
+        self._check_batch(one, data)
 
     async def _is_still_there(self, one: BatchCoordinate) -> bool:
         """Whether the coordinator still means this object by the batch's last offset."""

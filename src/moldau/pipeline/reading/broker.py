@@ -60,7 +60,7 @@ class BrokerReader:
             before = self._position
             try:
                 data = await self._fetch(topic)
-                found = self._take(data)
+                found = self._batches_to_decode(data)
             except KafkaError as error:
                 if error.code is ErrorCode.offset_out_of_range:
                     await self._skip_lost(topic)
@@ -97,7 +97,7 @@ class BrokerReader:
             raise KafkaError(data.error_code, f"{self._where}: {data.error_code.name.upper()}")
         return data
 
-    def _take(self, data: PartitionData) -> list[memoryview]:
+    def _batches_to_decode(self, data: PartitionData) -> list[memoryview]:
         """The batches to decode; the position is after the processed ones."""
         found: list[memoryview] = []
         if not data.records:

@@ -58,7 +58,7 @@ class _Parser:
         where = f"before {rest[:20]!r}" if rest else "at its end"
         return ToolError(f"the schema needs {expected} {where}")
 
-    def _take(self, symbol: str) -> bool:
+    def _accept(self, symbol: str) -> bool:
         found = self._match()
         if found is None or found[3] != symbol:
             return False
@@ -66,7 +66,7 @@ class _Parser:
         return True
 
     def _expect(self, symbol: str) -> None:
-        if not self._take(symbol):
+        if not self._accept(symbol):
             raise self.problem(repr(symbol))
 
     def _word(self, expected: str, *, quoted: bool) -> str:
@@ -81,11 +81,11 @@ class _Parser:
         found: list[pa.Field] = []
         while True:
             name = self._word("a column's name", quoted=True)
-            self._take(":")
+            self._accept(":")
             if any(name.lower() == other.name.lower() for other in found):
                 raise ToolError(f"the schema has column {name!r} twice")
             found.append(pa.field(name, self.type()))
-            if not self._take(","):
+            if not self._accept(","):
                 break
         if closing:
             self._expect(closing)
@@ -120,10 +120,10 @@ class _Parser:
         raise self.problem(f"a type ({known})")
 
     def _decimal(self) -> pa.DataType:
-        if not self._take("("):
+        if not self._accept("("):
             return pa.decimal128(10, 0)
         precision = self._number()
-        scale = self._number() if self._take(",") else 0
+        scale = self._number() if self._accept(",") else 0
         self._expect(")")
         if not 0 <= scale <= precision <= DECIMAL_DIGITS_MAX or not precision:
             raise ToolError(f"the schema has DECIMAL({precision}, {scale}), which is no decimal type")

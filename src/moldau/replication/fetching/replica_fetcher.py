@@ -225,7 +225,7 @@ class ReplicaFetcher:
         size_bytes = 0
         for topic in response.responses:
             for row in topic.partitions:
-                size_bytes += self._take(PartitionKey(topic.topic_id, row.partition_index), row)
+                size_bytes += self._process_answer(PartitionKey(topic.topic_id, row.partition_index), row)
                 if size_bytes >= BYTES_A_TURN:
                     size_bytes = 0
                     await asyncio.sleep(0)
@@ -257,7 +257,7 @@ class ReplicaFetcher:
         quota, now_s = self._quota, asyncio.get_running_loop().time()
         return quota.is_throttled(partition.topic, partition.key.partition) and quota.is_exceeded(now_s)
 
-    def _take(self, key: PartitionKey, row: PartitionData) -> int:
+    def _process_answer(self, key: PartitionKey, row: PartitionData) -> int:
         """Process the leader's answer for one partition; returns the number of appended bytes."""
         partition, sent = self._partitions.get(key), self._session.sent(key)
         if partition is None or sent is None or key in self._held:

@@ -77,7 +77,7 @@ class ProduceLimitWarnings(Subsystem):
         if topic is None or _KEYS_OF_TOPICS.isdisjoint(own):
             return
         config = self._topic(name)
-        yield from _judge(config, "max.message.bytes", "message.timestamp.before.max.ms")
+        yield from _problems_of(config, "max.message.bytes", "message.timestamp.before.max.ms")
         count = min((len(partition.replicas) for partition in topic.partitions), default=0)
         if count and config.min_insync_replicas > count:
             yield (
@@ -91,7 +91,7 @@ def _judge_broker(broker: BrokerConfig, broker_count: int) -> Iterator[str]:
     if largest_request < SMALLEST_REQUEST_BYTES:
         yield f"socket.request.max.bytes={largest_request} is less than any produce request has"
     defaults = TopicConfig.effective(broker, {})
-    yield from _judge(defaults, "message.max.bytes", "log.message.timestamp.before.max.ms")
+    yield from _problems_of(defaults, "message.max.bytes", "log.message.timestamp.before.max.ms")
     if broker_count and defaults.min_insync_replicas > broker_count:
         yield (
             f"min.insync.replicas={defaults.min_insync_replicas} is more than the number of brokers,"
@@ -99,7 +99,7 @@ def _judge_broker(broker: BrokerConfig, broker_count: int) -> Iterator[str]:
         )
 
 
-def _judge(config: TopicConfig, size_key: str, time_key: str) -> Iterator[str]:
+def _problems_of(config: TopicConfig, size_key: str, time_key: str) -> Iterator[str]:
     if config.max_message_bytes < SMALLEST_BATCH_BYTES:
         yield f"{size_key}={config.max_message_bytes} is less than the smallest batch has"
     before_ms = config.integer("message.timestamp.before.max.ms")

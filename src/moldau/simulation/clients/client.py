@@ -448,7 +448,7 @@ class Consumer(SimulatedClient):
         for start, header in iter_headers(view):
             for record in read_records(view[start : start + header.size_bytes]):
                 if record.offset >= self.position:
-                    self._take(record)
+                    self._note_record(record)
 
     async def _begin_again(self) -> None:
         first = await self.list_offset(self.partition, -2)
@@ -459,7 +459,7 @@ class Consumer(SimulatedClient):
         self.position = self.first_offset = first
         self.read.clear()
 
-    def _take(self, record: Record) -> None:
+    def _note_record(self, record: Record) -> None:
         value = record.value or b""
         self.position = record.offset + 1
         self.read.append((record.offset, value))

@@ -147,9 +147,9 @@ class OffsetCommitter(GroupClient):
         for row in rows:
             if row.error_code is not ErrorCode.none:
                 raise RetryError(row.error_code.name)
-        self._judge(rows)
+        self._check_committed(rows)
 
-    def _judge(self, rows: list[Any]) -> None:
+    def _check_committed(self, rows: list[Any]) -> None:
         now_s = self.history.now_s()
         found = {(row.committed_offset, row.metadata) for row in rows}
         allowed = self._commits.allowed()

@@ -71,10 +71,10 @@ class CommittedReader(SimulatedClient):
         if row.error_code is not ErrorCode.none:
             raise RetryError(row.error_code.name)
         before = self._offset
-        self._take(row)
+        self._note_batches(row)
         self.is_at_end = self._offset == before and row.last_stable_offset == row.high_watermark == before
 
-    def _take(self, row: Any) -> None:
+    def _note_batches(self, row: Any) -> None:
         content = memoryview(_joined(row.records))
         aborted = sorted((each.first_offset, each.producer_id) for each in row.aborted_transactions or ())
         for position, header in iter_headers(content):

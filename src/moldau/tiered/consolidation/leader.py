@@ -373,7 +373,7 @@ class ConsolidationLeader:
         """Publish the copies of one partition."""
         answers: dict[UUID, PublishedSegment] = {}
         for copy in copies:
-            answers[copy.segment_id] = self._take(led, lease_id, copy)
+            answers[copy.segment_id] = self._record_copy(led, lease_id, copy)
         plan = None if led is None else self._plans.of(led.partition)
         if led is None or plan is None or not any(one.is_waiting for one in answers.values()):
             return answers
@@ -385,7 +385,7 @@ class ConsolidationLeader:
                 answers[id] = PublishedSegment(id, code, message)
         return answers
 
-    def _take(self, led: LedPartition | None, lease_id: UUID, copy: BuiltCopy) -> PublishedSegment:
+    def _record_copy(self, led: LedPartition | None, lease_id: UUID, copy: BuiltCopy) -> PublishedSegment:
         """Record a copy; it waits, unless it is refused or was published before."""
         id = copy.segment_id
         if led is None or copy.epoch != led.epoch:

@@ -80,7 +80,7 @@ class SegmentOrphanScan:
             if led is None or not self._may_have_orphans(partition, keys):
                 continue
             try:
-                deleted += await self._judge(led, keys)
+                deleted += await self._check_keys(led, keys)
             except (KafkaError, RemoteStorageError, IllegalTransitionError, StorageError, OSError) as error:
                 # Its topic may just have been deleted.
                 logger.info("objects of %s cannot be judged now: %s", partition, error)
@@ -112,7 +112,7 @@ class SegmentOrphanScan:
         except RemoteStorageError:
             return False
 
-    async def _judge(self, led: LedPartition, keys: Mapping[str, ParsedKey]) -> int:
+    async def _check_keys(self, led: LedPartition, keys: Mapping[str, ParsedKey]) -> int:
         barrier = RemoteLogSegmentMetadata(
             RemoteLogSegmentId.of(led.partition, self._entropy.uuid4()),
             start_offset=0,

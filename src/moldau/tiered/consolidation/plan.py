@@ -115,7 +115,7 @@ class SegmentGathering:
                 if base_offset != run.last_offset + 1:
                     raise ValueError(f"offset {base_offset} came after {run.last_offset}")
                 if self._size_bytes + size > limit or self._spans_too_many(last_offset):
-                    complete.append(self._take())
+                    complete.append(self._finish_segment())
                     run = None
             if run is not None and run.goes_on_with(key, start, append_time_ms):
                 run.size_bytes += size
@@ -130,7 +130,7 @@ class SegmentGathering:
             self._batches += 1
             self._size_bytes += size
             if self._size_bytes >= limit:
-                complete.append(self._take())
+                complete.append(self._finish_segment())
                 run = None
         return complete
 
@@ -138,7 +138,7 @@ class SegmentGathering:
         """The remaining batches as a segment, if they are old enough."""
         if self._open is None or now_ms - self._oldest_commit_ms < self._rules.max_age_ms:
             return None
-        return self._take()
+        return self._finish_segment()
 
     def _spans_too_many(self, last_offset: int) -> bool:
         first = self._runs[0].base_offset if self._runs else self._open.base_offset if self._open else 0
@@ -159,7 +159,7 @@ class SegmentGathering:
             )
             self._open = None
 
-    def _take(self) -> GatheredSegment:
+    def _finish_segment(self) -> GatheredSegment:
         self._close_run()
         taken = GatheredSegment(
             tuple(self._runs),

@@ -136,7 +136,16 @@ def test_each_subsystem_is_stopped_though_another_fails_and_the_error_is_raised(
 def test_the_last_claim_on_a_topic_decides_on_its_kind() -> None:
     kinds = PartitionKinds()
     classic, tiered = SimpleNamespace(), SimpleNamespace()
-    kinds.add([KindClaim(classic, lambda topic: True)])
+    kinds.add([KindClaim(classic)])
     kinds.add([KindClaim(tiered, lambda topic: topic.name == "tiered")])
     assert kinds.of(SimpleNamespace(name="tiered")) is tiered
     assert kinds.of(SimpleNamespace(name="plain")) is classic
+
+
+def test_a_kind_that_wraps_another_claims_topics_of_that_kind_only() -> None:
+    kinds = PartitionKinds()
+    classic, diskless, tiered = SimpleNamespace(), SimpleNamespace(), SimpleNamespace()
+    kinds.add([KindClaim(classic), KindClaim(diskless, lambda topic: topic.name == "diskless")])
+    kinds.add([KindClaim(tiered, lambda topic: topic.name != "__internal", wraps=classic)])
+    found = {name: kinds.of(SimpleNamespace(name=name)) for name in ("plain", "diskless", "__internal")}
+    assert found == {"plain": tiered, "diskless": diskless, "__internal": classic}

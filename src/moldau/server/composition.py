@@ -75,7 +75,7 @@ def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subs
     if tiered_settings.is_enabled(config):
         tiered = broker.add(TieredSubsystem(context, partitions, topics))
     else:
-        broker.add(TieredOff(context))
+        broker.add(TieredOff(context, partitions))
     if diskless is not None and tiered is not None and consolidates(config):
         broker.add(ConsolidationSubsystem(context, diskless, tiered))
     else:

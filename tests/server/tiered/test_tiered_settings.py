@@ -35,9 +35,10 @@ def storage(machine: Machine, **keys: str) -> object:
 
 
 def metadata(machine: Machine, given: BrokerConfig) -> object:
-    return tiered_settings.metadata_manager(
+    hosted = tiered_settings.metadata_manager(
         given, "c", machine, Meters(), NO_TOPIC, lambda: None, lambda _: 0
     )
+    return hosted.manager
 
 
 def test_the_built_in_storage_manager_takes_its_own_url_or_that_of_the_wal(machine: Machine) -> None:

@@ -40,13 +40,19 @@ StandIns = Callable[[Topic, int], Partition | None]
 """Finds the stand-in for a partition of the metadata that has no replica on this broker."""
 
 
+def _any_topic(topic: Topic) -> bool:
+    return True
+
+
 class KindClaim(NamedTuple):
     """A kind and the topics that are its own."""
 
     kind: PartitionKind
-    is_for: Callable[[Topic], bool]
+    is_for: Callable[[Topic], bool] = _any_topic
     stand_in: StandIns | None = None
     """For kinds whose partitions take requests on brokers without a replica, too."""
+    wraps: PartitionKind | None = None
+    """The kind around which this one is: it claims topics of that kind only."""
 
 
 class PartitionKinds:
@@ -63,7 +69,12 @@ class PartitionKinds:
 
     def of(self, topic: Topic) -> PartitionKind:
         """The kind of a topic. The first claim, of classic partitions, is on all of them."""
-        return next(claim.kind for claim in reversed(self._claims) if claim.is_for(topic))
+        found: PartitionKind | None = None
+        for claim in self._claims:
+            if (claim.wraps is None or claim.wraps is found) and claim.is_for(topic):
+                found = claim.kind
+        assert found is not None
+        return found
 
     def stand_in(self, topic: Topic, index: int) -> Partition | None:
         """The stand-in of a partition that has no replica here; None for most kinds.

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.runtime import KafkaError, Machine
 from moldau.runtime.files.sealed_files import SUM_SUFFIX
 from moldau.tiered.metadata.follower import FollowedPartition, MetadataFollower, StoreRenewedError
@@ -61,7 +62,7 @@ class MetadataManagerSettings:
 
 
 class TopicBasedRemoteLogMetadataManager:
-    """A ``RemoteLogMetadataManager``; called on the event loop."""
+    """A ``RemoteLogMetadataManager`` and its ``MetadataHosting``; called on the event loop."""
 
     def __init__(
         self,
@@ -101,6 +102,20 @@ class TopicBasedRemoteLogMetadataManager:
         """Metadata partitions that cannot be followed now, with the reason; -1 is the topic itself."""
         found = {index: each.problem for index, each in self._followers.items() if each.problem is not None}
         return found if self._failure is None else {**found, -1: str(self._failure)}
+
+    def problem(self) -> str | None:
+        for index, reason in self.problems.items():
+            name = REMOTE_LOG_METADATA_TOPIC if index < 0 else f"{REMOTE_LOG_METADATA_TOPIC}-{index}"
+            return f"{name} cannot be followed: {reason}"
+        return None
+
+    def notice(self) -> str | None:
+        skipped = self.skipped
+        return f"{skipped} broken records of {REMOTE_LOG_METADATA_TOPIC} were skipped" if skipped else None
+
+    @property
+    def tells_of_removals(self) -> bool:
+        return True
 
     @property
     def skipped(self) -> int:

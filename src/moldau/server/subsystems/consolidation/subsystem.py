@@ -92,7 +92,7 @@ class ConsolidationSubsystem(Subsystem):
         kind = ConsolidatedKind(self._diskless.kind, self)
         return Contribution(
             handlers=_handlers(self._context, self.leader),
-            kinds=[KindClaim(kind, lambda topic: topic.is_diskless)],
+            kinds=[KindClaim(kind, wraps=self._diskless.kind)],
         )
 
     async def start(self) -> None:

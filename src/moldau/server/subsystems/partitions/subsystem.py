@@ -51,7 +51,7 @@ class PartitionsSubsystem(Subsystem):
         snapshots = SnapshotHandlers(context.partitions.get, context.machine.workers, context.authorizer)
         return Contribution(
             handlers=snapshots.table(),
-            kinds=[KindClaim(self.classic, lambda topic: True)],
+            kinds=[KindClaim(self.classic)],
             checks={"partitions": self._problem},
         )
 

@@ -13,6 +13,7 @@ from moldau.runtime.machine import Machine
 from moldau.server.subsystems.diskless.settings import OPTION_PREFIX as DISKLESS_STORAGE_PREFIX
 from moldau.server.topics.topic_creation import InternalTopic
 from moldau.tiered.log_manager import RemoteLogManagerSettings
+from moldau.tiered.metadata.hosting import HostedMetadata, NoMetadataHosting
 from moldau.tiered.metadata.manager import MetadataManagerMaker, RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.metadata.topic import MetadataTopic
@@ -150,7 +151,7 @@ def metadata_manager(
     topic: MetadataTopic,
     on_caught_up: Callable[[], None],
     leader_epoch_of: Callable[[TopicIdPartition], int | None],
-) -> RemoteLogMetadataManager:
+) -> HostedMetadata:
     """The configured manager; the topic-based one uses ``topic``.
 
     ``on_caught_up`` is called by the topic-based one, when it has all events of a metadata partition, and
@@ -168,12 +169,13 @@ def metadata_manager(
             ),
         )
         folder = f"{config.log_dirs[0]}/{METADATA_FOLDER}"
-        return TopicBasedRemoteLogMetadataManager(
+        manager = TopicBasedRemoteLogMetadataManager(
             machine, topic, folder, settings, on_caught_up, leader_epoch_of
         )
+        return HostedMetadata(manager, manager)
     make = cast(MetadataManagerMaker, _load(_METADATA_CLASS, class_name))
     made = _made(_METADATA_CLASS, class_name, make, configs, machine, meters, _METADATA_METHODS)
-    return cast(RemoteLogMetadataManager, made)
+    return HostedMetadata(cast(RemoteLogMetadataManager, made), NoMetadataHosting())
 
 
 def deletion_hold_ms(config: BrokerConfig) -> int:

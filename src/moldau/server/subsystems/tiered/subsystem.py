@@ -24,7 +24,6 @@ from moldau.server.subsystems.topics import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
 from moldau.tiered.log_manager import RemoteLogManager
 from moldau.tiered.metadata.segments import TopicIdPartition
-from moldau.tiered.metadata.topic_based_manager import TopicBasedRemoteLogMetadataManager
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.reading.index_cache import RemoteIndexCache
 from moldau.tiered.reading.reader import RemoteReader
@@ -59,9 +58,10 @@ class TieredSubsystem(Subsystem):
         self.storage = tiered_settings.storage_manager(config, cluster_id, machine, registry)
         news = asyncio.Event()
         """Set when there may be remote data to remove; the remover waits for it."""
-        self.metadata = tiered_settings.metadata_manager(
+        hosted = tiered_settings.metadata_manager(
             config, cluster_id, machine, registry, self._cluster_topic, news.set, self._leader_epoch_of
         )
+        self.metadata, self._hosting = hosted.manager, hosted.hosting
         self.indexes = RemoteIndexCache(
             machine,
             self.storage,
@@ -94,7 +94,7 @@ class TieredSubsystem(Subsystem):
             news.set,
         )
         tiering = Tiering(context.partitions, self.manager, self.reader, self._until_current)
-        self.remover = RemotePartitionRemover(self.manager, self._deleted, tiering, self._owns, news)
+        self.remover = RemotePartitionRemover(self.manager, self._deleted, tiering, self._hosting.owns, news)
         self._kind = TieredKind(partitions.classic, self.manager, self.remover, tiering)
 
     def contribution(self) -> Contribution:
@@ -111,31 +111,23 @@ class TieredSubsystem(Subsystem):
             # Internal topics are never tiered, whatever their configs are.
             kinds=[
                 KindClaim(
-                    self._kind, lambda topic: not topic.is_diskless and topic.name not in INTERNAL_TOPICS
+                    self._kind,
+                    lambda topic: topic.name not in INTERNAL_TOPICS,
+                    wraps=self._partitions.classic,
                 )
             ],
             coordinators=[
                 remote_metadata_leaders(self._topic, self._metadata_topic, self._leadership_changed)
             ],
             checks={"remote": self._problem},
-            notices={"remote": self._notice},
+            notices={"remote": self._hosting.notice},
         )
 
     def _problem(self) -> str | None:
         """The problem in one sentence; plug-in managers report none."""
         if isinstance(self.storage, ObjectStorageManager) and self.storage.problem is not None:
             return self.storage.problem
-        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
-            for index, reason in self.metadata.problems.items():
-                name = REMOTE_LOG_METADATA_TOPIC if index < 0 else f"{REMOTE_LOG_METADATA_TOPIC}-{index}"
-                return f"{name} cannot be followed: {reason}"
-        return None
-
-    def _notice(self) -> str | None:
-        """Notice of skipped metadata records."""
-        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager) and self.metadata.skipped:
-            return f"{self.metadata.skipped} broken records of {REMOTE_LOG_METADATA_TOPIC} were skipped"
-        return None
+        return self._hosting.problem()
 
     async def start(self) -> None:
         await self.indexes.start()
@@ -159,7 +151,7 @@ class TieredSubsystem(Subsystem):
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """The meters of deleted topics are removed."""
-        if not isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+        if not self._hosting.tells_of_removals:
             # There is no other notification that removals may continue.
             self.remover.start()
             self.remover.look_soon()
@@ -176,21 +168,13 @@ class TieredSubsystem(Subsystem):
     def _leadership_changed(self, partition: int) -> None:
         """This broker begins or ceases to lead a metadata partition, whose leader completes deletions."""
         leads = self._metadata_topic.leads(partition)
-        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
-            self.metadata.on_metadata_partition_leadership(partition, leads=leads)
+        self._hosting.on_metadata_partition_leadership(partition, leads=leads)
         if leads:
             self.remover.start()
 
     def _leader_epoch_of(self, partition: TopicIdPartition) -> int | None:
         found = self._context.partitions.get_by_id(partition.topic_id, partition.partition)
         return None if found is None or not found.is_leader else found.leader_epoch
-
-    def _owns(self, partition: TopicIdPartition) -> bool:
-        """Whether this broker begins and completes the deletion of a partition; any broker, with a plug-in
-        manager.
-        """
-        metadata = self.metadata
-        return not isinstance(metadata, TopicBasedRemoteLogMetadataManager) or metadata.owns(partition)
 
     async def _until_current(self) -> None:
         """Return when this broker's partitions are as was committed at the time of the call, or raise.
@@ -208,8 +192,9 @@ class TieredSubsystem(Subsystem):
 class TieredOff(Subsystem):
     """A broker without a remote tier refuses tiered topics, and the requests of tools for one."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, partitions: PartitionsSubsystem) -> None:
         self._context = context
+        self._classic = partitions.classic
 
     def contribution(self) -> Contribution:
         context, configs = self._context, self._context.metadata.configs
@@ -222,6 +207,6 @@ class TieredOff(Subsystem):
         )
         return Contribution(
             handlers=handlers,
-            kinds=[KindClaim(TieredOffKind(), lambda topic: not topic.is_diskless and is_tiered(topic))],
+            kinds=[KindClaim(TieredOffKind(), is_tiered, wraps=self._classic)],
             internal_topics=[tiered_settings.metadata_topic(context.config)],
         )

@@ -1,0 +1,60 @@
+"""A broker's part in the storage of remote log metadata."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from moldau.tiered.metadata.manager import RemoteLogMetadataManager
+from moldau.tiered.metadata.segments import TopicIdPartition
+
+__all__ = ["HostedMetadata", "MetadataHosting", "NoMetadataHosting"]
+
+
+class MetadataHosting(Protocol):
+    """Metadata that are stored in partitions of a topic, which this broker may lead.
+
+    The topic-based manager implements it itself.
+    """
+
+    @property
+    def tells_of_removals(self) -> bool:
+        """Whether the manager calls back when there may be removals to resume."""
+        ...
+
+    def owns(self, partition: TopicIdPartition) -> bool:
+        """Whether this broker begins and completes the deletion of a partition's remote data."""
+        ...
+
+    def on_metadata_partition_leadership(self, metadata_partition: int, *, leads: bool) -> None:
+        """This broker begins or ceases to lead a partition of the topic."""
+        ...
+
+    def problem(self) -> str | None:
+        """The reason why metadata cannot be followed, in one sentence; ``None`` without a problem."""
+        ...
+
+    def notice(self) -> str | None:
+        """A fault that the manager lives with, in one sentence; ``None`` without one."""
+        ...
+
+
+class NoMetadataHosting:
+    """Of a manager that is a plug-in: it stores metadata elsewhere, and any broker deletes."""
+
+    tells_of_removals = False
+
+    def owns(self, partition: TopicIdPartition) -> bool:
+        return True
+
+    def on_metadata_partition_leadership(self, metadata_partition: int, *, leads: bool) -> None: ...
+
+    def problem(self) -> None: ...
+
+    def notice(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostedMetadata:
+    """The configured manager, and this broker's part in it."""
+
+    manager: RemoteLogMetadataManager
+    hosting: MetadataHosting

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from moldau.network.client import RpcClient
+from moldau.network.remote_node import NodeAddress, RemoteNode
 from moldau.protocol.own.rights import Right
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
@@ -118,18 +119,18 @@ class BrokerChannel:
 
     def __init__(self, rpc: RpcClient, host: str, port: int, timeout_ms: int) -> None:
         """``timeout_ms``: how long a caller waits for an answer; it is sent to the broker."""
-        self._rpc, self._host, self._port = rpc, host, port
+        self._node = RemoteNode(rpc, NodeAddress(host, port))
         self._timeout_ms = timeout_ms
 
     async def call(self, call: BrokerCall[Any, A, R], arguments: A) -> R:
         """Make one call, in the highest version that both sides have. Raises ``KafkaError``."""
-        rpc, host, port = self._rpc, self._host, self._port
+        node, timeout_ms = self._node, self._timeout_ms
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
-                version = await rpc.version_of(host, port, call.api_key)
-                request = call.ask(arguments, version, self._timeout_ms)
-                response = await rpc.request(host, port, call.api_key, version, request, self._timeout_ms)
+            async with asyncio.timeout(timeout_ms / 1000):
+                version = await node.version_of(call.api_key, timeout_ms)
+                response = await node.ask(call.ask(arguments, version, timeout_ms), timeout_ms, version)
         except TimeoutError:
-            reason = f"no answer from {host}:{port} within {self._timeout_ms} ms"
+            node.disconnect()
+            reason = f"no answer from {node.address.host}:{node.address.port} within {timeout_ms} ms"
             raise KafkaError(ErrorCode.request_timed_out, reason) from None
         return call.read(response)

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from moldau.network.client import RpcClient
-from moldau.protocol.api import ApiKey
+from moldau.network.remote_node import NodeAddress, RemoteNode
 from moldau.protocol.messages.fetch import FetchResponse, PartitionData
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from moldau.protocol.schema import Message
@@ -53,13 +53,6 @@ BYTES_A_TURN: Final = 1 << 20
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
-class LeaderAddress(NamedTuple):
-    """The address of a leader's listener for brokers."""
-
-    host: str
-    port: int
-
-
 class Brokers(Protocol):
     """The cluster information that a fetcher needs."""
 
@@ -68,7 +61,7 @@ class Brokers(Protocol):
         """Epoch of this broker's registration; -1 before the registration."""
         ...
 
-    def address(self, broker_id: int) -> LeaderAddress | None:
+    def address(self, broker_id: int) -> NodeAddress | None:
         """The address of another broker; None while it is unknown."""
         ...
 
@@ -151,12 +144,12 @@ class ReplicaFetcher:
         ``replica.fetch.wait.max.ms``.
         """
         self._hurry = None
-        address = self._brokers.address(self._leader_id)
+        leader = self._leader()
         has_work = any(isinstance(held, asyncio.Task) for held in self._held.values())
         # work on held partitions may send requests to the leader, too
-        if address is not None and not has_work:
+        if leader is not None and not has_work:
             self._gives_up = True
-            self._client.disconnect(address.host, address.port)
+            leader.disconnect()
 
     async def stop(self) -> None:
         """End; a truncation in progress is completed."""
@@ -191,8 +184,8 @@ class ReplicaFetcher:
     async def _fetch(self) -> bool:
         """Send one request and process its answer; returns False when there is nothing to request."""
         broker_epoch = self._brokers.local_epoch
-        address = self._brokers.address(self._leader_id)
-        if broker_epoch < 0 or address is None:
+        leader = self._leader()
+        if broker_epoch < 0 or leader is None:
             return False
         request = self._session.request(self._position, broker_epoch)
         if request is None:
@@ -202,15 +195,12 @@ class ReplicaFetcher:
         timeout_ms = self._settings.request_timeout_ms + self._settings.limits.wait_max_ms
         self._waits, self._gives_up = True, False
         try:
-            response: FetchResponse = await self._client.request(
-                address.host, address.port, ApiKey.FETCH, None, request, timeout_ms
-            )
+            response: FetchResponse = await leader.ask(request, timeout_ms)
         except KafkaError:
             if self._gives_up:
                 # Its answer may have been sent, so the leader may consider it acknowledged.
                 self._session.reset()
                 return True
-            self._client.disconnect(address.host, address.port)  # a link may deliver in one direction only
             raise
         finally:
             self._waits = False
@@ -365,30 +355,22 @@ class ReplicaFetcher:
         await partition.following.begin_at_snapshot(epoch, snapshot_id)
 
     async def _ask_for_snapshot(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
-        address = self._brokers.address(self._leader_id)
-        if address is None:
-            raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not known")
-        response: FetchSnapshotResponse = await self._client.request(
-            address.host,
-            address.port,
-            ApiKey.FETCH_SNAPSHOT,
-            FETCH_SNAPSHOT_VERSION,
-            request,
-            self._settings.request_timeout_ms,
-        )
+        response: FetchSnapshotResponse = await self._ask(request, FETCH_SNAPSHOT_VERSION)
         return response
 
     async def _offset(self, partition: ClassicPartition, sent: FetchPosition, timestamp: int) -> int:
         return (await list_offset(self._ask, partition, sent, timestamp)).offset
 
-    async def _ask(self, request: Message) -> Any:
-        """Send the leader a request that is no fetch."""
-        address = self._brokers.address(self._leader_id)
-        if address is None:
+    async def _ask(self, request: Message, version: int | None = None) -> Any:
+        """Send the leader a request that is not a fetch; ``version`` as in :meth:`RemoteNode.ask`."""
+        leader = self._leader()
+        if leader is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not known")
-        return await self._client.request(
-            address.host, address.port, request.API_KEY, None, request, self._settings.request_timeout_ms
-        )
+        return await leader.ask(request, self._settings.request_timeout_ms, version)
+
+    def _leader(self) -> RemoteNode | None:
+        address = self._brokers.address(self._leader_id)
+        return None if address is None else RemoteNode(self._client, address)
 
     # -- holding --------------------------------------------------------------------------------
 

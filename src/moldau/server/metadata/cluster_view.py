@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import Endpoint
+from moldau.network.remote_node import NodeAddress
 from moldau.server.metadata.cluster_racks import ClusterRacks
 
 
@@ -61,6 +62,12 @@ class ClusterView:
     def broker(self, node_id: int, listener_name: str) -> BrokerAddress | None:
         """One unfenced broker."""
         return next((found for found in self.brokers(listener_name) if found.node_id == node_id), None)
+
+    def address(self, node_id: int, listener_name: str) -> NodeAddress | None:
+        """Where other brokers reach a broker, fenced or not; ``None`` while it is unknown."""
+        broker = self.image.brokers.get(node_id)
+        endpoint = None if broker is None else broker.endpoint(listener_name)
+        return None if endpoint is None else NodeAddress(endpoint.host, endpoint.port)
 
     def leader_of(self, topic: str, index: int) -> int | None:
         """The leader of a partition; None when the partition does not exist, -1 when it has no leader."""

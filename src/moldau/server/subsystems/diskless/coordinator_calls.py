@@ -7,7 +7,7 @@ FindBatches that waits for commits.
 """
 
 from collections.abc import Awaitable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
@@ -15,6 +15,7 @@ from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators
 from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.remote_node import NodeAddress, RemoteNode
 from moldau.protocol.schema import Message
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -22,13 +23,6 @@ from moldau.server.metadata.cluster_view import ClusterView
 
 CALL_TIMEOUT_MS: Final = 15_000
 _LIMITS: Final = ClientLimits(connect_timeout_ms=2_000, reconnect_backoff_max_ms=500)
-
-
-class CoordinatorAddress(NamedTuple):
-    """The address of a coordinator's leader."""
-
-    host: str
-    port: int
 
 
 class ClusterCoordinators:
@@ -54,7 +48,7 @@ class ClusterCoordinators:
         self._others = _Lane(self, "calls")
         self._waiting: dict[int, _Lane] = {}
         """Connections for requests that wait at a coordinator, by its number."""
-        self._leaders: dict[int, CoordinatorAddress | None] = {}
+        self._leaders: dict[int, NodeAddress | None] = {}
 
     # -- the calls ------------------------------------------------------------------------------
 
@@ -110,10 +104,10 @@ class ClusterCoordinators:
         for address in left:
             assert address is not None
             for lane in self._lanes():
-                lane.rpc.disconnect(*address)
+                lane.node_at(address).disconnect()
         return moved
 
-    def address(self, coordinator_id: int) -> CoordinatorAddress:
+    def address(self, coordinator_id: int) -> NodeAddress:
         """The broker that leads a coordinator. Raises COORDINATOR_NOT_AVAILABLE."""
         found = self._leader_or_none(coordinator_id)
         if found is None:
@@ -135,11 +129,9 @@ class ClusterCoordinators:
         leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
         return self._local if leader_id == self._view.local_id else lane.calls
 
-    def _leader_or_none(self, coordinator_id: int) -> CoordinatorAddress | None:
+    def _leader_or_none(self, coordinator_id: int) -> NodeAddress | None:
         leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
-        broker = None if leader_id is None else self._view.image.brokers.get(leader_id)
-        endpoint = None if broker is None else broker.endpoint(self._listener_name)
-        return None if endpoint is None else CoordinatorAddress(endpoint.host, endpoint.port)
+        return None if leader_id is None else self._view.address(leader_id, self._listener_name)
 
     def _new_lane(self, coordinator_id: int) -> "_Lane":
         lane = self._waiting[coordinator_id] = _Lane(self, f"finds-{coordinator_id}")
@@ -158,14 +150,14 @@ class _Lane:
         self.calls: DisklessCoordinatorCalls = RemoteDisklessCoordinators(self)
         self.timeout_ms = CALL_TIMEOUT_MS
 
+    def node_at(self, address: NodeAddress) -> RemoteNode:
+        return RemoteNode(self.rpc, address)
+
     async def version(self, coordinator_id: int, api_key: int) -> int:
-        return await self.rpc.version_of(*self._cluster.address(coordinator_id), api_key)
+        return await self._leader(coordinator_id).version_of(api_key, self.timeout_ms)
 
     async def send(self, coordinator_id: int, version: int, request: Message) -> object:
-        host, port = self._cluster.address(coordinator_id)
-        try:
-            return await self.rpc.request(host, port, request.API_KEY, version, request, self.timeout_ms)
-        except KafkaError:
-            # A link may deliver in one direction only: the next attempt goes by a new connection.
-            self.rpc.disconnect(host, port)
-            raise
+        return await self._leader(coordinator_id).ask(request, self.timeout_ms, version)
+
+    def _leader(self, coordinator_id: int) -> RemoteNode:
+        return self.node_at(self._cluster.address(coordinator_id))

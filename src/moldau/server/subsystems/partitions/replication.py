@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.config.broker import BrokerConfig
+from moldau.network.remote_node import NodeAddress
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.fetching.fetch_session import FetchLimits
-from moldau.replication.fetching.replica_fetcher import FetcherSettings, LeaderAddress
+from moldau.replication.fetching.replica_fetcher import FetcherSettings
 from moldau.replication.fetching.replica_fetchers import ReplicaFetchers
 from moldau.replication.in_sync_sets import InSyncSets
 from moldau.replication.throttling import ReplicationQuota
@@ -63,10 +64,8 @@ class Replication:
             return -1
         return own.epoch
 
-    def address(self, broker_id: int) -> LeaderAddress | None:
-        broker = self._registration(broker_id)
-        endpoint = None if broker is None else broker.endpoint(self._listener_name)
-        return None if endpoint is None else LeaderAddress(endpoint.host, endpoint.port)
+    def address(self, broker_id: int) -> NodeAddress | None:
+        return self._context.view.address(broker_id, self._listener_name)
 
     def role_changed(self, partition: ClassicPartition) -> None:
         leader_id = partition.leader_to_follow

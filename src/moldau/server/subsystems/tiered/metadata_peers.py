@@ -9,7 +9,7 @@ from uuid import UUID
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.network.client import RpcClient
 from moldau.network.own_calls import BrokerCall, BrokerChannel
-from moldau.protocol.api import ApiKey
+from moldau.network.remote_node import NodeAddress, RemoteNode
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from moldau.runtime import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -38,8 +38,7 @@ class _Leader(NamedTuple):
     topic_id: UUID
     broker_id: int
     epoch: int
-    host: str
-    port: int
+    address: NodeAddress
 
 
 class _Wanted(NamedTuple):
@@ -93,7 +92,6 @@ class MetadataPeers:
             return await self._channel(leader, APPEND_TIMEOUT_MS).call(APPEND_EVENT, call)
         except KafkaError as error:
             if error.code in _UNKNOWN_OUTCOMES:
-                self._calls.disconnect(leader.host, leader.port)
                 raise RemoteMetadataUnknownOutcomeError(
                     f"whether an event is in {REMOTE_LOG_METADATA_TOPIC}-{partition} is not known: {error}"
                 ) from error
@@ -110,20 +108,16 @@ class MetadataPeers:
         try:
             return await self._channel(leader, OFFSETS_TIMEOUT_MS).call(EVENT_OFFSETS, call)
         except KafkaError as error:
-            if error.code in _UNKNOWN_OUTCOMES:
-                self._calls.disconnect(leader.host, leader.port)
             raise _not_ready(partition, error) from error
 
     def _channel(self, leader: _Leader, timeout_ms: int) -> BrokerChannel:
-        return BrokerChannel(self._calls, leader.host, leader.port, timeout_ms)
+        return BrokerChannel(self._calls, *leader.address, timeout_ms)
 
     async def _connect(self, leader: _Leader, call: BrokerCall[Any, Any, Any]) -> None:
         """Connects first: a request that was not sent was not carried out."""
         try:
-            async with asyncio.timeout(OFFSETS_TIMEOUT_MS / 1000):
-                await self._calls.version_of(leader.host, leader.port, call.api_key)
-        except (KafkaError, TimeoutError) as error:
-            self._calls.disconnect(leader.host, leader.port)
+            await RemoteNode(self._calls, leader.address).version_of(call.api_key, OFFSETS_TIMEOUT_MS)
+        except KafkaError as error:
             reason = f"broker {leader.broker_id} cannot be reached: {error}"
             raise RemoteMetadataNotReadyError(reason) from error
 
@@ -164,8 +158,6 @@ class MetadataPeers:
                 try:
                     await self._fetch_once(wanted)
                 except KafkaError as error:
-                    some = next(iter(wanted.values())).leader
-                    self._fetches.disconnect(some.host, some.port)  # a link may deliver in one direction only
                     for partition, each in wanted.items():
                         _fail(each, _not_ready(partition, error))
                 except Exception as error:
@@ -195,9 +187,8 @@ class MetadataPeers:
             session_epoch=-1,
             topics=[FetchTopic(topic_id=leader.topic_id, partitions=rows)],
         )
-        response: FetchResponse = await self._fetches.request(
-            leader.host, leader.port, ApiKey.FETCH, None, request, FETCH_TIMEOUT_MS
-        )
+        node = RemoteNode(self._fetches, leader.address)
+        response: FetchResponse = await node.ask(request, FETCH_TIMEOUT_MS)
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code)
         answers = {row.partition_index: row for topic in response.responses for row in topic.partitions}
@@ -229,10 +220,10 @@ class MetadataPeers:
         if topic is None or not 0 <= partition < len(topic.partitions):
             raise RemoteMetadataNotReadyError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition} is not there")
         known = topic.partitions[partition]
-        address = view.broker(known.leader, self._listener_name)
+        address = view.address(known.leader, self._listener_name)
         if address is None or known.leader == view.local_id:
             raise RemoteMetadataNotReadyError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition} has no leader yet")
-        return _Leader(topic.topic_id, known.leader, known.leader_epoch, address.host, address.port)
+        return _Leader(topic.topic_id, known.leader, known.leader_epoch, address)
 
     async def close(self) -> None:
         """End all reads and calls."""

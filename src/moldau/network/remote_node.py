@@ -1,0 +1,61 @@
+"""Requests to one node at its address: what brokers that call each other have in common."""
+
+import asyncio
+from typing import Any, NamedTuple
+
+from moldau.network.client import RpcClient
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, KafkaError
+
+__all__ = ["NodeAddress", "RemoteNode"]
+
+
+class NodeAddress(NamedTuple):
+    """The host and port at which a node is reached."""
+
+    host: str
+    port: int
+
+
+class RemoteNode:
+    """One node, over a client's connection to it.
+
+    A request that fails closes the connection, and requests in flight on it fail, too: a link may deliver in
+    one direction only, and the next attempt takes a new connection.
+    """
+
+    __slots__ = ("_rpc", "address")
+
+    def __init__(self, rpc: RpcClient, address: NodeAddress) -> None:
+        self._rpc = rpc
+        self.address = address
+
+    async def version_of(self, api_key: int, timeout_ms: int) -> int:
+        """The highest version of an API that both sides have; connects first. Raises ``KafkaError``."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._rpc.version_of(*self.address, api_key)
+        except TimeoutError:
+            self.disconnect()
+            reason = f"no answer from {self.address.host}:{self.address.port} within {timeout_ms} ms"
+            raise KafkaError(ErrorCode.request_timed_out, reason) from None
+        except KafkaError as error:
+            self._failed(error)
+            raise
+
+    async def ask(self, request: Message, timeout_ms: int, version: int | None = None) -> Any:
+        """The response; ``None`` takes the highest version that both sides have. Raises ``KafkaError``."""
+        try:
+            return await self._rpc.request(*self.address, request.API_KEY, version, request, timeout_ms)
+        except KafkaError as error:
+            self._failed(error)
+            raise
+
+    def _failed(self, error: KafkaError) -> None:
+        # A node that lacks an API has answered.
+        if error.code is not ErrorCode.unsupported_version:
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connection; requests in flight fail."""
+        self._rpc.disconnect(*self.address)

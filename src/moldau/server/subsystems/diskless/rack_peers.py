@@ -2,12 +2,15 @@
 
 from typing import Final
 
-from moldau.diskless.reading.rack_call import READ_OBJECT, ObjectRange
+from moldau.diskless.reading.rack_call import READ_OBJECT, ObjectRange, RackReader
 from moldau.network.client import ClientLimits, RpcClient
 from moldau.network.own_calls import BrokerChannel
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import Authorizer
+from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.metadata.cluster_view import ClusterView
+from moldau.server.requests.dispatch import HandlerTable
 
 TIMEOUT_MS: Final = 2_000
 """After this the store is asked: it answers a GET in less, nearly always."""
@@ -30,22 +33,19 @@ class RackPeerCalls:
 
     async def read_object(self, broker_id: int, wanted: ObjectRange) -> memoryview:
         """A range of an object. Raises ``KafkaError``."""
-        broker = self._view.image.brokers.get(broker_id)
-        endpoint = None if broker is None else broker.endpoint(self._listener_name)
-        if endpoint is None:
+        address = self._view.address(broker_id, self._listener_name)
+        if address is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not known")
         self._turn += 1
         client = self._clients[self._turn % _CONNECTIONS]
-        channel = BrokerChannel(client, endpoint.host, endpoint.port, TIMEOUT_MS)
-        try:
-            return await channel.call(READ_OBJECT, wanted)
-        except KafkaError as error:
-            if error.code in (ErrorCode.request_timed_out, ErrorCode.network_exception):
-                # A link may deliver in one direction only: the next attempt takes a new connection.
-                client.disconnect(endpoint.host, endpoint.port)
-            raise
+        return await BrokerChannel(client, *address, TIMEOUT_MS).call(READ_OBJECT, wanted)
 
     async def close(self) -> None:
         """Close all connections; calls under way fail."""
         for client in self._clients:
             await client.close()
+
+
+def rack_handlers(reader: RackReader, authorizer: Authorizer) -> HandlerTable:
+    """The handlers by which this broker reads for the others."""
+    return BrokerCallHandlers[RackReader]({READ_OBJECT.api_key: READ_OBJECT}, reader, authorizer).table()

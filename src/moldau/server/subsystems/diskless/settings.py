@@ -3,12 +3,14 @@
 from dataclasses import replace
 from typing import Final
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA
 from moldau.config.broker import BrokerConfig
 from moldau.diskless.cache.cacher import CacherSettings
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.writing.writer import WriterSettings
 from moldau.objects import StorageSettings
 from moldau.objects.factory import OWNER_OPTION
+from moldau.server.topics.topic_creation import InternalTopic
 from moldau.storage.log.config import LogConfig
 from moldau.tiered.consolidation.engine import DEFAULT_UNIT_BYTES, EngineSettings
 from moldau.tiered.consolidation.plan import SegmentRules
@@ -75,3 +77,10 @@ def writer_settings(config: BrokerConfig) -> WriterSettings:
     # A plug-in may stand for a store that bills its requests.
     is_free = url.startswith(("file:", "memory:")) and not config.optional_text("diskless.storage.class.name")
     return replace(settings, puts_per_second=_FREE_PUTS_PER_SECOND) if is_free else settings
+
+
+def metadata_topic(config: BrokerConfig) -> InternalTopic:
+    """How ``__diskless_metadata`` is created."""
+    key = "diskless.metadata.topic.replication.factor"
+    count = config.integer("diskless.metadata.topic.num.partitions")
+    return InternalTopic.of(DISKLESS_METADATA, count, config.integer(key), key)

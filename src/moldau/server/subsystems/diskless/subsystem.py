@@ -10,13 +10,12 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_COORDINATOR
 from moldau.cluster.image.topics_image import Topic
-from moldau.cluster.internal_topics import DISKLESS_METADATA, DISKLESS_METADATA_TOPIC
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import RetentionPolicy
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.racks import RackView
-from moldau.diskless.reading.rack_call import READ_OBJECT, RackReader
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.runtime import DisklessRuntime, RuntimeCluster, RuntimeCoordinators
 from moldau.diskless.writing.backlog import WalBacklog
@@ -29,7 +28,6 @@ from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.diskless import diskless_coordinators
 from moldau.server.deletion_hold import DeletionHold
-from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.settings import log_config
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
@@ -37,11 +35,10 @@ from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinat
 from moldau.server.subsystems.diskless.kind import DisklessKind, DisklessOffKind
 from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, metadata_kind_of
 from moldau.server.subsystems.diskless.pressure import pause_of
-from moldau.server.subsystems.diskless.rack_peers import RackPeerCalls
+from moldau.server.subsystems.diskless.rack_peers import RackPeerCalls, rack_handlers
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.topics import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
-from moldau.server.topics.topic_creation import InternalTopic
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +61,7 @@ class DisklessSubsystem(Subsystem):
         self._authorizer = context.authorizer
         self._partitions = context.partitions
         config = self._configs.broker
-        self._metadata_partitions = config.integer("diskless.metadata.topic.num.partitions")
+        self._metadata_topic = diskless_settings.metadata_topic(config)
         self._loads: set[asyncio.Task[None]] = set()
         self.coordinators = DisklessCoordinator(machine, opener=machine.open_sqlite)
         self._has_foreign_coordinator = (
@@ -137,17 +134,14 @@ class DisklessSubsystem(Subsystem):
 
     def contribution(self) -> Contribution:
         coordinators = diskless_coordinators(
-            self.metadata_topic,
+            self._metadata_topic,
             self.coordinators,
             self._authorizer,
             lambda topic_id: self._view.image.topic_name(topic_id),
             self._coordinator_changed,
         )
-        reading = {READ_OBJECT.api_key: READ_OBJECT}
         return Contribution(
-            handlers=BrokerCallHandlers[RackReader](
-                reading, self.runtime.rack_objects, self._authorizer
-            ).table(),
+            handlers=rack_handlers(self.runtime.rack_objects, self._authorizer),
             kinds=[
                 KindClaim(self.kind, lambda topic: topic.is_diskless, self.kind.passages.find),
                 KindClaim(self.metadata_kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
@@ -184,25 +178,18 @@ class DisklessSubsystem(Subsystem):
         self.runtime.writer.configure(diskless_settings.writer_settings(self._configs.broker))
         self.kind.passages.reconfigure()
 
-    @property
-    def metadata_topic(self) -> InternalTopic:
-        """The properties of ``__diskless_metadata`` at its creation."""
-        key = "diskless.metadata.topic.replication.factor"
-        factor = self._configs.broker.integer(key)
-        return InternalTopic.of(DISKLESS_METADATA, self._metadata_partitions, factor, key)
-
     async def serve(self) -> None:
         """Create the coordinators' topic, or warn when its partition count differs from the configuration."""
-        await self._topics.ensure_soon(self.metadata_topic)
+        await self._topics.ensure_soon(self._metadata_topic)
         self._warn_of_other_partition_count()
 
     def _warn_of_other_partition_count(self) -> None:
         """Warn when the configured number of coordinators differs from the actual one."""
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
-        if topic is not None and len(topic.partitions) != self._metadata_partitions:
+        if topic is not None and len(topic.partitions) != self._metadata_topic.partition_count:
             logger.warning(
                 "diskless.metadata.topic.num.partitions is %d, but %s has %d partitions, and these count",
-                self._metadata_partitions,
+                self._metadata_topic.partition_count,
                 DISKLESS_METADATA_TOPIC,
                 len(topic.partitions),
             )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from moldau.cluster.decisions.partitions.partition_change import Election, Wanted, change_partition, rules_of
+from moldau.cluster.decisions.topic_kinds import kind_of
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE
@@ -48,8 +49,8 @@ def changes_without_broker(
 def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
     """Elect leaders of partitions that waited for this broker, which is now active in ``view``.
 
-    Replicas of diskless partitions copy from the object store, not from a leader, so no leader would
-    request to add them to the in-sync set: they are added as soon as their broker is active.
+    No leader asks for replicas that hold no data to be in the in-sync set: they are added as soon as their
+    broker is active.
     """
     records = []
     for topic in view.image.topics:
@@ -57,7 +58,7 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
         for index, partition in enumerate(topic.partitions):
             if broker_id not in partition.replicas:
                 continue
-            joins = topic.is_diskless and broker_id not in partition.isr
+            joins = broker_id not in partition.isr and not kind_of(topic).replicas_hold_data
             if partition.has_leader and not joins:
                 continue
             rules = rules or rules_of(view, topic)
@@ -88,7 +89,7 @@ def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionC
 
 def recovery_election(view: View, topic: Topic) -> Election:
     """The kind of election for a topic without an in-sync replica that can lead."""
-    if topic.is_diskless:
+    if not kind_of(topic).replicas_hold_data:
         return Election.UNCLEAN
     if topic.name in DECISIVE_TOPICS:
         return Election.ONLINE

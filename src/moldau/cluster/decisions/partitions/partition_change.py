@@ -11,6 +11,7 @@ from enum import Enum
 from uuid import UUID
 
 from moldau.cluster.decisions.partitions.placement import default_directory
+from moldau.cluster.decisions.topic_kinds import CLASSIC, TopicKind, kind_of
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import ELIGIBLE_LEADER_REPLICAS_FEATURE, ResourceType
 from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, PartitionRegistration
@@ -39,7 +40,7 @@ class TopicRules:
     """The log directory of a broker's new replica, where the controller knows it (KIP-858)."""
     min_in_sync: int = 0
     """``min.insync.replicas`` where eligible leader replicas are kept (KIP-966); 0 where they are not."""
-    is_diskless: bool = False
+    kind: TopicKind = CLASSIC
     may_lose: bool = True
     """Whether the last known leader may be elected although it may lack records, when no replica is
     complete.
@@ -58,13 +59,13 @@ def keeps_eligible(view: View) -> bool:
 
 def rules_of(view: View, topic: Topic) -> TopicRules:
     """The rules of a topic under the view's metadata."""
-    has_eligible = keeps_eligible(view) and not topic.is_diskless
+    kind = kind_of(topic)
+    has_eligible = keeps_eligible(view) and kind.replicas_hold_data
     return TopicRules(
         can_lead=view.is_active,
         default_directory=lambda broker_id: default_directory(view.image, broker_id),
-        # Diskless data does not live on replicas: each of them is complete.
         min_in_sync=min_in_sync(view, topic.name) if has_eligible else 0,
-        is_diskless=topic.is_diskless,
+        kind=kind,
         may_lose=topic.name not in DECISIVE_TOPICS,
     )
 
@@ -151,8 +152,9 @@ def _with_leader(
 ) -> PartitionRegistration:
     leader, is_unclean = _elected(partition, target, rules, election)
     if is_unclean:
-        # Diskless data does not live on replicas: any of them leads, and none has to recover.
-        recovery = target.leader_recovery_state if rules.is_diskless else LeaderRecoveryState.RECOVERING
+        # A complete replica has nothing to recover.
+        must_recover = rules.kind.replicas_hold_data
+        recovery = LeaderRecoveryState.RECOVERING if must_recover else target.leader_recovery_state
         target = replace(target, isr=(leader,), eligible_leader_replicas=(), leader_recovery_state=recovery)
     elif leader in target.eligible_leader_replicas:
         eligible = tuple(each for each in target.eligible_leader_replicas if each != leader)

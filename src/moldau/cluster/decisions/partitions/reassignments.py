@@ -8,6 +8,7 @@ from moldau.cluster.decisions.partitions.decisive_minimum import minima_after
 from moldau.cluster.decisions.partitions.elections import recovery_election
 from moldau.cluster.decisions.partitions.partition_change import Election, Wanted, change_partition, rules_of
 from moldau.cluster.decisions.partitions.placement import check_assignment
+from moldau.cluster.decisions.topic_kinds import kind_of
 from moldau.cluster.decisions.topics import check_room
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.partition import PartitionRegistration
@@ -104,8 +105,7 @@ def _moved(
     once.
     """
     isr = tuple(replica for replica in partition.isr if replica in replicas)
-    if topic.is_diskless:
-        # Its replicas copy nothing: each is in sync as soon as its broker is active.
+    if not kind_of(topic).replicas_hold_data:
         isr += tuple(replica for replica in adding if replica not in isr and view.is_active(replica))
     election = recovery_election(view, topic)
     if partition.isr and not isr and election is not Election.UNCLEAN:

@@ -17,7 +17,7 @@ from moldau.coordinators.diskless.calls import (
     TimestampToList,
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
-from moldau.coordinators.diskless.state.files import CoordinatorTimes
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters

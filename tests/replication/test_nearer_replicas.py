@@ -14,6 +14,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.reads import nearest_follower
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -173,3 +174,11 @@ def test_a_deletion_ends_with_the_leadership(tmp_path: pathlib.Path) -> None:
         assert failed.value.code is ErrorCode.not_leader_or_follower
 
     run(test)
+
+
+def test_of_the_followers_in_a_rack_the_one_with_most_records_serves() -> None:
+    racks = {2: "a", 3: "a", 4: "b", 5: None}
+    assert nearest_follower("a", {2: 10, 3: 12, 4: 20, 5: 20}, racks) == 3
+    assert nearest_follower("a", {2: 10, 3: 10}, racks) == 2
+    assert nearest_follower("c", {2: 10, 3: 10}, racks) == -1
+    assert nearest_follower("a", {6: 10}, racks) == -1

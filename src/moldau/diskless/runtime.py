@@ -12,7 +12,7 @@ from typing import Protocol
 
 from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import FileToHandOver, RetentionPolicy
-from moldau.coordinators.diskless.state.files import CoordinatorTimes
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.bill import watch_bill
 from moldau.diskless.byte_budget import ByteBudget

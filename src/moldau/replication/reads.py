@@ -1,7 +1,7 @@
 """Reads of a classic partition: by consumers up to the watermark, by followers up to the log's end."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 from moldau.replication.core.replica import Replica, diverging_epoch
@@ -19,6 +19,18 @@ from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.snapshots.replicated_log import Divergence
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
+
+
+def nearest_follower(
+    client_rack: str, end_offsets: Mapping[int, int], racks: Mapping[int, str | None]
+) -> int:
+    """The follower that serves the consumers of a rack (KIP-392), -1 without one.
+
+    ``end_offsets``: by follower that has the consumer's offset, the end of its log; ``racks``: of the active
+    brokers. The follower with the most records serves, the one with the lower id where they are equal.
+    """
+    near = [broker_id for broker_id in end_offsets if racks.get(broker_id) == client_rack]
+    return max(near, key=lambda broker_id: (end_offsets[broker_id], -broker_id), default=-1)
 
 
 class PartitionReader:

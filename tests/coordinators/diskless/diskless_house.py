@@ -5,7 +5,7 @@ from uuid import UUID
 
 from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, PartitionsToCreate
 from moldau.coordinators.diskless.service import DATABASE_FILE, DisklessCoordinator
-from moldau.coordinators.diskless.state.files import CoordinatorTimes
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.runtime import LocalDisk, Machine

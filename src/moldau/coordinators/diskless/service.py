@@ -19,7 +19,7 @@ from moldau.coordinators.diskless.reads.finding import Finder
 from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
 from moldau.coordinators.diskless.reads.reading import StoreReader
 from moldau.coordinators.diskless.reads.waiting import CommitWaiters
-from moldau.coordinators.diskless.state.files import CoordinatorTimes
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.coordinators.diskless.state.records import DisklessRecord
 from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
@@ -367,13 +367,13 @@ class DisklessCoordinator:
 
     def files_to_hand_over(self, coordinator_id: int, limit: int = 100) -> list[calls.FileToHandOver]:
         """Files to be handed over: ``take_over`` at the next owner, then ``release_files`` here."""
-        return self._reader(coordinator_id).files_to_hand_over(limit)
+        return self._reader(coordinator_id).deletable.to_hand_over(limit)
 
     def free_files(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000
     ) -> list[calls.FreeFile]:
         """Files that are unused since that time: delete the objects, then ``release_files``."""
-        return self._reader(coordinator_id).free_files(limit, unused_before_ms)
+        return self._reader(coordinator_id).deletable.free(limit, unused_before_ms)
 
     def files_of_others(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000, *, unused_from_ms: int = 0
@@ -384,7 +384,7 @@ class DisklessCoordinator:
         was refused) never hands it over: when ``describe_files`` there does not return it, close it there and
         take it over here; otherwise it would never be freed.
         """
-        return self._reader(coordinator_id).files_of_others(limit, unused_before_ms, unused_from_ms)
+        return self._reader(coordinator_id).deletable.of_others(limit, unused_before_ms, unused_from_ms)
 
     # -- upkeep ---------------------------------------------------------------------------------
 

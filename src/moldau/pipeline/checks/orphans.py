@@ -16,7 +16,7 @@ from uuid import UUID
 from moldau.client.cluster import Client, connected, parse_bootstrap
 from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
-from moldau.coordinators.diskless.state.files import CoordinatorTimes
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.object_keys import wal_folders
 from moldau.diskless.store_claim import StoreClaim
 from moldau.diskless.upkeep.orphans import OrphanReport, OrphanScan, OrphanSettings

@@ -10,14 +10,13 @@ from moldau.coordinators.diskless.calls import (
     DescribedFile,
     DescribedObjects,
     DescribedPartition,
-    FileToHandOver,
     FoundPartition,
-    FreeFile,
     PartitionId,
     RetentionPolicy,
 )
+from moldau.coordinators.diskless.reads.deletable_files import DeletableFiles
 from moldau.coordinators.diskless.state.records import FLAG_LOG_APPEND_TIME
-from moldau.coordinators.diskless.store.database import END_OF_LOG, decode_owners
+from moldau.coordinators.diskless.store.database import decode_owners
 from moldau.coordinators.diskless.store.extents import Extent, unpack
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.diskless.store.view import StoredPartition
@@ -40,6 +39,11 @@ class StoreReader:
 
     def __init__(self, store: DisklessStore) -> None:
         self._store = store
+
+    @property
+    def deletable(self) -> DeletableFiles:
+        """The files without live batches."""
+        return DeletableFiles(self._store.database)
 
     def partition(self, topic_id: object, partition_index: int) -> StoredPartition | None:
         return self._store.view.find(PartitionId(topic_id, partition_index))  # type: ignore[arg-type]
@@ -252,36 +256,6 @@ class StoreReader:
         row = self._store.database.one("select min(created_ms) from files")
         oldest: int | None = None if row is None else row[0]
         return oldest
-
-    def files_to_hand_over(self, limit: int) -> list[FileToHandOver]:
-        return [
-            FileToHandOver(key, decode_owners(owners), size, created)
-            for key, owners, size, created, _ in self._store.database.all(
-                "select object_key, next_owners, size_bytes, created_ms, unused_since_ms from files"
-                " where live_batches = 0 and owned = 1 and next_owners <> '[]'"
-                " order by unused_since_ms, id limit ?",
-                (limit,),
-            )
-        ]
-
-    def free_files(self, limit: int, unused_before_ms: int = END_OF_LOG) -> list[FreeFile]:
-        return self._unused_files("owned = 1 and next_owners = '[]'", limit, unused_before_ms)
-
-    def files_of_others(self, limit: int, unused_before_ms: int, unused_from_ms: int = 0) -> list[FreeFile]:
-        return self._unused_files("owned = 0", limit, unused_before_ms, unused_from_ms)
-
-    def _unused_files(
-        self, condition: str, limit: int, unused_before_ms: int, unused_from_ms: int = 0
-    ) -> list[FreeFile]:
-        return [
-            FreeFile(key, since, size)
-            for key, size, since in self._store.database.all(
-                "select object_key, size_bytes, unused_since_ms from files"
-                f" where live_batches = 0 and {condition} and unused_since_ms between ? and ?"
-                " order by unused_since_ms, id limit ?",
-                (unused_from_ms, unused_before_ms, limit),
-            )
-        ]
 
     # -- tools ----------------------------------------------------------------------------------
 

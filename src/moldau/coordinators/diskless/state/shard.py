@@ -27,7 +27,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.codecs.file_codec import decode_receipt, encode_receipt
 from moldau.coordinators.diskless.state import commit
-from moldau.coordinators.diskless.state.files import CoordinatorTimes, FileMemory
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes, FileMemory
 from moldau.coordinators.diskless.state.gaps import ProducerGaps
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.state.records import (

@@ -51,12 +51,13 @@ class Materialiser:
         self.database = database
         self.coordinator_id = coordinator_id
         self.partitions = {found.number: found for found in database.partitions()}
-        self._by_id = {found.id: found for found in self.partitions.values() if not found.deleted}
+        self.by_id = {found.id: found for found in self.partitions.values() if not found.deleted}
+        """Those that are not deleted."""
         self.to_trim = dict(self.partitions)
         """Partitions that may have batches below their WAL start, or that are deleted."""
 
     def find(self, partition_id: PartitionId) -> WrittenPartition | None:
-        return self._by_id.get(partition_id)
+        return self.by_id.get(partition_id)
 
     def write(self, taken: Sequence[Unwritten], applied: Applied, now_ms: int) -> None:
         """All of ``taken`` in one transaction, or nothing."""
@@ -126,7 +127,7 @@ class _Slice:
                     self._added[partition_id] = created
                     self._removed.discard(partition_id)
             case TopicDeleted(topic_id):
-                ids = {*self._owner._by_id, *self._added}
+                ids = {*self._owner.by_id, *self._added}
                 for partition_id in ids:
                     if partition_id.topic_id == topic_id:
                         self._delete(partition_id)
@@ -247,10 +248,10 @@ class _Slice:
         owner = self._owner
         owner.partitions.update(self._changed)
         for partition_id in self._removed:
-            owner._by_id.pop(partition_id, None)
+            owner.by_id.pop(partition_id, None)
         for partition in self._changed.values():
             if not partition.deleted:
-                owner._by_id[partition.id] = partition
+                owner.by_id[partition.id] = partition
         for number in self._to_trim:
             owner.to_trim[number] = owner.partitions[number]
         for number in owner.to_trim.keys() & self._changed.keys():

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias, cast
 
 import apsw
 
-from moldau.coordinators.diskless.state.files import Remembered
+from moldau.coordinators.diskless.state.file_memory import Remembered
 from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.records import DisklessRecord, Moved
 from moldau.coordinators.diskless.state.shard import DisklessShard

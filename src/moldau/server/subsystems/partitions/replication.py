@@ -11,6 +11,7 @@ from moldau.replication.fetching.fetch_session import FetchLimits
 from moldau.replication.fetching.replica_fetcher import FetcherSettings
 from moldau.replication.fetching.replica_fetchers import ReplicaFetchers
 from moldau.replication.in_sync_sets import InSyncSets
+from moldau.replication.reads import nearest_follower
 from moldau.replication.throttling import ReplicationQuota
 from moldau.server.context import BrokerContext
 from moldau.server.settings import RACK_AWARE_SELECTOR
@@ -82,12 +83,9 @@ class Replication:
         if not self._knows_racks or client_rack == self._rack:
             return -1
         brokers = self._context.view.image.brokers
-        near = {
-            broker_id: end_offset
-            for broker_id, end_offset in end_offsets.items()
-            if (found := brokers.get(broker_id)) is not None and found.is_active and found.rack == client_rack
-        }
-        return max(near, key=lambda broker_id: (near[broker_id], -broker_id), default=-1)
+        found = filter(None, map(brokers.get, end_offsets))
+        racks = {broker.broker_id: broker.rack for broker in found if broker.is_active}
+        return nearest_follower(client_rack, end_offsets, racks)
 
     def outsider_fetched(self, partition: ClassicPartition) -> None:
         self._in_sync.consider(partition)

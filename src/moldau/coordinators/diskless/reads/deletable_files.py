@@ -1,0 +1,49 @@
+"""When an object of the WAL may go: the files that nobody needs any more, as far as a coordinator knows.
+
+A file of the coordinator's own is *free* when none of its batches is live and no next owner is left: its
+object is deleted after a grace (``diskless/upkeep/reclaim.py``). Where there are next owners, it is *handed
+over* to the first of them. A file of another owner is only reported back to it.
+"""
+
+from moldau.coordinators.diskless.calls import FileToHandOver, FreeFile
+from moldau.coordinators.diskless.store.database import END_OF_LOG, Database, decode_owners
+
+
+class DeletableFiles:
+    """Reads the files without live batches, those first that have been so for longest."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def to_hand_over(self, limit: int) -> list[FileToHandOver]:
+        """Own files that the next owner has to decide on."""
+        return [
+            FileToHandOver(key, decode_owners(owners), size, created)
+            for key, owners, size, created, _ in self._database.all(
+                "select object_key, next_owners, size_bytes, created_ms, unused_since_ms from files"
+                " where live_batches = 0 and owned = 1 and next_owners <> '[]'"
+                " order by unused_since_ms, id limit ?",
+                (limit,),
+            )
+        ]
+
+    def free(self, limit: int, unused_before_ms: int = END_OF_LOG) -> list[FreeFile]:
+        """Own files that nobody else has batches in."""
+        return self._unused("owned = 1 and next_owners = '[]'", limit, unused_before_ms)
+
+    def of_others(self, limit: int, unused_before_ms: int, unused_from_ms: int = 0) -> list[FreeFile]:
+        """Files of other owners that have no batch of this coordinator any more."""
+        return self._unused("owned = 0", limit, unused_before_ms, unused_from_ms)
+
+    def _unused(
+        self, condition: str, limit: int, unused_before_ms: int, unused_from_ms: int = 0
+    ) -> list[FreeFile]:
+        return [
+            FreeFile(key, since, size)
+            for key, size, since in self._database.all(
+                "select object_key, size_bytes, unused_since_ms from files"
+                f" where live_batches = 0 and {condition} and unused_since_ms between ? and ?"
+                " order by unused_since_ms, id limit ?",
+                (unused_from_ms, unused_before_ms, limit),
+            )
+        ]

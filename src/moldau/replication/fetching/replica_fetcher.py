@@ -78,6 +78,22 @@ class FetcherSettings:
     """Connections to one leader (``num.replica.fetchers``)."""
 
 
+class _Followed:
+    """A partition that is followed, and why it is not asked for now."""
+
+    __slots__ = ("failures", "held", "is_caught_up", "key", "partition")
+
+    def __init__(self, partition: ClassicPartition) -> None:
+        self.partition = partition
+        self.key = partition.key
+        self.held: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        """The work or the pause at whose end it is asked for again."""
+        self.failures = 0
+        """In a row."""
+        self.is_caught_up = False
+        """Whether it had all that the leader had committed, at its last answer."""
+
+
 class ReplicaFetcher:
     """Follows partitions of one leader, over one connection. Use it on the event loop."""
 
@@ -99,12 +115,8 @@ class ReplicaFetcher:
         self._unexpected = unexpected
         self._client = RpcClient(entropy, client_id=f"replica-{local_id}")
         self._session = FollowerSession(local_id, settings.limits)
-        self._partitions: dict[PartitionKey, ClassicPartition] = {}
-        self._held: dict[PartitionKey, asyncio.TimerHandle | asyncio.Task[None]] = {}
+        self._followed: dict[PartitionKey, _Followed] = {}
         self._syncs: set[asyncio.Task[None]] = set()
-        self._failures: dict[PartitionKey, int] = {}
-        self._caught_up: set[PartitionKey] = set()
-        """Partitions that had all that the leader had committed, at their last answers."""
         self._wake = asyncio.Event()
         self._waits = False
         self._gives_up = False
@@ -115,19 +127,19 @@ class ReplicaFetcher:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"follow broker {leader_id}")
 
     def __len__(self) -> int:
-        return len(self._partitions)
+        return len(self._followed)
 
     def add(self, partition: ClassicPartition) -> None:
         """Follow a partition from its log's end on."""
         self._release(partition.key)
-        self._partitions[partition.key] = partition
+        self._followed[partition.key] = _Followed(partition)
         self._session.add(partition.key)
         self._ask_soon()
 
     def remove(self, key: PartitionKey) -> None:
         """Stop following it: an answer in progress changes nothing."""
         self._release(key)
-        if self._partitions.pop(key, None) is not None:
+        if self._followed.pop(key, None) is not None:
             self._session.remove(key)
 
     def brokers_changed(self) -> None:
@@ -145,7 +157,7 @@ class ReplicaFetcher:
         """
         self._hurry = None
         leader = self._leader()
-        has_work = any(isinstance(held, asyncio.Task) for held in self._held.values())
+        has_work = any(isinstance(each.held, asyncio.Task) for each in self._followed.values())
         # work on held partitions may send requests to the leader, too
         if leader is not None and not has_work:
             self._gives_up = True
@@ -153,7 +165,7 @@ class ReplicaFetcher:
 
     async def stop(self) -> None:
         """End; a truncation in progress is completed."""
-        for key in list(self._held):
+        for key in self._followed:
             self._release(key)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -222,9 +234,10 @@ class ReplicaFetcher:
         return True
 
     def _position(self, key: PartitionKey) -> FetchPosition | None:
-        if key in self._held:
+        followed = self._followed[key]
+        if followed.held is not None:
             return None
-        following = self._partitions[key].following
+        following = followed.partition.following
         try:
             position = following.position()
         except KafkaError:
@@ -233,13 +246,13 @@ class ReplicaFetcher:
             return None
         if following.acknowledged_offset() < position.offset:
             # A fetch acknowledges the records before it, so they must be synced first.
-            sync = self._hold(key, following.synced)
+            sync = self._hold(followed, following.synced)
             self._syncs.add(sync)
             sync.add_done_callback(self._syncs.discard)
             return None
-        if key not in self._caught_up and self._is_over_quota(self._partitions[key]):
+        if not followed.is_caught_up and self._is_over_quota(followed.partition):
             loop = asyncio.get_running_loop()
-            self._held[key] = loop.call_later(THROTTLED_S, self._free, key)
+            followed.held = loop.call_later(THROTTLED_S, self._free, followed)
             return None
         return position
 
@@ -249,29 +262,33 @@ class ReplicaFetcher:
 
     def _process_answer(self, key: PartitionKey, row: PartitionData) -> int:
         """Process the leader's answer for one partition; returns the number of appended bytes."""
-        partition, sent = self._partitions.get(key), self._session.sent(key)
-        if partition is None or sent is None or key in self._held:
+        followed, sent = self._followed.get(key), self._session.sent(key)
+        if followed is None or sent is None or followed.held is not None:
             return 0
+        partition = followed.partition
         if row.error_code is ErrorCode.offset_out_of_range:
-            self._hold(key, partial(self._start_again, partition, sent))
+            self._hold(followed, partial(self._start_again, partition, sent))
             return 0
         if row.error_code is ErrorCode.offset_moved_to_tiered_storage:
-            self._hold(key, partial(begin_behind_remote, self._ask, partition, sent, row.log_start_offset))
+            self._hold(
+                followed, partial(begin_behind_remote, self._ask, partition, sent, row.log_start_offset)
+            )
             return 0
         if row.error_code is not ErrorCode.none:
-            self._refused(key, row.error_code.name)
+            self._refused(followed, row.error_code.name)
             return 0
         try:
-            return self._follow(partition, sent, row)
+            return self._follow(followed, sent, row)
         except KafkaError as error:
             logger.warning("%s cannot append what it fetched: %s", _name(partition), error)
-            self._back_off(key)
+            self._back_off(followed)
         except Exception as error:
             self._unexpected.report("appending what was fetched", error)
-            self._back_off(key)
+            self._back_off(followed)
         return 0
 
-    def _follow(self, partition: ClassicPartition, sent: FetchPosition, row: PartitionData) -> int:
+    def _follow(self, followed: "_Followed", sent: FetchPosition, row: PartitionData) -> int:
+        partition = followed.partition
         key, following = partition.key, partition.following
         diverging = row.diverging_epoch
         if diverging.epoch != UNDEFINED or diverging.end_offset != UNDEFINED:
@@ -283,14 +300,14 @@ class ReplicaFetcher:
                 diverging.end_offset,
             )
             self._hold(
-                key,
+                followed,
                 partial(following.truncate, sent.leader_epoch, diverging.epoch, diverging.end_offset),
             )
             return 0
         if row.snapshot_id.epoch != UNDEFINED and partition.snapshots is not None:
             snapshot_id = LogPosition(row.snapshot_id.end_offset, row.snapshot_id.epoch)
             self._hold(
-                key, partial(self._begin_at_snapshot, partition, partition.snapshots, sent, snapshot_id)
+                followed, partial(self._begin_at_snapshot, partition, partition.snapshots, sent, snapshot_id)
             )
             return 0
         if following.position() != sent:
@@ -305,14 +322,11 @@ class ReplicaFetcher:
             high_watermark=row.high_watermark,
             log_start_offset=row.log_start_offset,
         )
-        self._failures.pop(key, None)
+        followed.failures = 0
         if info.size_bytes and self._quota.is_throttled(partition.topic, key.partition):
             self._quota.record(info.size_bytes, asyncio.get_running_loop().time())
         position = following.position()
-        if row.high_watermark <= position.offset:
-            self._caught_up.add(key)
-        else:
-            self._caught_up.discard(key)
+        followed.is_caught_up = row.high_watermark <= position.offset
         if position != sent:
             self._session.changed(key)
         return info.size_bytes
@@ -374,54 +388,53 @@ class ReplicaFetcher:
 
     # -- holding --------------------------------------------------------------------------------
 
-    def _hold(self, key: PartitionKey, work: Work) -> asyncio.Task[None]:
-        """Leave a partition out of requests until some work on it is done; return the work's task."""
-        self._session.changed(key)
-        task = self._held[key] = asyncio.get_running_loop().create_task(self._do(key, work))
+    def _hold(self, followed: "_Followed", work: Work) -> asyncio.Task[None]:
+        """Ask for a partition again when some work on it is done; return the work's task."""
+        self._session.changed(followed.key)
+        task = followed.held = asyncio.get_running_loop().create_task(self._do(followed, work))
         return task
 
-    async def _do(self, key: PartitionKey, work: Work) -> None:
+    async def _do(self, followed: "_Followed", work: Work) -> None:
         try:
             await work()
         except (KafkaError, IllegalMoveError) as error:
-            self._refused(key, str(error))
+            self._refused(followed, str(error))
         except Exception as error:
             self._unexpected.report("cutting the log of a follower", error)
-            self._back_off(key)
+            self._back_off(followed)
         else:
-            self._free(key)
+            self._free(followed)
 
-    def _refused(self, key: PartitionKey, reason: str) -> None:
-        partition = self._partitions.get(key)
-        if partition is not None:
-            self._refusals.add(_name(partition), reason)
-        self._back_off(key)
+    def _refused(self, followed: "_Followed", reason: str) -> None:
+        self._refusals.add(_name(followed.partition), reason)
+        self._back_off(followed)
 
-    def _back_off(self, key: PartitionKey) -> None:
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay_s = self._backoff_ms(failures) / 1000
-        self._session.changed(key)
-        self._held[key] = asyncio.get_running_loop().call_later(delay_s, self._retry, key)
+    def _back_off(self, followed: "_Followed") -> None:
+        followed.failures += 1
+        delay_s = self._backoff_ms(followed.failures) / 1000
+        self._session.changed(followed.key)
+        followed.held = asyncio.get_running_loop().call_later(delay_s, self._retry, followed)
 
-    def _retry(self, key: PartitionKey) -> None:
-        self._free(key)
-        if self._failures.get(key, 0) <= HURRIES_MAX:
+    def _retry(self, followed: "_Followed") -> None:
+        self._free(followed)
+        if followed.failures <= HURRIES_MAX:
             self._ask_soon()
 
     def _backoff_ms(self, failures: int) -> int:
         return min(self._settings.backoff_ms, FIRST_BACKOFF_MS << min(failures - 1, 20))
 
-    def _free(self, key: PartitionKey) -> None:
-        self._held.pop(key, None)
-        self._session.changed(key)
+    def _free(self, followed: "_Followed") -> None:
+        followed.held = None
+        self._session.changed(followed.key)
         self._wake.set()
 
     def _release(self, key: PartitionKey) -> None:
-        self._caught_up.discard(key)
-        self._failures.pop(key, None)
-        held = self._held.pop(key, None)
-        if held is not None:
-            held.cancel()
+        followed = self._followed.get(key)
+        if followed is not None:
+            followed.is_caught_up, followed.failures = False, 0
+            held, followed.held = followed.held, None
+            if held is not None:
+                held.cancel()
 
     def _note_unreachable(self, error: KafkaError) -> None:
         if self._unreachable != error.code.name:

@@ -32,7 +32,8 @@ class TransactionsSubsystem(Subsystem):
         self._local = LocalMarkers(context.partitions, groups, machine.clock)
         publisher = context.metadata.publisher
         self.service = TransactionService(
-            machine.clock,
+            # Time-outs and expiry: a clock that jumps must not abort transactions, or forget ids.
+            machine.deletion_clock,
             settings.transaction_settings(config),
             TransactionPorts(
                 new_producer_id=self.producer_ids.next_id,

@@ -51,6 +51,18 @@ class _Wanted(NamedTuple):
     answer: "asyncio.Future[memoryview]"
 
 
+class _ReadPeer:
+    """A broker from which events are read."""
+
+    __slots__ = ("task", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted: dict[int, _Wanted] = {}
+        """By partition."""
+        self.task: asyncio.Task[None] | None = None
+        """Fetches as long as something is wanted."""
+
+
 class MetadataPeers:
     """Sends events to leaders of metadata partitions and reads committed events.
 
@@ -68,9 +80,8 @@ class MetadataPeers:
         self._calls = RpcClient(entropy, client_id=name)
         self._fetches = RpcClient(entropy, client_id=name)
         """Separate connections, because a request waits for the answers of earlier ones."""
-        self._wanted: dict[int, dict[int, _Wanted]] = {}
-        """By broker and partition."""
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._peers: dict[int, _ReadPeer] = {}
+        """By broker."""
         self._fetched: dict[int, tuple[int, memoryview]] = {}
         """By partition: the result of a wait, for the next read."""
 
@@ -140,21 +151,21 @@ class MetadataPeers:
         leader = self._leader(partition)
         loop = asyncio.get_running_loop()
         wanted = _Wanted(offset, leader, waits, loop.create_future())
-        at_broker = self._wanted.setdefault(leader.broker_id, {})
-        at_broker[partition] = wanted
-        if leader.broker_id not in self._tasks:
-            self._tasks[leader.broker_id] = loop.create_task(self._run(leader.broker_id))
+        peer = self._peers.setdefault(leader.broker_id, _ReadPeer())
+        peer.wanted[partition] = wanted
+        if peer.task is None:
+            peer.task = loop.create_task(self._run(peer))
         try:
             return await wanted.answer
         finally:
-            if at_broker.get(partition) is wanted:
-                del at_broker[partition]
+            if peer.wanted.get(partition) is wanted:
+                del peer.wanted[partition]
 
-    async def _run(self, broker_id: int) -> None:
+    async def _run(self, peer: "_ReadPeer") -> None:
         """Fetch from a broker while there are readers."""
         try:
             await asyncio.sleep(0)  # concurrent readers share the first request
-            while wanted := dict(self._wanted.get(broker_id, ())):
+            while wanted := dict(peer.wanted):
                 try:
                     await self._fetch_once(wanted)
                 except KafkaError as error:
@@ -166,7 +177,7 @@ class MetadataPeers:
                         _fail(each, RemoteStorageError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition}: {error!r}"))
                 await asyncio.sleep(0)  # answered readers may want more
         finally:
-            del self._tasks[broker_id]
+            peer.task = None
 
     async def _fetch_once(self, wanted: Mapping[int, _Wanted]) -> None:
         leader = next(iter(wanted.values())).leader
@@ -207,8 +218,8 @@ class MetadataPeers:
 
     def leaders_changed(self) -> None:
         """Newer metadata: reads from former leaders end, because they may never be answered."""
-        for at_broker in self._wanted.values():
-            for partition, each in list(at_broker.items()):
+        for peer in self._peers.values():
+            for partition, each in list(peer.wanted.items()):
                 with contextlib.suppress(RemoteStorageError):
                     if self._leader(partition) == each.leader:
                         continue
@@ -227,12 +238,12 @@ class MetadataPeers:
 
     async def close(self) -> None:
         """End all reads and calls."""
-        tasks = list(self._tasks.values())
+        tasks = [peer.task for peer in self._peers.values() if peer.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for at_broker in self._wanted.values():
-            for partition, each in at_broker.items():
+        for peer in self._peers.values():
+            for partition, each in peer.wanted.items():
                 _fail(each, RemoteMetadataNotReadyError(f"partition {partition}: this broker stops"))
         await self._fetches.close()
         await self._calls.close()

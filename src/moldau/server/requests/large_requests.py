@@ -34,6 +34,8 @@ _BOUNDS: Final[Mapping[int, int]] = MappingProxyType(
         **dict.fromkeys((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP), 2 * 1024 * 1024),
         # Four bytes ask for a row of some hundreds.
         ApiKey.DESCRIBE_PRODUCERS: 2 * 1024 * 1024,
+        # An append for each row.
+        ApiKey.WRITE_TXN_MARKERS: WHOLE_PARSED_BYTES,
         # Decided as a whole.
         ApiKey.ADD_PARTITIONS_TO_TXN: 1024 * 1024,
         # A session may have every partition of a node.

@@ -16,7 +16,8 @@ def spark() -> Iterator[Any]:
 
     from moldau.pipeline.session import open_session
 
-    settings = {"spark.driver.memory": "512m"}
+    # Two hundred tasks behind each shuffle, which is the default, cost seconds.
+    settings = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
     jars = connector_jars()
     if pyspark.__version__.startswith("4.0.") and (iceberg := iceberg_jars()):
         jars += iceberg

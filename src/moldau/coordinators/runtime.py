@@ -6,7 +6,7 @@ answering.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from moldau.coordinators.effects import BatchKind, Effects, Token
@@ -30,6 +30,18 @@ NO_TERM: Final = -1
 """Epoch of a standby."""
 
 
+class _Place(Generic[S, R]):
+    """A partition of the kind on this node: its coordinator, or the state of one elsewhere."""
+
+    __slots__ = ("closing", "host", "standby")
+
+    def __init__(self) -> None:
+        self.host: ShardHost[S, R] | None = None
+        self.standby: StandbyShard[S, R] | None = None
+        self.closing: asyncio.Task[None] | None = None
+        """The end of the one before, which may still hold the store's files."""
+
+
 class CoordinatorRuntime(Generic[S, R]):
     """Owns the shards; all calls are made on the event loop.
 
@@ -50,40 +62,39 @@ class CoordinatorRuntime(Generic[S, R]):
         self._clock = clock
         self._unexpected = unexpected or UnexpectedErrors()
         self._on_change = on_change
-        self._hosts: dict[int, ShardHost[S, R]] = {}
-        self._standbys: dict[int, StandbyShard[S, R]] = {}
-        self._closing: dict[int, asyncio.Task[None]] = {}
+        self._places: dict[int, _Place[S, R]] = {}
+        """By partition; one without a part here is dropped."""
         self._closed = False
 
     @property
     def partitions(self) -> list[int]:
         """The partitions that are led here, loaded or not."""
-        return sorted(self._hosts)
+        return sorted(index for index, place in self._places.items() if place.host is not None)
 
     @property
     def standbys(self) -> list[int]:
         """The partitions that another node leads and whose state is materialised here."""
-        return sorted(self._standbys)
+        return sorted(index for index, place in self._places.items() if place.standby is not None)
 
     def standby(self, partition: int) -> StandbyShard[S, R] | None:
         """The state of a partition that another node leads."""
-        return self._standbys.get(partition)
+        return self._place(partition).standby
 
     def stand_by(self, partition: ClassicPartition) -> None:
         """This node follows a partition: keep its state up to date; for kinds with a store."""
         index = partition.key.partition
-        if self._closed or index in self._standbys:
+        if self._closed or self._place(index).standby is not None:
             return
         self.unload(index)
         # Without a term: requests of its store to the runtime have no effect.
         term = Term(index, NO_TERM, self.kind.open_log(partition))
-        self._standbys[index] = StandbyShard(
-            self.kind, term, self._unexpected, after=self._closing.get(index)
-        )
+        place = self._places.setdefault(index, _Place())
+        place.standby = StandbyShard(self.kind, term, self._unexpected, after=place.closing)
 
     def stand_down(self, partition: int) -> None:
         """This node no longer follows ``partition``."""
-        standby = self._standbys.pop(partition, None)
+        place = self._place(partition)
+        standby, place.standby = place.standby, None
         if standby is not None:
             self._close(standby)
 
@@ -93,7 +104,7 @@ class CoordinatorRuntime(Generic[S, R]):
 
     def leave(self, partition: int, epoch: int) -> None:
         """As of ``epoch`` this node does not lead ``partition``."""
-        host = self._hosts.get(partition)
+        host = self._place(partition).host
         if host is not None:
             logger.info("%s is not led here as of epoch %d.", host.name, epoch)
             self.unload(partition)
@@ -107,31 +118,32 @@ class CoordinatorRuntime(Generic[S, R]):
         if self._closed:
             return
         self.stand_down(partition)
-        host = self._hosts.get(partition)
+        host = self._place(partition).host
         if host is not None:
             self._close(host)
         self._lead(Term(partition, epoch, log))
 
     def reload(self, partition: int, epoch: int) -> None:
         """Reload ``partition`` from its log, within the term of ``epoch``; ignored in any other term."""
-        standby = self._standbys.get(partition)
+        standby = self._place(partition).standby
         if standby is not None and epoch == NO_TERM:
             standby.restart()
-        host = self._hosts.get(partition)
+        host = self._place(partition).host
         if host is not None and host.term.epoch == epoch:
             self._close(host)
             self._lead(host.term)
 
     def unload(self, partition: int) -> None:
         """This node no longer leads ``partition``."""
-        host = self._hosts.pop(partition, None)
+        place = self._place(partition)
+        host, place.host = place.host, None
         if host is not None:
             self._close(host)
             self._on_change(partition)
 
     def led(self, partition: int) -> ShardHost[S, R] | None:
         """The coordinator of a partition that is led here, loaded or not."""
-        return self._hosts.get(partition)
+        return self._place(partition).host
 
     def write(
         self, partition: int, operation: Callable[[S, int, Token], Effects[R]]
@@ -140,7 +152,7 @@ class CoordinatorRuntime(Generic[S, R]):
 
         The answer is the reply to ``token``, sent by this operation or by a later one.
         """
-        host = self._hosts.get(partition)
+        host = self._place(partition).host
         return self._absent(partition) if host is None else host.write(operation)
 
     def write_in_transaction(
@@ -151,7 +163,7 @@ class CoordinatorRuntime(Generic[S, R]):
         guard: TransactionGuard | None,
     ) -> "asyncio.Future[Any]":
         """As :meth:`write`, for records of a transaction; see ``ShardHost.write_in_transaction``."""
-        host = self._hosts.get(partition)
+        host = self._place(partition).host
         if host is None:
             return self._absent(partition)
         return host.write_in_transaction(operation, producer, guard)
@@ -160,7 +172,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self, partition: int, producer: BatchKind, marker: EndTransactionMarker
     ) -> "asyncio.Future[None]":
         """Write the marker that ends a producer's transaction; done when it is committed."""
-        host = self._hosts.get(partition)
+        host = self._place(partition).host
         return self._absent(partition) if host is None else host.end_transaction(producer, marker)
 
     def guard(self, partition: int, producer: BatchKind) -> TransactionGuard | None:
@@ -168,38 +180,38 @@ class CoordinatorRuntime(Generic[S, R]):
 
         Raises NOT_COORDINATOR, and INVALID_PRODUCER_EPOCH for a producer that is fenced here.
         """
-        host = self._hosts.get(partition)
+        host = self._place(partition).host
         if host is None:
             raise KafkaError(ErrorCode.not_coordinator, f"{self.kind.topic.name}-{partition} is not here.")
         return host.term.log.guard(producer.producer_id, producer.producer_epoch)
 
     def read(self, partition: int, operation: Callable[[S, int], T]) -> "asyncio.Future[T]":
         """Run ``operation(shard, now_ms)`` now; it answers once everything it could read is committed."""
-        host = self._hosts.get(partition)
+        host = self._place(partition).host
         return self._absent(partition) if host is None else host.read(operation)
 
     def shards(self) -> list[S]:
         """The loaded shards, for meters."""
-        return [host.shard for host in self._hosts.values() if host.state is HostState.ACTIVE]
+        return [host.shard for host in self._led() if host.state is HostState.ACTIVE]
 
     def problem(self) -> str | None:
         """The partitions that cannot be loaded, with the reason; ``None`` when there is none."""
-        found = [f"{host.name}: {host.load_problem}" for host in self._hosts.values() if host.load_problem]
+        found = [f"{host.name}: {host.load_problem}" for host in self._led() if host.load_problem]
         return "; ".join(found) or None
 
     def notice(self) -> str | None:
         """The partitions that were loaded without some of their records; ``None`` when there is none."""
-        found = [f"{host.name}: {host.broken}" for host in self._hosts.values() if host.broken.count]
+        found = [f"{host.name}: {host.broken}" for host in self._led() if host.broken.count]
         return "; ".join(found) or None
 
     def is_active(self, partition: int) -> bool:
         """Whether the partition is led here and loaded."""
-        host = self._hosts.get(partition)
+        host = self._place(partition).host
         return host is not None and host.state is HostState.ACTIVE
 
     async def until_loaded(self, partition: int) -> None:
         """Wait until a load in progress has ended."""
-        host = self._hosts.get(partition)
+        host = self._place(partition).host
         if host is not None:
             await host.until_loaded()
 
@@ -215,8 +227,8 @@ class CoordinatorRuntime(Generic[S, R]):
             self.unload(partition)
         for partition in self.standbys:
             self.stand_down(partition)
-        while self._closing:
-            await asyncio.wait(tuple(self._closing.values()))
+        while closing := [place.closing for place in self._places.values() if place.closing is not None]:
+            await asyncio.wait(closing)
 
     def _absent(self, partition: int) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -225,16 +237,23 @@ class CoordinatorRuntime(Generic[S, R]):
         )
         return future
 
+    def _place(self, partition: int) -> "_Place[S, R]":
+        """The parts of a partition here; an empty one for a partition that has none."""
+        return self._places.get(partition) or _Place()
+
+    def _led(self) -> Iterator[ShardHost[S, R]]:
+        return (place.host for place in self._places.values() if place.host is not None)
+
     def _lead(self, term: Term) -> None:
-        self._hosts[term.partition] = ShardHost(
-            self.kind, term, self._clock, self._unexpected, after=self._closing.get(term.partition)
-        )
+        place = self._places.setdefault(term.partition, _Place())
+        place.host = ShardHost(self.kind, term, self._clock, self._unexpected, after=place.closing)
         self._on_change(term.partition)
 
     def _close(self, host: ShardHost[S, R] | StandbyShard[S, R]) -> None:
         partition = host.term.partition
         host.stop()
-        before = self._closing.get(partition)
+        place = self._places[partition]
+        before = place.closing
 
         async def close() -> None:
             if before is not None:
@@ -242,10 +261,12 @@ class CoordinatorRuntime(Generic[S, R]):
             await host.close()
 
         task = asyncio.get_running_loop().create_task(close(), name=f"close {host.name}")
-        self._closing[partition] = task
+        place.closing = task
 
         def forget(done: "asyncio.Task[None]") -> None:
-            if self._closing.get(partition) is done:
-                del self._closing[partition]
+            if place.closing is done:
+                place.closing = None
+                if place.host is None and place.standby is None:
+                    self._places.pop(partition, None)
 
         task.add_done_callback(forget)

@@ -152,7 +152,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
     @rule()
     def lose_an_append(self) -> None:
         """The log refuses: the shard is dropped and loaded anew, and nothing of the commit is left."""
-        shard = self.house.service.runtime._hosts[0]
+        shard = self.house.service.runtime.led(0)
         log = self.house.log
         append, log.append = log.append, refuse  # type: ignore[method-assign]
         try:
@@ -235,7 +235,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
     @invariant()
     def producers_are_as_replay_says(self) -> None:
         """Windows that a decision computed are those that replay of the log computes."""
-        shard: DisklessShard = self.house.service.runtime._hosts[0]._shard
+        shard: DisklessShard = self.house.service.runtime.led(0).shard
         for at, model in self.model.partitions.items():
             state = shard.partitions.find(*at)
             assert state is not None

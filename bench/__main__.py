@@ -32,7 +32,7 @@ def throughput_row(name: str, size: int, partitions: int, sample: Sample) -> dic
 
 
 def limit_of(sample: Sample) -> str:
-    """Who was busy nearly all the time; neither: both waited, for a core or for the disk."""
+    """The process that was busy nearly all the time; neither: both waited, for a core or for the disk."""
     if sample.broker_share > BUSY_SHARE:
         return "broker"
     return "client" if sample.client_cpu_s / sample.wall_s > BUSY_SHARE else "neither"

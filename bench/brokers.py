@@ -19,7 +19,7 @@ STOP_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used: CPU seconds (user and system, all threads) and memory now."""
+    """The use of a process: CPU seconds (user and system, all threads) and current memory."""
 
     user_s: float
     system_s: float
@@ -189,7 +189,7 @@ def kafka_properties(data: pathlib.Path, port: int, controller_port: int) -> str
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Unused ports."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

@@ -96,7 +96,7 @@ def build(batch_size: int, repeats: int) -> dict[str, Any]:
 
 
 def consolidate(broker: Broker, name: str, partitions: int, plan: Plan) -> Sample:
-    """Produce, then let the broker consolidate; what that took it."""
+    """Produce, then let the broker consolidate; returns the cost."""
     with topic(broker, name, partitions):
         size_bytes = plan.bytes_by_record_size[10_240]
         records = size_bytes // BROKER_BATCH_BYTES

@@ -163,7 +163,7 @@ def one_idempotent_producer(report: Report, broker: Broker, plan: Plan, store: s
     for partitions in PARTITION_COUNTS:
         records = records_of(plan, store)
         if store == "s3":
-            # A run of a few objects would measure the luck of a few draws, the first requests and the last.
+            # A run of a few objects would measure a few random latencies, and the first and last requests.
             records = records // 2 if partitions == 1 else LONG_RUN_BYTES // RECORD_SIZE
         samples = []
         for repeat in range(plan.repeats):

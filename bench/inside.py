@@ -1,4 +1,4 @@
-"""What a request costs inside a node: its own code and the page cache, without sockets or a client.
+"""The cost of a request inside a node: its own code and the page cache, without sockets or a client.
 
 ``python -m bench.inside`` runs a node in this process, hands one of its connections the bytes that a
 producer would send, and takes the CPU time of this thread. Other processes disturb it little, so that two

@@ -84,7 +84,7 @@ def measure(broker: Broker, load: str, **spec: Any) -> Sample:
 
 
 def watch_idle(broker: Broker, seconds: float) -> Sample:
-    """What a broker uses when nobody asks it for anything."""
+    """The use of a broker without requests."""
     before = broker.usage()
     start = time.perf_counter()
     time.sleep(seconds)

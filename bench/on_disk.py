@@ -1,4 +1,4 @@
-"""What it takes to read files of batches that were made to cost much, and to begin a segment.
+"""The cost of reading files of expensive batches, and of beginning a segment.
 
 ``python -m bench.on_disk`` prints processor time, which other work on the machine changes little, and the
 growth of the peak memory. Each row is measured in a process of its own.

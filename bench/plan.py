@@ -1,4 +1,4 @@
-"""What is measured, at which sizes, and how often."""
+"""The measurements, their sizes, and their intervals."""
 
 import contextlib
 from collections.abc import Iterator

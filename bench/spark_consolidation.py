@@ -1,8 +1,8 @@
 """Consolidation on Spark: ``python -m bench.spark_consolidation``.
 
-What lies in the WAL as batches of 16 KiB becomes segments, from files in the page cache to files that are
-synced; by tasks of a warm session, and by the same function in two plain processes. What the machine allows
-at all is beside it: the same processes copy the same objects, and sync each. It needs PySpark.
+Batches of 16 KiB in the WAL become segments, from files in the page cache to synced files; by tasks of a warm
+session, and by the same function in two plain processes. For comparison the same processes copy the same
+objects, and sync each. It needs PySpark.
 """
 
 import argparse
@@ -36,7 +36,7 @@ RunUnits = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What building and copying all units took."""
+    """The cost of building and copying all units."""
 
     wall_s: float
     cpu_s: float

@@ -55,7 +55,7 @@ class ForgetfulStorage:
 
 
 class BottomlessStorage(ForgetfulStorage):
-    """Takes what it is given and keeps nothing: what a store costs that needs neither disk nor memory."""
+    """Accepts everything and stores nothing: the cost of a store that needs neither disk nor memory."""
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         pass

@@ -1,7 +1,7 @@
 """Tiered topics: ``python -m bench.tiered``.
 
-What tiering costs producers, and what catching up from the remote tier gives and costs: at stores without
-latency, and at files, which share the disk with the log.
+The cost of tiering for producers, and the speed and cost of catching up from the remote tier: at stores
+without latency, and at files, which share the disk with the log.
 """
 
 import argparse
@@ -38,7 +38,7 @@ QUOTA_BYTES_PER_S: Final = 340_000_000
 ROUNDS_MIN: Final = 6
 WARM_UP_S: Final = 2.0
 SETTLE_S: Final = 1.0
-"""Before a slice: what the one before has left to copy and to remove is done, and a reader is under way."""
+"""Before a slice: copies and removals of the previous one are completed, and a reader has started."""
 SEGMENT_RECORDS: Final = SEGMENT_BYTES // RECORD_SIZE
 PAST_RECORDS: Final = 5 * SEGMENT_RECORDS // 2
 """Of a partition at least: two segments of it are remote."""
@@ -97,7 +97,7 @@ class TieredMoldau(Moldau):
 
 @contextmanager
 def topic(broker: Broker, name: str, partitions: int, *, tiered: bool) -> Iterator[str]:
-    """A topic for one measurement; what is copied leaves the disk soon."""
+    """A topic for one measurement; copied segments leave the disk soon."""
     config = {"file.delete.delay.ms": "100", "segment.bytes": str(SEGMENT_BYTES)}
     if tiered:
         config |= {"remote.storage.enable": "true", "local.retention.bytes": "1"}
@@ -141,7 +141,7 @@ def node(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[Broker]:
 
 @contextmanager
 def nodes(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[tuple[Broker, Broker]]:
-    """Two that know nothing of each other: what one serves is no work of the other."""
+    """Two independent nodes: serving one is no work of the other."""
     with node(folder / "one", settings) as one, node(folder / "other", settings) as other:
         yield one, other
 
@@ -243,7 +243,7 @@ def catch_up_within_quota(
 
 
 def columns(slices: dict[str, list[Slice]]) -> dict[str, Any]:
-    """What was read, and the producer's p99 with nobody who reads, with a reader of either node."""
+    """The read bytes, and the producer's p99 without a reader, and with a reader of either node."""
     quiet, elsewhere, here = (slices[kind] for kind in (NOBODY, OTHER, SAME))
     return {
         "MB/s beside a producer": rounded(median_of(here, "mb_per_s")),
@@ -261,7 +261,7 @@ def columns(slices: dict[str, list[Slice]]) -> dict[str, Any]:
 def beside_a_producer(
     pair: tuple[Broker, Broker], partitions: int, plan: Plan, name: str, rounds: int
 ) -> dict[str, list[Slice]]:
-    """A steady producer to the first node: nobody reads, somebody reads from the second, from the first.
+    """A steady producer to the first node: without a reader, with a reader of the second, of the first.
 
     The second is the control: the machine has the same work then, and the producer's node has none of it.
     """
@@ -287,7 +287,7 @@ def beside_a_producer(
 
 @contextmanager
 def reading(reader: Steered | None) -> Iterator[Slice]:
-    """Somebody reads meanwhile; what he got is added at the end."""
+    """A reader runs meanwhile; its result is added at the end."""
     found: Slice = {}
     if reader is not None:
         reader.tell()

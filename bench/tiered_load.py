@@ -27,7 +27,7 @@ from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffs
 
 LEAST_PRIORITY: Final = 19
 PARTITION_BYTES: Final = 1 << 20
-"""What consumers ask for by default, of each partition and in all."""
+"""Consumers' default sizes of a request, of each partition and in total."""
 ANSWER_BYTES: Final = 50 << 20
 LIST_OFFSETS_VERSION: Final = 8
 EARLIEST_LOCAL: Final = -4
@@ -73,7 +73,7 @@ def steady(spec: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def tail(spec: dict[str, Any]) -> Iterator[Callable[[str], None]]:
-    """Somebody who reads what comes; of which topic, he is told by calling what this gives."""
+    """A reader at the tail; calling the result sets its topic."""
     from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
     consumer = Consumer(

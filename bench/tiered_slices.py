@@ -1,7 +1,7 @@
 """Slices of different kinds in turns, in one run, on the same nodes, topics and connections.
 
-A p99 is that of a few moments: one run says little about another. What a kind of slice costs is the median of
-its ratios to the slices that it stood beside, each of which the machine's mood met alike.
+A p99 depends on a few moments: one run says little about another. The cost of a kind of slice is the median
+of its ratios to neighbouring slices, which ran under the same conditions.
 """
 
 import json

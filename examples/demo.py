@@ -112,7 +112,7 @@ def check(acknowledged: set[int], consumed: list[int]) -> bool:
 
 
 def show_store(node: Node) -> None:
-    """What lies in the object store, as the store and as the coordinators have it."""
+    """The content of the object store, according to the store and to the coordinators."""
     stored = stored_objects(node)
     table = Table(title=f"In the object store: {stored.files} objects, {stored.size_bytes / MIB:.1f} MiB")
     for column in ("topic", "records", "batches", "bytes", "objects"):

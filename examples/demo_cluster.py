@@ -132,7 +132,9 @@ class ClusterDemo:
         return is_right
 
     def _show_reader(self) -> None:
-        """What the consumer group read while nodes died: all, and after a failure perhaps some again."""
+        """The records that the consumer group read while nodes failed: all, and after a failure possibly some
+        again.
+        """
         self._reader.end(self._stream.acknowledged, self._deadline)
         read = self._reader.numbers
         count = sum(len(set(numbers)) for numbers in read.values())

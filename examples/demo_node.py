@@ -94,7 +94,9 @@ class Node:
 
 
 def free_port() -> int:
-    """A port that stays free while the node is away: of those that the system gives to nobody by itself."""
+    """A port that stays free while the node is stopped: from the range that the system assigns only on
+    request.
+    """
     while True:
         port = random.SystemRandom().randrange(15_000, 32_000)
         with contextlib.suppress(OSError), socket.socket() as probe:
@@ -104,7 +106,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What lies in an object store."""
+    """The content of an object store."""
 
     files: int
     size_bytes: int

@@ -1,4 +1,6 @@
-"""What every test shares: Hypothesis judges behaviour, never time; what stays together; one S3 server."""
+"""Fixtures and rules for all tests: Hypothesis checks behaviour, never time; tests that share a process; one
+S3 server.
+"""
 
 import ast
 import functools
@@ -139,8 +141,8 @@ def _records_of_any_age_stay() -> Iterator[None]:
 def free_port() -> Callable[[], int]:
     """Returns a port that stays free until the test listens on it, also between two lives of a node.
 
-    A port that the system chose for a socket closed since may be the next one that it gives to somebody else;
-    these are of the others, which nobody is given who does not ask for one by its number.
+    A port that the system chose for a socket closed since may be assigned to another program next. These
+    ports are assigned only to programs that request one by its number.
     """
     chance = random.SystemRandom()
 
@@ -194,7 +196,7 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def s3_bucket(s3_endpoint: str) -> str:
-    """A bucket that nobody else uses."""
+    """A bucket for this test only."""
     name = f"moldau-{uuid.uuid4().hex}"
     request = urllib.request.Request(f"{s3_endpoint}/{name}", method="PUT", data=b"")
     with urllib.request.urlopen(request) as response:

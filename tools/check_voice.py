@@ -17,12 +17,17 @@ GENERATED = "src/moldau/protocol/messages/"
 """Kafka's own names: nested types of several messages share them."""
 FOLDER_FILES = 15
 
-RIDDLE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|The same|Those)\b")
+RIDDLE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|The same|Those|Nobody|Somebody)\b")
 WORDS = {
     "for to": "to",
     "of late": "recently, over the last minute",
     "at hand": "in memory, available",
     "by and by": "later",
+    "for good": "permanently",
+    "in so many words": "explicitly",
+    "nobody": "no client, no other code, never",
+    "somebody": "a client, another program",
+    "whoever": "the caller, the reader",
     "somebody else's": "a plug-in's",
     "nobody is at": "with no … in progress",
     "is put in order": "is reconciled",

@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/: what is defined once in the code is not described again by hand.
+"""Write the generated pages of docs/, so that definitions in the code are not described again by hand.
 
 ``python tools/generate_docs.py`` writes them; ``--check`` only says which are stale and exits 1.
 """

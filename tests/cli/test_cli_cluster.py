@@ -1,4 +1,4 @@
-"""A cluster of processes by one command: how it starts, what it says, what ends it."""
+"""A cluster of processes by one command: its start, its output, and its end."""
 
 import json
 import os

@@ -12,7 +12,7 @@ PROPERTIES = {
     "log.diskless.enable": "true",
     "diskless.metadata.topic.num.partitions": "2",
     "diskless.storage.url": "memory://",
-    # What is produced at once goes into one object, however slowly it comes.
+    # Records that are produced together go into one object, however slowly they arrive.
     "diskless.append.early.close.puts.per.second": "0",
     "diskless.append.commit.interval.ms": "500",
 }

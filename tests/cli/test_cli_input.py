@@ -47,7 +47,7 @@ def test_a_line_after_the_end_of_the_loop_bothers_nobody(rest):
     reader.let_go.set()
     thread.join(60)
     assert not thread.is_alive()
-    gc.collect()  # what was never awaited would complain now, which fails the test
+    gc.collect()  # a coroutine that was never awaited would warn now, which fails the test
 
 
 def test_reading_keeps_only_a_few_chunks_ahead():

@@ -1,4 +1,4 @@
-"""What the tools tell of a cluster's nodes: through each broker, and through controllers."""
+"""Output of the tools about a cluster's nodes: through each broker, and through controllers."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Nodes as processes of their own: how they start, what stops them, and what they say when they cannot."""
+"""Nodes as processes of their own: how they start, how they stop, and their errors."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""The Envelope (KIP-590): what a broker puts in, the controller takes out."""
+"""The Envelope (KIP-590): the controller extracts the request that a broker wrapped."""
 
 import pytest
 

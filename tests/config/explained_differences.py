@@ -121,7 +121,7 @@ DIFFERENCES = (
 
 
 def explanation(case: Case, *, moldau_accepts: bool) -> Difference | None:
-    """Why the verdicts differ; ``None`` when nobody has written that down."""
+    """Why the verdicts differ; ``None`` without an explanation."""
     names = {key for key, _ in case.given}
     for difference in DIFFERENCES:
         if (

@@ -104,7 +104,7 @@ class TermModel:
         self.runtime.leave(partition, epoch)
 
     async def run(self, words: Sequence[str]) -> list[str]:
-        """What a command does, line by line."""
+        """The output of a command, line by line."""
         self.events = []
         name, *rest = words
         topic_id = UUID(int=int(rest.pop().split("=")[1])) if rest and "=" in rest[-1] else UUID(int=1)
@@ -156,7 +156,7 @@ class ToldStore:
 
 
 def run_script(text: str) -> str:
-    """The same script with the output that the code gives now."""
+    """The same script with the current output of the code."""
 
     async def play() -> str:
         model = TermModel()

@@ -79,7 +79,7 @@ def damaged(*pairs: Pair) -> bytearray:
 
 
 class Loaded(NamedTuple):
-    """What became of a log a second after it was given to a runtime."""
+    """The state of a log a second after it was given to a runtime."""
 
     shards: list[Any]
     problem: str | None

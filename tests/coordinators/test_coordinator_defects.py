@@ -1,4 +1,6 @@
-"""A coordinator that meets a defect: whoever waits is answered, and the shard begins again from its log."""
+"""An exception in a coordinator: waiting requests are answered, and the shard is loaded again from its
+log.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -52,7 +52,7 @@ class GroupLife(RuleBasedStateMachine):
     def _some_id(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(sorted(self.ids)), label="member")
 
-    # what clients do
+    # client actions
 
     @rule()
     def cooperate(self) -> None:
@@ -151,7 +151,7 @@ class GroupLife(RuleBasedStateMachine):
         self.assigned.clear()
         self._look()
 
-    # what must hold
+    # invariants
 
     def _look(self) -> None:
         """Check what was answered and written since the last look."""

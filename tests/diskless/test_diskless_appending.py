@@ -1,4 +1,4 @@
-"""What a diskless partition does with what producers send, before the writer has it."""
+"""A diskless partition's handling of produced batches, before the writer has them."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Files that nobody needs, orphans, retention and the metadata's topics, with real coordinators on files."""
+"""Unused files, orphans, retention and the metadata's topics, with real coordinators on files."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -110,7 +110,7 @@ class Cluster:
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    """In virtual time: what is done a little later is done then, however busy this machine is."""
+    """In virtual time: later work is done at its time, however busy this machine is."""
     with World(1) as world:
         world.run(story)
 
@@ -249,7 +249,7 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
                 await here.reclaimer.run_once()
                 if len(here.stored()) == 1:
                     break
-                # What was handed on, or freed, is seen a moment later.
+                # Files that were handed over or freed are seen a moment later.
                 here.clock.time_ms += GRACE_MS + 1
                 await asyncio.sleep(0.05)
             assert here.stored() == {live}

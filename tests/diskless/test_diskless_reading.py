@@ -455,7 +455,7 @@ def test_an_object_that_is_gone_is_looked_up_again() -> None:
         await broker.until_cached(partition, 2)
         await partition.cache.restart_at(2)
         await read(partition, 0, 1)
-        # The same bytes move to another object while the old coordinates are remembered.
+        # The same bytes move to another object while the old coordinates are cached.
         known = broker.coordinator.partitions[K]
         second = known.batches[1]
         content = await broker.memory.fetch(second.object_key, second.byte_offset, second.size_bytes)
@@ -463,7 +463,7 @@ def test_an_object_that_is_gone_is_looked_up_again() -> None:
         known.batches[1] = second._replace(object_key="wal/moved", byte_offset=0)
         await broker.memory.delete([second.object_key, first])
         assert values_of(await read(partition, 1), 1) == [(1, b"b")]
-        # One that is gone for good is an error that clients retry, never a hole.
+        # A permanently missing object is an error that clients retry, never a hole.
         assert (await read(partition, 0)).error is ErrorCode.kafka_storage_error
 
     run(story, settings=CacherSettings(tail_max_wait_ms=600_000))

@@ -1,4 +1,6 @@
-"""What consumers read is what was committed, densely, in any weather and after any loss of cache."""
+"""Consumers read exactly the committed records, without gaps, under any faults and after any loss of
+cache.
+"""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Coordinators learn, too, of deletions of which nobody tells them."""
+"""Coordinators also detect deletions without a notification."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 
 
 class OneCoordinator:
-    """Coordinator 0, which is told what there is; it has outlived the broker that led it."""
+    """Coordinator 0, which gets the existing topics; it has outlived the broker that led it."""
 
     def __init__(self, *topic_ids: UUID) -> None:
         self.coordinator_ids = [0]

@@ -1,4 +1,4 @@
-"""Whose turn it is after a batch of an idempotent producer was dropped."""
+"""The order of an idempotent producer's batches after one was dropped."""
 
 import asyncio
 from uuid import UUID
@@ -143,7 +143,7 @@ def test_a_producer_comes_back_to_a_broker_that_dropped_a_batch_of_it() -> None:
 
 
 class NeverAnswers(FakeCoordinator):
-    """As one whose answers are lost: what it is asked may be done."""
+    """A coordinator whose answers are lost: its calls may take effect."""
 
     async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
         await asyncio.sleep(10_000)

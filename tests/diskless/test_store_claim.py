@@ -33,7 +33,7 @@ def test_a_store_is_claimed_once_and_refused_to_others() -> None:
 
 
 class BothAtOnce(MemoryStorage):
-    """The first listings wait for each other: nobody sees the other's claim before writing its own."""
+    """The first listings wait for each other: neither sees the other's claim before it writes its own."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())

@@ -95,7 +95,7 @@ def test_producers_are_served_again_within_three_seconds(mood: str, seed: int) -
         assert {error for _, _, error in bench.answered} == {ErrorCode.none}
         late = [end for begin, end, _ in bench.answered if end > healed and end - begin > 1.0]
         assert max(late, default=healed) - healed < 3.0
-        # A store that throttles or resets answers soon: what it is asked more is the writer's own repeats.
+        # A store that throttles or resets answers soon: further requests to it are the writer's own retries.
         if mood in ("silent", "loses answers"):
             assert asked < 15 * BAD_S
         await bench.writer.close()
@@ -123,7 +123,7 @@ def test_a_silent_store_is_asked_a_few_times_a_second_however_long_it_is_silent(
 
 
 def test_slow_uploads_are_not_made_twice() -> None:
-    """What always takes five seconds is awaited for five seconds."""
+    """An upload that always takes five seconds is awaited for five seconds."""
 
     async def story(machine: Machine) -> None:
         patience, budget = Patience(1.5), HedgeBudget()

@@ -1,4 +1,4 @@
-"""Whatever raises between taking a batch and answering it: an error in time, no byte kept, one log line."""
+"""Exceptions between accepting a batch and answering it: an error in time, no byte kept, one log line."""
 
 import asyncio
 import logging

@@ -170,7 +170,7 @@ def test_an_unknown_partition_does_not_fail_the_others(tmp_path: Path) -> None:
 
 
 class SetClock:
-    """A clock that somebody has set wrong."""
+    """A wrong clock."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0

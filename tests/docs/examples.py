@@ -87,7 +87,7 @@ class Block:
 
 @dataclass
 class Setting:
-    """What the blocks of a page share."""
+    """The state that the blocks of a page share."""
 
     address: str
     names: dict[str, Any] = field(default_factory=dict)
@@ -188,7 +188,7 @@ def run_command(line: str, setting: Setting) -> None:
 
 
 def _run_words(words: list[str], given: str) -> str:
-    """One command of a pipe, with what it reads; what it prints."""
+    """Run one command of a pipe with its input; returns its output."""
     if words[0] == "echo":
         return words[1] + "\n"
     if words[:2] in (["moldau", "dev"], ["moldau", "node"]):  # the node that runs is one

@@ -1,4 +1,4 @@
-"""Real clients judge a node: what they all need.
+"""Fixtures for tests with real clients.
 
 A client of another language that is missing skips its tests with the reason; with CI=true it fails them.
 ``tools/fetch_clients.py`` fetches the ones that no package manager of the system has.
@@ -27,7 +27,7 @@ def require(available: bool, what: str) -> None:
 
 @pytest.fixture(scope="module", params=["classic", "diskless"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """What topics are when they do not say; a test of one kind names it in ``parametrize``."""
+    """The default kind of topics; a test of one kind names it in ``parametrize``."""
     return str(request.param)
 
 

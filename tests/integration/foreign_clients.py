@@ -45,7 +45,7 @@ class Java:
         return run(self.command(main_class, *arguments), stdin=stdin)
 
     def tools(self, *calls: list[str]) -> list[str]:
-        """Run several of Kafka's tools in one JVM; what each of them printed."""
+        """Run several of Kafka's tools in one JVM; returns their outputs."""
         joined = [word for call in calls for word in (";", *call)][1:]
         shown = self.source("Tools", *joined)
         return [part.partition("\n")[2] for part in shown.split("#### ")[1:]]

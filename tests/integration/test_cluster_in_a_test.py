@@ -78,7 +78,7 @@ def test_nodes_are_killed_isolated_and_come_back() -> None:
 
         cluster.isolate(3)
         wait_for(lambda: metadata(cluster.address(1), "t")[0] == [1, 2])
-        # A client that still asks the isolated broker is told what it knew before.
+        # A client of the isolated broker still gets the old metadata.
         assert metadata(cluster.address(3), "t")[0] == [1, 2, 3]
         cluster.heal(3)
         wait_for(lambda: metadata(cluster.address(1), "t") == ([1, 2, 3], leaders))

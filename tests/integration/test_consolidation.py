@@ -82,7 +82,7 @@ def value_of(partition: int, offset: int) -> bytes:
 
 
 def fill(bootstrap: str, topic: str, first_ms: int, *, between: object = None) -> None:
-    """The same number of records to each partition, in many batches; timestamps are dense."""
+    """An equal number of records to each partition, in many batches; timestamps are dense."""
     sender = producer(bootstrap, enable_idempotence=True, linger_ms=2, batch_num_messages=20)
     for offset in range(RECORDS):
         for partition in range(PARTITIONS):

@@ -45,7 +45,7 @@ _OUTCOMES: dict[str, dict[str, str]] = {}
 
 @pytest.fixture(scope="module")
 def outcomes(java: Java, kind: str, node: Node) -> dict[str, str]:
-    """What each check of ``java/JavaClients.java`` said: "" or the reason of its failure."""
+    """The result of each check of ``java/JavaClients.java``: "" or the reason of its failure."""
     if kind not in _OUTCOMES:
         _OUTCOMES[kind] = _run(java, node)
     return _OUTCOMES[kind]

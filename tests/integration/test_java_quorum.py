@@ -69,7 +69,7 @@ def test_kafkas_tools_describe_change_and_dump_the_quorum(java: Java, tmp_path: 
 
 
 def listens(config: str) -> bool:
-    """Whether somebody accepts connections at the port of a properties file."""
+    """Whether the port of a properties file accepts connections."""
     found = Path(config).read_text().partition("listeners=CONTROLLER://127.0.0.1:")[2]
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", int(found.split()[0]))) == 0

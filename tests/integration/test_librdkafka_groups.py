@@ -44,7 +44,7 @@ class Members:
         self.revocations = [(who, lost) for who, lost in self.revocations if who is not consumer]
 
     def shares(self) -> list[list[int]]:
-        """What each member owns now, in the order they joined; serves their rebalances."""
+        """The current partitions of each member, in the order they joined; serves their rebalances."""
         for consumer in self.consumers:
             message = consumer.poll(0.02)
             assert message is None or message.error() is None

@@ -26,7 +26,7 @@ def member(bootstrap: str, group: str) -> Iterator[Consumer]:
 
 
 def messages_of(consumer: Consumer) -> list[Message]:
-    """What comes within a moment, without what the client says of itself."""
+    """The messages within a moment, without those about the client itself."""
     message = consumer.poll(0.1)
     return [message] if message is not None and message.error() is None else []
 

@@ -31,7 +31,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def values(node: Node) -> list[bytes]:
-    """What was produced to the topic ``past``, whose closed segments have left the disk."""
+    """The records of the topic ``past``, whose closed segments have left the disk."""
     options = {"remote_storage_enable": "true", "local_retention_bytes": "1", "retention_ms": "-1"}
     create(node.bootstrap_servers, "past", segment_bytes=str(1 << 20), **options)
     sent = [b"%d " % number + os.urandom(RECORD_BYTES) for number in range(COUNT)]

@@ -1,4 +1,4 @@
-"""What lies in the WAL is measured, and slows producers where it could leave it and does not."""
+"""The WAL backlog is measured, and slows producers where its bytes could leave the WAL but do not."""
 
 import urllib.request
 

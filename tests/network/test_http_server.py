@@ -18,7 +18,7 @@ PAGES = {
 
 
 async def until_the_end(reader):
-    """What came before the connection ended; whose end it was first decides whether it ends with a reset."""
+    """The bytes before the connection ended; it ends with a reset depending on which side closed first."""
     found = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := await reader.read(65536):

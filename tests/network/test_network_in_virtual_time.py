@@ -92,7 +92,7 @@ def test_one_connection_beyond_the_limit_is_left_for_an_operator():
                 await ask(late)  # the one beyond the limit is at work
             await asyncio.sleep(2)
             await ask(later)  # and now it is quiet
-            await ask(resident)  # whoever came within the limit is not disturbed
+            await ask(resident)  # connections within the limit are not disturbed
             for client in clients:
                 await client.close()
 

@@ -1,4 +1,4 @@
-"""A store of somebody else's, as ``diskless.storage.class.name`` finds it."""
+"""A plug-in store, for ``diskless.storage.class.name``."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What becomes of an S3 server's answers, and of the memory that it reads: over a server that we script."""
+"""The handling of an S3 server's answers, and of the memory for uploads: with a scripted server."""
 
 import asyncio
 from collections.abc import AsyncIterator

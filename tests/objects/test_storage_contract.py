@@ -1,4 +1,4 @@
-"""What every object store must do, over every adapter."""
+"""The contract of object stores, over every adapter."""
 
 import asyncio
 from collections.abc import Callable

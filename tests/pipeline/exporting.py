@@ -1,4 +1,4 @@
-"""What the tests of exports share: topics to export, drivers that die, and a reader of tables."""
+"""Helpers for tests of exports: topics to export, drivers that crash, and a reader of tables."""
 
 import pathlib
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What tests on Spark need before they can run."""
+"""Requirements of tests on Spark."""
 
 import os
 import pathlib

@@ -201,7 +201,7 @@ def test_a_driver_that_is_killed_is_gone_on_for(
 
     with monkeypatch.context() as patch:
         patch.setattr(consolidate, "_publish", publish_and_die)
-        # Nobody is told by a process that is killed: its lease has to end.
+        # A killed process does not release its lease: the lease has to expire.
         patch.setattr(consolidate, "_ask_quietly", lambda *told: None)
         with pytest.raises(Killed):
             consolidate_once(job_of(node, topic, lease_ms=300), dying)

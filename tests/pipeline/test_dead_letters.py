@@ -1,4 +1,6 @@
-"""Decoded tables: what does not decode is kept apart with the reason, and replayed, each record once."""
+"""Decoded tables: records that cannot be decoded are stored separately with the reason, and replayed, each
+once.
+"""
 
 import contextlib
 import io
@@ -219,7 +221,7 @@ def test_a_driver_may_die_in_a_replay(
 def test_a_driver_may_die_between_its_two_commits(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the first decided about dead letters is done by whoever comes next, export or replay."""
+    """The next export or replay completes the first one's decision about dead letters."""
 
     commit = iceberg_export._commit
 

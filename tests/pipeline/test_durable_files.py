@@ -1,4 +1,4 @@
-"""What exports and the sink leave in local folders survives a power cut: files, and names of folders too."""
+"""Files of exports and the sink in local folders survive a loss of power, including names of folders."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ class Synced:
             self._sizes[state.st_ino] = state.st_size
 
     def lost(self, root: pathlib.Path) -> list[str]:
-        """What a power cut could take of ``root``, itself included."""
+        """The part of ``root`` that a loss of power could remove, possibly itself."""
         lost = []
         for path in [root, *sorted(root.rglob("*"))]:
             state = path.stat()
@@ -70,7 +70,7 @@ def test_an_export_is_durable(
     folder = tmp_path / "lakes" / "one"
     export_once(ExportJob(node.bootstrap_servers, "orders", str(folder), table_format), run_here)
     assert any(folder.rglob("*.parquet"))
-    # SQLite syncs its own files; an attempt's folder is empty and nobody looks for it.
+    # SQLite syncs its own files; an attempt's folder is empty and unused.
     assert [
         found for found in synced.lost(folder) if CATALOG_FILE not in found and "scratch" not in found
     ] == []

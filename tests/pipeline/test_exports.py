@@ -63,7 +63,7 @@ def job_of(node: moldau.testing.Node, topic: str, folder: pathlib.Path, table_fo
 
 
 def values(job: ExportJob) -> list[int]:
-    """What a reader of the table finds, in order."""
+    """The rows of the table, in order."""
     if job.table_format == "iceberg":
         table = open_catalog(job.folder).load_table(table_name(job.topic)).scan().to_arrow()
         return sorted(int(value) for value in table["value"].to_pylist())
@@ -95,7 +95,7 @@ def test_a_driver_may_die_after_any_unit(
         try:
             export_once(job, dying_after(count % 4))
         except Killed:
-            # The topic goes on while nobody exports it.
+            # The topic grows without an export.
             produce(node, topic, 1, RECORDS + count)
     export_once(job, run_here)
     found = values(job)
@@ -233,7 +233,7 @@ def test_a_round_without_a_record_moves_on(
     produce(node, topic, 10, 20)
     done = export_once(job, deleting)
     assert (done.records, done.lag_records) == (0, 0)
-    # Nobody who forbids losses is told of these again.
+    # A user who forbids losses is not notified of these again.
     produce(node, topic, 10, 30)
     assert export_once(dataclasses.replace(job, may_lose=False), run_here).records == 10
     assert values(job) == [*range(10), *range(30, 40)]

@@ -1,4 +1,4 @@
-"""What is taken of a fetched range."""
+"""Selection of batches from a fetched range."""
 
 from moldau.client.cluster import Client, NodeAddress
 from moldau.pipeline.reading.broker import BrokerReader

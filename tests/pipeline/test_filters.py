@@ -1,4 +1,4 @@
-"""What filters leave to be read, and what is left to Spark."""
+"""Ranges after filters, and filters that are left to Spark."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Jobs on intervals: what a file of them may say, what is told and measured of their rounds."""
+"""Jobs at intervals: the syntax of their file, and the reports and metrics of their rounds."""
 
 import json
 import pathlib

@@ -37,7 +37,7 @@ def infer(*values: Any) -> str:
 
 
 def export(*values: Any) -> tuple[list[Any], dict[int, str]]:
-    """What a table of these values has, and what is told of the others."""
+    """The table of these values, and the report about the others."""
     columns, odd = found_in(encoded(*values))
     found, rejected = decode_json(
         pa.array(encoded(*values), pa.binary()), columns or pa.struct([]), whole=odd

@@ -1,4 +1,4 @@
-"""The commands: what they refuse, what they print, and how they end. Units run in this process."""
+"""The commands: their refusals, their output, and their end. Units run in this process."""
 
 import io
 import json

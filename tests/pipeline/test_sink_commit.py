@@ -110,7 +110,7 @@ def commit(
     query: str = "",
     partitions: int = PARTITIONS,
 ) -> None:
-    """What a driver does whose tasks wrote these values, spread by their keys."""
+    """The commit of a driver whose tasks wrote these values, distributed by their keys."""
 
     async def work(client: Client) -> None:
         parts = []

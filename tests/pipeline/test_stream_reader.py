@@ -102,7 +102,7 @@ def test_a_query_outlives_a_topic_that_may_be_lost(
     produce_values(node, "lost", [b"v"])
     assert rows_of(reader, second, latest(reader, second, "lost", 1)) == [
         0
-    ]  # what has its name is a topic like any new one
+    ]  # a topic with the same name is a new topic
 
 
 def test_a_deleted_topic_ends_a_query_with_one_message(node: moldau.testing.Node) -> None:

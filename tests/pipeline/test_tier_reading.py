@@ -1,4 +1,4 @@
-"""What topics have in the remote tier, read from its objects, on a node in the test's own process."""
+"""Topics' records in the remote tier, read from its objects, on a node in the test's own process."""
 
 import itertools
 import pathlib
@@ -201,7 +201,7 @@ def test_deleted_segments_are_a_loss_unless_it_is_allowed(node: moldau.testing.N
     done.result(TIMEOUT_S)
     folder = pathlib.Path(node.data, "objects", "tiered")
     eventually(lambda: len(list(folder.glob("shrinking-*/0/*.log"))) < 2, "the segments are gone")
-    # What was read ahead may still come, what was not is passed, and nothing comes twice.
+    # Batches that were read ahead may still come, the others are skipped, and nothing comes twice.
     rows = decoded(loose, itertools.chain([first], reading))
     assert rows[-(COUNT - 25) :] == expected(25, COUNT)
     assert [offset for offset, _ in rows] == sorted({offset for offset, _ in rows})
@@ -250,7 +250,7 @@ def consolidated(node: moldau.testing.Node, name: str) -> int:
 
 @pytest.fixture
 def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks a broker for records fails."""
+    """Any read of records from a broker fails."""
     monkeypatch.delattr(wal_reading, "BrokerReader")
     monkeypatch.delattr(tier_reading, "BrokerReader")
 

@@ -1,4 +1,4 @@
-"""Values as columns: what decodes, what is told of the rest, and which columns there are."""
+"""Values as columns: decoded values, the report about the rest, and the columns."""
 
 import io
 import json

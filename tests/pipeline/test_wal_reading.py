@@ -95,7 +95,7 @@ def by_partition(found: TopicRanges) -> dict[int, list[int]]:
 
 @pytest.fixture
 def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks a broker for records fails."""
+    """Any read of records from a broker fails."""
     monkeypatch.delattr(wal_reading, "BrokerReader")
 
 

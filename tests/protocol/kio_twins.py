@@ -69,7 +69,7 @@ def random_message(rng: random.Random, cls: type[Message], version: int, flexibl
 
 
 def to_kio(message: Message, twin: type[Any]) -> Any:
-    """The same message as an instance of kio's class."""
+    """The equal message as an instance of kio's class."""
     values = {}
     for field in dataclasses.fields(twin):
         inner, _, _ = take_apart(field.type)
@@ -98,7 +98,7 @@ def converter(kio_kind: str, inner: Any, nullable: bool) -> Any:
 
 
 def kio_bytes(entity: Any) -> bytes:
-    """What kio's writer makes of one of kio's messages."""
+    """The bytes of kio's writer for one of kio's messages."""
     with io.BytesIO() as buffer:
         entity_writer(type(entity))(buffer, entity)
         return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The message classes themselves: what the generator wrote, how they behave, what they cost to import."""
+"""The message classes themselves: the generator's output, their behaviour, their import cost."""
 
 import dataclasses
 import pathlib
@@ -48,7 +48,7 @@ def test_the_codec_imports_no_message_and_no_schema_of_kio() -> None:
 
 @pytest.mark.parametrize("api_key", map(int, ApiKey))
 def test_an_answer_with_nothing_but_error_codes_can_be_encoded(api_key: int) -> None:
-    """Each row has the fields that identify it at most: what is left out has a default that is legal."""
+    """Each row has at most its identifying fields: the others have valid defaults."""
     response_class = codec.response_class(api_key)
     versions = parse_versions(response_class.VERSIONS)
     for version in range(versions.min, versions.max + 1):

@@ -1,4 +1,4 @@
-"""What a message may take in memory once it is parsed: charged before anything is built."""
+"""The memory of a parsed message: it is charged before anything is built."""
 
 import contextlib
 import tracemalloc

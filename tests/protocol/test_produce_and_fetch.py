@@ -98,13 +98,13 @@ def test_produce_requests_of_every_shape(version: int, seed: int) -> None:
 
 
 def assert_lone_is_what_it_seems(version: int, body: bytes) -> None:
-    """What the lone reader takes, the compiled decoder reads the same way; it may always pass."""
+    """The compiled decoder reads the same as the lone reader; the lone reader may reject anything."""
     lone = produce.lone_reader(version)(memoryview(body))
     if lone is None:
         return
     acks, timeout_ms, topic, index, records = lone
     if version < 13 and topic.decode(errors="replace").encode() != topic:
-        return  # a name that is not UTF-8 is no topic's: whoever looks it up finds nothing
+        return  # a name that is not UTF-8 belongs to no topic: a lookup finds nothing
     request = decode_leading(ProduceRequest, version, body)
     assert request.transactional_id is None
     assert (request.acks, request.timeout_ms) == (acks, timeout_ms)

@@ -148,7 +148,7 @@ class Group:
             self._start(self.nodes[node_id])
 
     def do_crash(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 2 [power=off]``: end the programs; without power, what was not synced goes too."""
+        """``1 2 [power=off]``: end the programs; without power, unsynced bytes are lost too."""
         for node_id in map(int, words):
             node = self.nodes[node_id]
             node.core, node.life = None, node.life + 1
@@ -236,7 +236,7 @@ class Group:
             self.note(message.source, f"-> {message.target}  lost: {message}")
 
     def do_double(self, _words: list[str], options: dict[str, str]) -> None:
-        """As ``drop``, but each arrives twice: requests only, as their answers are told apart."""
+        """Like ``drop``, but each arrives twice: only requests, because their answers are distinguished."""
         for message in list(self._chosen(options, with_parted=True)):
             assert isinstance(message.event, ev.RequestReceived)
             node = self.nodes[message.target]
@@ -248,7 +248,7 @@ class Group:
             )
 
     def do_reverse(self, _words: list[str], _options: dict[str, str]) -> None:
-        """What was sent last arrives first."""
+        """The last message arrives first."""
         self.messages.reverse()
 
     def do_part(self, words: list[str], _options: dict[str, str]) -> None:

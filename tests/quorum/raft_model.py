@@ -1,4 +1,4 @@
-"""A log of (epoch, payload) pairs for the core: what the bytes are is nothing to it."""
+"""A log of (epoch, payload) pairs for the core, which does not depend on the bytes."""
 
 import bisect
 from dataclasses import dataclass, field

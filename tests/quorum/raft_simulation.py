@@ -32,7 +32,7 @@ SETTINGS = RaftSettings(
 
 
 class Invariants:
-    """What must hold after each step, whatever happens."""
+    """The invariants after each step."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, int] = {}
@@ -92,7 +92,7 @@ class Invariants:
 
 @dataclass
 class Node:
-    """What survives a crash, and the core that does not."""
+    """The durable part of a node, and its core."""
 
     key: ReplicaKey
     log: ModelLog = field(default_factory=ModelLog)
@@ -199,7 +199,7 @@ class Cluster:
         if node.is_up:
             self._run(node, node.core.step(event, self.now_ms))
 
-    # What a client does
+    # Client actions
 
     def append(self) -> None:
         leaders = [node for node in self.nodes.values() if node.is_up and isinstance(node.core.role, Leader)]

@@ -40,7 +40,7 @@ QUICK = RaftSettings(
 
 
 class Recorder:
-    """A state machine that keeps what it is told."""
+    """A state machine that records its calls."""
 
     def __init__(self, news: asyncio.Event) -> None:
         self.news = news

@@ -1,4 +1,4 @@
-"""Golden scripts of one core: a command, ``----``, what the core wants done and where it stands."""
+"""Golden scripts of one core: a command, ``----``, the core's effects and its state."""
 
 from pathlib import Path
 from typing import Any

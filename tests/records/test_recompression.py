@@ -1,4 +1,4 @@
-"""Batches stored in another codec: what changes, what must not, and what is refused."""
+"""Batches stored in another codec: changed fields, unchanged fields, and refusals."""
 
 import struct
 

@@ -107,7 +107,7 @@ def test_a_flipped_byte_never_passes(position: int, flip: int) -> None:
     batch = bytearray(build_batch([Record(0, 5, b"k" * 40, b"v" * 90)], producer_id=1, base_sequence=0))
     position %= len(batch)
     batch[position] ^= flip
-    if 12 <= position < 16:  # the leader epoch is the broker's to set: nobody checks it
+    if 12 <= position < 16:  # the broker sets the leader epoch: it is not checked
         return
     with pytest.raises(KafkaError):
         validate_produce(memoryview(batch), max_batch_bytes=MIB)

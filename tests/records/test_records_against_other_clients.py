@@ -20,7 +20,7 @@ from moldau.records import (
 )
 
 CODECS = list(Compression)
-PLAIN = [Compression.NONE, Compression.GZIP]  # what kafka-python has without further packages
+PLAIN = [Compression.NONE, Compression.GZIP]  # codecs of kafka-python without further packages
 EXAMPLES = settings(max_examples=25)
 
 RECORDS = st.lists(

@@ -35,7 +35,7 @@ def walked(header, data, step=7, bounds=None, renumbers=False):
 
 
 def read(header, data):
-    """The same findings, record by record; None for records that cannot be read."""
+    """Findings record by record; None for records that cannot be read."""
     try:
         return list(iter_opened(header, data))
     except InvalidRecordError as error:

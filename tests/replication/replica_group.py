@@ -124,7 +124,7 @@ class Node:
 
 
 class Controller:
-    """What the quorum's leader decides on this partition."""
+    """The decisions of the quorum's leader on this partition."""
 
     def __init__(self, replicas: tuple[int, ...]) -> None:
         self.replicas = replicas
@@ -200,7 +200,7 @@ class Group:
         self.now_ms = 0
         self.committed: list[Entry] = []
         self.without_power: set[int] = set()
-        """Those that lost power, and of whom the controller does not know it."""
+        """Those that lost power, unknown to the controller."""
         self._last_number = self._last_value = 0
 
     # -- steps ----------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class House:
             meters=self.meters,
         )
         self.lead((1,), (1,))
-        self.log.begin_epoch(3)  # what begins an epoch is not staged
+        self.log.begin_epoch(3)  # the beginning of an epoch is not staged
         self.turn = AppendTurn()
 
     def lead(self, replicas: tuple[int, ...], in_sync: tuple[int, ...]) -> None:

@@ -49,7 +49,7 @@ def refused_whole(code: ErrorCode) -> Answer:
 
 
 def lost(request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Nobody knows whether the controller has taken it."""
+    """It is unknown whether the controller has applied it."""
     raise KafkaError(ErrorCode.request_timed_out)
 
 

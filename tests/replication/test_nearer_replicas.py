@@ -90,7 +90,7 @@ def consume(partition: ClassicPartition, offset: int, rack: str | None, epoch: i
 
 
 async def turns(partition: ClassicPartition) -> None:
-    """Let whoever waits for the disk go on."""
+    """Let tasks that wait for the disk continue."""
     await partition.log.persist_start()
     for _ in range(5):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Collections do not visit what a node has kept as it grew; what comes and goes is collected as ever."""
+"""Collections exclude the objects that a node has accumulated; newer objects are collected as usual."""
 
 import asyncio
 import gc

@@ -94,7 +94,7 @@ def test_file_stays_readable_without_a_name(disk: LocalDisk, tmp_path: Path) -> 
 def test_another_file_under_the_same_name_is_never_written_to(disk: LocalDisk, tmp_path: Path) -> None:
     file = new_file(disk, tmp_path / "one", b"mine")
     use_others(disk, tmp_path)
-    # By somebody else: the disk cannot know.
+    # By another program: the disk cannot detect it.
     (tmp_path / "other").write_bytes(b"theirs")
     os.replace(tmp_path / "other", tmp_path / "one")
     with pytest.raises(DiskError) as refused:

@@ -85,7 +85,7 @@ def test_what_is_read_once_is_what_is_there(place: tuple[Disk, str]) -> None:
         for size in (0, 1, 4096, 131_072, 300_003, 2 << 20):
             assert bytes(file.read_once(position, size)) == content[position : position + size]
     file.close()
-    assert bytes(whole) == content  # nobody else was given its memory
+    assert bytes(whole) == content  # its memory was not reused
     with pytest.raises(DiskError):
         file.read_once(0, 1 << 20)
 

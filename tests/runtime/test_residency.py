@@ -1,4 +1,4 @@
-"""What a process has read through its maps does not stay in its memory for ever."""
+"""Memory that a process has read through its maps is released."""
 
 import mmap
 import pathlib

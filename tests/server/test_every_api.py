@@ -1,4 +1,4 @@
-"""What a client listener advertises, it answers: every API, in every version, whatever is asked."""
+"""A client listener answers every API that it advertises, in every version, for any request."""
 
 import dataclasses
 import sys
@@ -30,10 +30,10 @@ NOT_YET = {
     ApiKey.DELETE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.ALTER_SHARE_GROUP_OFFSETS,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS, ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE,
-    # Nobody receives telemetry.
+    # There is no receiver of telemetry.
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY,
 }  # fmt: skip
-"""What clients are not told of, because it is not there: they then say so themselves."""
+"""APIs that are not advertised, because they are missing: clients report that themselves."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What a request's version does not allow yet, and other requests that Kafka refuses row by row."""
+"""Requests that their version does not allow yet, and other requests that Kafka refuses row by row."""
 
 from collections.abc import Iterator
 from typing import Any

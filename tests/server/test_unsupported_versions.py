@@ -1,4 +1,4 @@
-"""A version that is not served is refused in so many words, or not answered at all: never with success."""
+"""An unsupported version is refused explicitly, or not answered at all: never with success."""
 
 import pytest
 

@@ -92,7 +92,7 @@ def stop_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def say_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Errors are contained and reported to nobody."""
+    """Errors are contained but not reported."""
     patch.setattr(UnexpectedErrors, "report", lambda *_: None)
 
 

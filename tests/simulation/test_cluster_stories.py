@@ -1,4 +1,4 @@
-"""Whole clusters as seeded stories; what their judges look at is broken on purpose, and found."""
+"""Whole clusters as seeded stories; planted defects are found."""
 
 from collections.abc import Callable
 from typing import Any

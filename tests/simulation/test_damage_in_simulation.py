@@ -45,7 +45,7 @@ def cut_in_silence(patch: pytest.MonkeyPatch) -> None:
 
 
 def report_nothing(patch: pytest.MonkeyPatch) -> None:
-    """What was lost is not reported."""
+    """Losses are not reported."""
     patch.setattr(RecoveryReport, "add", lambda *_args, **_named: None)
 
 

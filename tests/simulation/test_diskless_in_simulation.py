@@ -36,7 +36,7 @@ def test_what_leaves_the_wal_is_never_out_of_reach(name: str) -> None:
     [
         # A node that started again while the store throttled gave up, and took metadata and caches with it.
         ("diskless-store", 6),
-        # A kill between the commits to a file's coordinators left it without an owner: nobody freed it.
+        # A kill between the commits to a file's coordinators left it without an owner, so it was never freed.
         ("diskless-power", 12),
     ],
 )

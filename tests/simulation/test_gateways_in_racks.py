@@ -1,4 +1,4 @@
-"""Diskless topics on three brokers in three racks: what each of them shows clients, and answers them."""
+"""Diskless topics on three brokers in three racks: their metadata for clients, and their answers."""
 
 import asyncio
 from collections.abc import Iterator

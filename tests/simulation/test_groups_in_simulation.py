@@ -83,7 +83,7 @@ def test_a_coordinator_with_other_generations_than_its_log_is_caught(
 
 
 def test_an_assignment_that_is_given_before_it_is_written_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members are told their parts, and the log does not have them: after a kill they are dealt again."""
+    """Members get their parts, but the log does not have them: after a kill they are assigned again."""
     from moldau.coordinators.groups.classic import syncing
 
     assign = syncing._assign

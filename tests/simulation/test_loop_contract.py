@@ -1,5 +1,5 @@
 # ruff: noqa: ASYNC110 (the same story must poll on both loops)
-"""What programs rely on in an event loop, asked of asyncio's own and of the simulated one."""
+"""The contract of an event loop, checked on asyncio's own and on the simulated one."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -29,7 +29,7 @@ VERSION = 9
 PROMPT_S = 4.9
 """Of virtual time, for the victim; its request names five. A slow store and disk take up to three."""
 ANSWERED_S = 7.0
-"""For whoever sends nonsense; its request names five."""
+"""Time limit for malformed requests; a request may name five seconds."""
 TOPICS = {"plain": "false", "diskless": "true"}
 
 FIELDS = [

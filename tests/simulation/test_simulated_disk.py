@@ -1,4 +1,4 @@
-"""What a loss of power, a kill and an injected error do to a simulated disk."""
+"""The effect of a loss of power, a kill and an injected error on a simulated disk."""
 
 import errno
 import random

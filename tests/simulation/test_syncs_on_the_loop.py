@@ -257,7 +257,7 @@ def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) 
     def read(log: PartitionLog) -> None:
         found = [value for _, value in _records(log)]
         assert found[: len(kept)] == kept
-        # What replaced something was written later, so that no older record follows it.
+        # Replacements were written later, so that no older record follows them.
         assert found == sorted(found, key=int)
         kept[:] = found
 

@@ -1,6 +1,6 @@
-"""Two brokers with one object store: what one of them does not know, or has no more, is no reason to delete.
+"""Two brokers with one object store: missing knowledge of one of them is no reason to delete.
 
-Each story is played again with the flaw that it is told against, which it has to show.
+Each story is also run with the defect that it is meant to find, and must find it.
 """
 
 import asyncio

@@ -33,7 +33,7 @@ logging.getLogger("moldau.storage.cleaner.cleaner").setLevel(logging.ERROR)
 
 
 class OneLog:
-    """What the cleaner needs of a node, for one log."""
+    """The cleaner's interface to a node, for one log."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -143,7 +143,7 @@ class CleanedLog:
         return count
 
     def read_from(self, offset: int, *, committed: bool = False, max_bytes: int = 400) -> list[Record]:
-        """What a consumer gets that begins at ``offset``; each record once."""
+        """The records for a consumer that begins at ``offset``; each once."""
         found: list[Record] = []
         while offset < self.log.log_end_offset:
             result = self.log.read(offset, max_bytes)

@@ -19,7 +19,7 @@ class Inode:
         """Ranges that the next sync will write; a failed one forgets them."""
 
     def on_disk(self) -> bytes:
-        """What a loss of power leaves at the least."""
+        """The bytes that survive any loss of power."""
         return self.synced
 
     def sync(self) -> None:

@@ -1,4 +1,4 @@
-"""Compaction: what is kept, for how long, and that nobody notices but the disk."""
+"""Compaction: the kept records, for how long, and that only the disk changes."""
 
 import asyncio
 import random

@@ -1,4 +1,6 @@
-"""What a worker wrote is in the log when it is done, and leaves nothing behind when the log has moved on."""
+"""Bytes that a worker wrote are in the log when it is done, and leave nothing behind when the log has
+changed.
+"""
 
 import asyncio
 from collections.abc import Callable

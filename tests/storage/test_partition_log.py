@@ -1,4 +1,4 @@
-"""What a partition log does for a leader, a follower, a reader and an operator."""
+"""A partition log for a leader, a follower, a reader and an operator."""
 
 import asyncio
 from typing import Any

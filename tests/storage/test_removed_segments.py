@@ -45,7 +45,7 @@ def remove(box: Any, *names: str, suffixes: tuple[str, ...]) -> None:
 
 
 async def losses(box: Any) -> list[str]:
-    """What a start says about the log."""
+    """The start's reports about the log."""
     manager = LogManager(box.machine, ["/one"])
     await manager.start(lambda _: LogConfig())
     repairs = manager.report.repairs

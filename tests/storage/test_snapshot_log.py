@@ -1,4 +1,4 @@
-"""The log with snapshots: what a follower is told, and what a crash leaves of a snapshot."""
+"""The log with snapshots: its answers to a follower, and the rest of a snapshot after a crash."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is staged and written together is what single appends write, or nothing at all."""
+"""Staging and writing together has the same result as single appends, or no effect at all."""
 
 import random
 from typing import Any

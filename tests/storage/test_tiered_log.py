@@ -1,4 +1,4 @@
-"""A log whose older part is in the remote tier: what stays local, where it begins, what a restart knows."""
+"""A log whose older part is in the remote tier: the local part, its start, and a restart."""
 
 import asyncio
 import random

@@ -71,7 +71,7 @@ class FakeClock:
 
 
 class World:
-    """What outlives leaders: objects, the coordinator's state, the log of remote metadata."""
+    """The state that outlives leaders: objects, the coordinator's state, the log of remote metadata."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -159,7 +159,7 @@ class World:
                 assert log[at : at + len(expected)] == expected
 
     async def forget_pruned_objects(self) -> None:
-        """What the coordinator's file deletion does after the grace period."""
+        """Delete the objects like the coordinator after the grace period."""
         needed = {
             batch.object_key
             for partition, batches in self.batches.items()

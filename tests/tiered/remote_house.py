@@ -274,7 +274,7 @@ class House:
             self.log.roll()
 
     async def free(self) -> None:
-        """What was copied leaves the disk."""
+        """Copied segments leave the disk."""
         await self.log.delete_old_segments(self.clock.time_ms)
 
     def wanted(self, offset: int, max_bytes: int = 1 << 20, **how: Any) -> RemoteRead:

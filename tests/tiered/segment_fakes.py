@@ -87,7 +87,7 @@ class TopicInMemory:
         self.refusals = 0
         """So many calls of ``ensure`` and ``offsets`` fail for the moment."""
         self.lost_answers = 0
-        """So many appends take effect, but nobody is told."""
+        """Number of appends that take effect, but whose answers are lost."""
         self.failure: Exception | None = None
         self.read_failure: Exception | None = None
         self.failed = asyncio.Event()
@@ -150,7 +150,7 @@ class TopicInMemory:
         return TopicOffsets(start, end, end, max(ends, default=-1))
 
     def restarted(self) -> None:
-        """The same log under a new event loop."""
+        """This log under a new event loop."""
         self._moved.clear()
         self.reads.clear()
 

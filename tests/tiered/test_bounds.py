@@ -1,4 +1,4 @@
-"""Quotas, pools and pieces: what bounds the work on the remote tier."""
+"""Quotas, pools and pieces: the limits of work on the remote tier."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A built segment is, byte for byte, what appending the same batches to a log would have left."""
+"""A built segment is equal, byte for byte, to a log of the same batches."""
 
 import tempfile
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_it_is_what_a_log_would_have_written(
         write_log(parts, folder, interval)
         expected = files_of(folder, first_offset)
     found = files_in(built)
-    # What a producer did is the same; the order of producers in a snapshot means nothing.
+    # Each producer's state is equal; the order of producers in a snapshot does not matter.
     snapshots = [
         sorted(decode_producer_snapshot(files.pop("producer_snapshot")), key=lambda entry: entry.producer_id)
         for files in (found, expected)

@@ -59,7 +59,7 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
 def ask(
     house: House, request: ReadRequest, read_local: Callable[[ReadRequest], ReadOutcome] | None = None
 ) -> RemoteRead:
-    """What a read of the partition wants of the remote tier, as of now."""
+    """The remote part of a read of the partition, as of now."""
     reader = NotingReader()
     local = read_local or (lambda request: ReadOutcome())
     part = ClassicRemotePart(PARTITION, house.log, cast(RemoteReader, reader), local)

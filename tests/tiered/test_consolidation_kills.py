@@ -1,4 +1,6 @@
-"""No acknowledged record is unreadable at any moment, wherever a leader dies and whoever else is at work."""
+"""No acknowledged record is unreadable at any moment, wherever a leader crashes and whichever others are
+active.
+"""
 
 import asyncio
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What makes a segment, what is built together, how objects are read, and what expires: pure decisions."""
+"""The batches of a segment, the segments of a unit, the reads of objects, and expiry: pure decisions."""
 
 from itertools import pairwise
 from typing import TypeAlias
@@ -225,7 +225,7 @@ def test_retention_takes_whole_segments_from_the_oldest_on() -> None:
         return expired_before(chain, Retention(ms, size), wal_start=end, wal_size_bytes=wal, now_ms=NOW_MS)
 
     assert expire() is None
-    assert expire(ms=500) == 10  # the one behind it is younger: what is older behind that stays
+    assert expire(ms=500) == 10  # the next one is younger: older ones after it are kept
     assert expire(ms=99) == 30
     assert expire(ms=10) == 40
     assert expire(ms=10, end=35) == 35

@@ -1,4 +1,4 @@
-"""The leader's tasks: what is copied and when, what goes, and that a failure at any step does no harm."""
+"""The leader's tasks: copying, removal, and that a failure at any step is harmless."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -403,7 +403,7 @@ def test_the_start_follows_what_an_earlier_leader_has_deleted_late(play: Callabl
 def test_a_segment_that_ends_in_records_of_a_replaced_leader_keeps_the_start(
     play: Callable[[Story], None],
 ) -> None:
-    """After an unclean election: what the segment holds before that is part of the log."""
+    """After an unclean election: the segment's records before that are part of the log."""
 
     async def story(house: House) -> None:
         house.fill(3)

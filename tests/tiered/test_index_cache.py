@@ -1,4 +1,4 @@
-"""The cache of remote segments' indexes: what it finds, what it keeps, and what it does with damage."""
+"""The cache of remote segments' indexes: lookups, eviction, and handling of damage."""
 
 import asyncio
 import contextlib

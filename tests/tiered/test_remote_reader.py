@@ -234,7 +234,7 @@ def test_late_answers_are_kept_within_a_bound(
         await house.copying.run()
         await house.free()
         reader = house.new_reader(ReaderSettings(fetch_max_wait_ms=10))
-        # With the index there nobody waits for it: the reads come to the gate in order.
+        # With the index cached no read waits for it: the reads reach the gate in order.
         await house.indexes.lookup_offset(house.metadata.cache.list()[0], 0)
         gate = Gate(house)
         wanted = [house.wanted(offset, 1) for offset in range(6)]  # a batch of 75 bytes each

@@ -44,7 +44,7 @@ async def none_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdParti
 
 
 class TieredBroker:
-    """Broker 1: what it hosts, and the remote log manager's tasks, over the house's store and log."""
+    """Broker 1: its partitions, and the remote log manager's tasks, over the house's store and log."""
 
     def __init__(self, house: House, folder: Path) -> None:
         self.house = house

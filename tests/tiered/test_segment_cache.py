@@ -153,5 +153,5 @@ def test_the_cache_is_its_segments(puts: list[RemoteLogSegmentMetadata], chance:
             candidates = holders(model, epoch, offset)
             assert (found is None) == (not candidates)
             assert found is None or found in candidates
-            # Whatever came first or last: two brokers that know the same segments read the same one.
+            # In any order of events, two brokers that know the same segments read the same one.
             assert other.segment_for(epoch, offset) == found

@@ -1,4 +1,4 @@
-"""What every remote storage manager must do, over every store; and how the built-in one lays objects out."""
+"""The contract of remote storage managers, over every store; and the built-in one's layout of objects."""
 
 import asyncio
 from collections.abc import Callable

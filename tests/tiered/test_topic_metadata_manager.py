@@ -135,7 +135,7 @@ def test_the_writer_whose_event_came_second_is_told(tmp_path: Path) -> None:
 
 
 def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
-    """A segment that nobody has recorded would be copied, and its objects stay for ever."""
+    """A segment without a record would be copied, and its objects would stay for ever."""
 
     async def main() -> None:
         topic = TopicInMemory()
@@ -170,7 +170,7 @@ def test_a_restart_goes_on_where_the_cache_ends(tmp_path: Path) -> None:
             await manager.update_remote_log_segment_metadata(event(segment(0, 0, 9), DELETING))
 
     async def look() -> None:
-        # While nobody was there, somebody finished what we began.
+        # Meanwhile, another broker finished our work.
         topic.append_now(HOME, encode_event(event(segment(0, 0, 9), DELETED)))
         async with managing(topic, tmp_path, ORDERS) as manager:
             assert topic.reads[0] == (HOME, 21)
@@ -186,7 +186,7 @@ def test_a_restart_goes_on_where_the_cache_ends(tmp_path: Path) -> None:
 
 
 def test_a_new_assignment_is_loaded_from_the_cache(tmp_path: Path) -> None:
-    """The events of partitions that nobody asked about were followed all the same."""
+    """Events of partitions without a request are followed as well."""
 
     async def main() -> None:
         topic = TopicInMemory()

@@ -71,7 +71,7 @@ def wal_batches(batches: Sequence[Sent], first_offset: int = 0) -> list[tuple[Ba
 
 
 def write_log(parts: Sequence[tuple[BatchRun, bytes]], folder: Path, index_interval_bytes: int) -> None:
-    """The same batches appended to a log of ours, which is then rolled: its files are the oracle."""
+    """A log of ours with these batches, which is then rolled: its files are the expected result."""
     config = LogConfig(index_interval_bytes=index_interval_bytes)
     log = PartitionLog.open(
         Machine.real(), str(folder), TopicPartition("t", 0), config, log_start_offset=parts[0][0].base_offset

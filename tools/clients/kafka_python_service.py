@@ -5,7 +5,7 @@ Its integration tests import the two names; with ``KAFKA_URI`` set they only use
 
 
 class ExternalService:
-    """A broker that somebody else runs."""
+    """A broker that is run outside the tests."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host

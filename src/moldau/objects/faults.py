@@ -60,7 +60,7 @@ class StorageWeather:
 class FaultyStorage:
     """An :class:`ObjectStorage` over another, with injected faults and latency; none by default.
 
-    The same entropy and the same requests give the same faults.
+    Faults depend only on the entropy and the requests.
     """
 
     def __init__(

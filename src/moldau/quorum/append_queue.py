@@ -20,7 +20,7 @@ class Append:
 
 
 class AppendQueue:
-    """First in, first out: records that are to be written, then records that wait for the high watermark."""
+    """First in, first out: unwritten records, then records that wait for the high watermark."""
 
     def __init__(self, max_batch_bytes: int) -> None:
         self._max_batch_bytes = max_batch_bytes

@@ -37,7 +37,7 @@ __all__ = [
 
 
 class ControlType(IntEnum):
-    """The type in a control record's key; types that are not listed here are to be ignored."""
+    """The type in a control record's key; other types must be ignored."""
 
     UNKNOWN = -1
     ABORT = 0

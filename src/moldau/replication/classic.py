@@ -175,7 +175,7 @@ class ClassicPartition:
             move()
 
     def end(self) -> None:
-        """Resign for good: no move that waits for a cut is made any more, and no other one may follow."""
+        """Resign permanently: pending changes of the role are dropped, and no other one may follow."""
         self.following.end()
         self.resign(self.leader_epoch)
 

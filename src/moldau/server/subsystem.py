@@ -74,7 +74,7 @@ class Contribution:
     coordinators: Sequence[CoordinatorEntry] = ()
     """Kinds of coordinators, with their topics and APIs."""
     internal_topics: Sequence[InternalTopic] = ()
-    """Topics that it needs, with their properties at creation, whoever requests them first."""
+    """Topics that it needs, with their properties at creation, for any first request."""
     channel: ControllerChannel | None = None
     """The channel to the active controller of a cluster whose only voter is this node."""
     checks: Mapping[str, HealthCheck] = field(default_factory=dict)

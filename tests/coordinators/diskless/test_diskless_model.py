@@ -137,7 +137,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["clean", "database lost", "unclean"]))
     def restart(self, how: str) -> None:
         if how == "unclean":
-            # What a kill leaves: the log, and a database that was not closed.
+            # The state after a kill: the log, and a database that was not closed.
             self.house.store._materialiser.database.connection.close(True)  # type: ignore[union-attr]
             self.house.store._materialiser = None
         self.run(self.house.stop())

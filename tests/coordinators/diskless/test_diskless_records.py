@@ -1,4 +1,4 @@
-"""Columns and records: what is written is what is read, and it is small."""
+"""Columns and records: reading returns the written values, and the encoding is small."""
 
 import contextlib
 from collections.abc import Callable, Sequence

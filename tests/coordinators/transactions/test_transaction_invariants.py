@@ -1,4 +1,4 @@
-"""Whatever producers ask for, in whatever order: what holds of every transactional id."""
+"""Invariants of every transactional id, for any requests of producers in any order."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -24,7 +24,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def run_script(text: str) -> str:
-    """The same script with the output that the shard gives now."""
+    """The same script with the shard's current output."""
     model = TransactionModel()
     parts = []
     for block in text.strip().split("\n\n"):

@@ -1,4 +1,4 @@
-"""What admin clients ask of a node, through the whole stack."""
+"""Requests of admin clients, through the whole stack."""
 
 import shutil
 from collections.abc import Iterator
@@ -216,7 +216,7 @@ def test_operations_are_told_when_asked_for(node: Node) -> None:
         include_cluster_authorized_operations=True,
     )
     answer = ask(node, request, 10)
-    # What Kafka says without an authorizer.
+    # Kafka's answer without an authorizer.
     assert (answer.topics[0].topic_authorized_operations, answer.cluster_authorized_operations) == (
         3576,
         8096,

@@ -18,7 +18,7 @@ from moldau.testing import Node
 SET, DELETE, BROKER_RESOURCE = 0, 1, 4
 INTEGERS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
 BANS = {"max.connections.per.ip.overrides": "127.0.0.1:0"}
-"""What is meant to shut out the test itself."""
+"""Configs that would lock out the test itself."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What the cluster writes for itself is not for clients to write or to take away."""
+"""Internal topics cannot be written or deleted by clients."""
 
 import asyncio
 import json

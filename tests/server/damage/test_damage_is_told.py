@@ -1,4 +1,4 @@
-"""Whatever kind of file is damaged: one line names it, and a refusal says what to do."""
+"""For each kind of damaged file: one line names it, and a refusal tells what to do."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""Whatever file is damaged: everything is served, or the start is refused by name, or the loss is told.
+"""For any damaged file: everything is served, or the start is refused by name, or the loss is reported.
 
 No object is ever deleted for it. For a long run set ``DAMAGE_SEEDS`` to the number of cases of each kind.
 """

@@ -26,7 +26,7 @@ SYNCED = {
 
 
 class Faults:
-    """What the disk refuses from now on, and what was asked of it since."""
+    """The operations that the disk refuses from now on, and those that were requested since."""
 
     def __init__(self) -> None:
         self.failing_sync: str | None = None

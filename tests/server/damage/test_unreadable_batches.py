@@ -1,4 +1,4 @@
-"""Batches with a right checksum and records that nobody can read: searches by timestamp go on past them."""
+"""Batches with a valid checksum and unreadable records: searches by timestamp skip them."""
 
 import struct
 import time

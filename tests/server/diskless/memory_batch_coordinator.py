@@ -1,4 +1,4 @@
-"""Somebody else's batch coordinator, as ``diskless.batch.coordinator.class.name`` finds it: in memory."""
+"""A plug-in batch coordinator for ``diskless.batch.coordinator.class.name``: in memory."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -196,7 +196,7 @@ def test_a_coordinator_that_is_not_here_is_an_error_of_the_call(client):
 
 
 class NodesOnly:
-    """Lets the principal ``node`` do anything and nobody else."""
+    """Allows everything to the principal ``node`` and nothing to others."""
 
     def allows(self, context, operation, resource, name):
         return context.connection.principal.name == "node"

@@ -24,7 +24,7 @@ WEATHERS: dict[str, StorageWeather] = {}
 
 
 def open_faulty(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
-    """What ``diskless.storage.class.name`` names here."""
+    """The function for ``diskless.storage.class.name``."""
     return FaultyStorage(open_by_url(url, {}, machine), machine.entropy, WEATHERS[options["weather"]])
 
 

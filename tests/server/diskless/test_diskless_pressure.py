@@ -122,7 +122,7 @@ def test_pauses_grow_with_the_excess_until_nothing_more_comes_than_leaves() -> N
     assert pauses[0] == pressure.CONGESTED_PAUSE_S
     assert pauses[-1] == pressure.CONGESTED_PAUSE_MAX_S
     assert all(later > 2 * earlier for earlier, later in pairwise(pauses))
-    # Who sends little is not held up as if it were much, and nobody until its requests time out.
+    # A small sender is not delayed like a large one, and no request is delayed until its time-out.
     assert pressure.pause_of(1.0, 1_000) == pressure.CONGESTED_PAUSE_S
     assert pressure.pause_of(1.0, 50 * mebibyte) == pressure.CONGESTED_PAUSE_MAX_S
 

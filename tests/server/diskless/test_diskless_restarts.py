@@ -20,7 +20,7 @@ Story = Callable[[Requests], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def _patient_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a node waits for is there in milliseconds, but on a busy machine."""
+    """The usual wait is milliseconds, but longer on a busy machine."""
     for name in (
         "partition.partition._KNOWN_TIMEOUT_S",
         "partition.partition._KEPT_TIMEOUT_S",

@@ -1,4 +1,4 @@
-"""What the keys of a broker's configuration mean to diskless topics."""
+"""The meaning of a broker's configuration keys for diskless topics."""
 
 from moldau.server.settings import development_config
 from moldau.server.subsystems.diskless.settings import runtime_settings

@@ -1,7 +1,7 @@
 """The worst requests of every API, with a bystander beside them: no step of the event loop becomes long.
 
-What a step costs is the number of calls that it makes, counted by the interpreter: the same on any machine. A
-step of a hundred thousand calls takes some 10 to 50 ms.
+The cost of a step is the number of its calls, counted by the interpreter: the same on any machine. A step of
+a hundred thousand calls takes some 10 to 50 ms.
 """
 
 import socket

@@ -26,7 +26,7 @@ TIMEOUT_S = 500
 @pytest.fixture
 def few_open_files():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # What other tests of this process still hold open does not count.
+    # Files that other tests of this process still hold open are not counted.
     taken = max(map(int, os.listdir("/proc/self/fd"))) if os.path.isdir("/proc/self/fd") else 0
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(taken + 256, hard), hard))
     yield

@@ -20,7 +20,7 @@ from moldau.simulation.world.world import World
 
 
 class Growing:
-    """A partition that is filled by hand; with ``remote``, what it reads comes by a future."""
+    """A partition that is filled by hand; with ``remote``, its reads return a future."""
 
     topic = "t"
     key = PartitionKey(UUID(int=1), 0)

@@ -21,7 +21,7 @@ EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4,
 Story = Callable[[Requests, str], Awaitable[None]]
 LAST_SEQUENCE = 2**31 - 1
 FOREVER_MS = 2**31 - 1
-"""What a fetch waits at most that something must wake; a story ends with an error long before."""
+"""Maximum wait of a fetch that must be woken; a story fails long before."""
 
 
 @pytest.fixture(scope="module", params=["classic", "diskless"])
@@ -111,7 +111,7 @@ def test_a_mixed_request_is_answered_whole(play: Any) -> None:
 
 
 GAPS = (ErrorCode.out_of_order_sequence_number, ErrorCode.not_leader_or_follower)
-"""What is missing may come to a diskless coordinator by another broker."""
+"""A missing batch may reach a diskless coordinator through another broker."""
 
 
 @pytest.fixture(autouse=True)
@@ -259,7 +259,7 @@ def test_configs_of_a_live_topic_take_effect(play: Any) -> None:
         assert [record.timestamp for record in found] == [5, stamped]
         assert await client.alter(topic, max_message_bytes="300") is ErrorCode.none
         assert (await client.produce(topic, batch)).error_code is ErrorCode.message_too_large
-        # To say once more what a topic is changes nothing; what it is not, it cannot become.
+        # Setting a topic's kind again changes nothing, and it cannot be changed.
         said = {await client.alter(topic, diskless_enable=value) for value in ("true", "false")}
         assert said == {ErrorCode.none, ErrorCode.invalid_config}
 
@@ -410,7 +410,7 @@ def test_retention_by_time(play: Any) -> None:
             return (await client.fetch(topic, 0)).error_code is ErrorCode.offset_out_of_range
 
         await eventually(moved, "the old record goes")
-        # Who owns the offset knows first, and the broker that serves the reads a moment later.
+        # The owner of the offset knows it first, and the broker that serves the reads a moment later.
         await eventually(refused, "the old record is out of range")
         assert values(await client.read(topic, 1, 1)) == [b"new"]
 

@@ -1,4 +1,4 @@
-"""Legal values that refuse every producer are told, by key, for as long as they are in force."""
+"""Legal values that refuse every producer are reported, by key, while they apply."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
-"""A metadata manager of somebody else's, named by ``remote.log.metadata.manager.class.name`` in tests.
+"""A plug-in metadata manager, named by ``remote.log.metadata.manager.class.name`` in tests.
 
-What it knows outlives its node, in this process: for each cluster.
+Its content outlives its node, in this process: for each cluster.
 """
 
 from collections import defaultdict

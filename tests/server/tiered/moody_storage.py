@@ -1,4 +1,4 @@
-"""A remote storage manager with moods, named by ``remote.log.storage.manager.class.name`` in tests."""
+"""A faulty remote storage manager, named by ``remote.log.storage.manager.class.name`` in tests."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ class Mood:
 
     @contextlib.contextmanager
     def broken(self) -> Iterator[None]:
-        """Its code is wrong: what it raises is no error of a store."""
+        """Its code is wrong: its exceptions are no errors of a store."""
         self.is_broken = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""A storage manager of somebody else's that breaks its promises: it is noticed, counted and outlived."""
+"""A plug-in storage manager that violates its contract: this is detected, counted and survived."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""``__remote_log_metadata`` over a partition on the real disk: what was written, and what nobody can know."""
+"""``__remote_log_metadata`` over a partition on the real disk: written events, and unknown outcomes."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ TOPIC_ID = UUID(int=9)
 
 
 class House:
-    """A broker with partition 0 of the topic, as leader or not; partition 1 is somebody else's."""
+    """A broker with partition 0 of the topic, as leader or not; another broker has partition 1."""
 
     def __init__(self, folder: Path, partition_count: int = 2) -> None:
         self.machine = Machine.real()
@@ -92,7 +92,7 @@ class House:
             raise self.refusal
 
     async def flushed(self, offset: int) -> None:
-        """Wait until what was appended is on the disk, whoever syncs it."""
+        """Wait until the appended events are on the disk."""
         await asyncio.sleep(0)  # the append itself comes first
         assert await self.log.flush() >= offset
 

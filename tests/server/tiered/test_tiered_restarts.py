@@ -1,4 +1,4 @@
-"""What a broker knows of its remote tier after it was stopped, killed, or has lost its checkpoints."""
+"""A broker's knowledge of its remote tier after it was stopped, killed, or has lost its checkpoints."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""Managers of somebody else's, as ``remote.log.*.manager.class.name`` finds them."""
+"""Plug-in managers for ``remote.log.*.manager.class.name``."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""What tests of tiered topics do over and over: fill segments, wait for copies, look at both tiers."""
+"""Helpers of tests of tiered topics: fill segments, wait for copies, look at both tiers."""
 
 from pathlib import Path
 from typing import Any

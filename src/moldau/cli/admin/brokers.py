@@ -25,7 +25,7 @@ def decommission(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Move all replicas off a broker, so that it can be stopped for good.
+    """Move all replicas off a broker, so that it can be stopped permanently.
 
     \b
     Example:

@@ -46,7 +46,7 @@ class DisklessFile:
 
     @property
     def state(self) -> str:
-        """``live``; without live batches ``handing-over`` or, when nobody is left to be asked, ``free``."""
+        """``live``; without live batches ``handing-over`` or, when no owner is left, ``free``."""
         if self.live_batches:
             return "live"
         return "handing-over" if self.owner_id is None or self.has_next_owners else "free"

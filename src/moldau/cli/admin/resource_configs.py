@@ -81,9 +81,7 @@ async def changed_configs(client: Client, topics: Iterable[str]) -> dict[str, di
 
 
 async def names_with(client: Client, names: Iterable[str], key: str, value: str) -> set[str]:
-    """Those of the given topics whose config has the value; none for a config that the cluster does not
-    know.
-    """
+    """The given topics whose config has the value; none for a config that the cluster does not know."""
     resources = [
         DescribeConfigsResource(
             resource_type=RESOURCE_TYPES["topic"], resource_name=name, configuration_keys=[key]

@@ -39,7 +39,7 @@ class MarkerWriter(Protocol):
     """Writes markers to partitions, wherever they are led."""
 
     async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
-        """Write a marker; return the partitions that are to be tried again.
+        """Write a marker; return the partitions to retry.
 
         Partitions whose topic is deleted are done. Raises nothing.
         """

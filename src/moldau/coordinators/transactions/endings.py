@@ -29,7 +29,7 @@ class Ending(NamedTuple):
 
 
 def check_end(found: Transaction, request: Ending) -> bool:
-    """Whether the request repeats an end that is complete; ``False`` where it is to be carried out.
+    """Whether the request repeats an end that is complete; ``False`` where it must be carried out.
 
     Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS (the markers of this very end
     are being written) and INVALID_TXN_STATE.

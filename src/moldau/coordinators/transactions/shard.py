@@ -63,7 +63,7 @@ class Initialization(NamedTuple):
 
 
 class Unfinished(NamedTuple):
-    """A transaction whose markers are to be written."""
+    """A transaction whose markers must be written."""
 
     transactional_id: str
     transaction: Transaction
@@ -202,7 +202,7 @@ class TransactionShard:
         return answer(token, ProducerAnswer(ErrorCode.none, *identity), records)
 
     def _fenced(self, found: Transaction, now_ms: int) -> Transaction:
-        """The ongoing transaction is to be aborted with the next epoch, by which the producer is fenced."""
+        """The ongoing transaction must be aborted with the next epoch, by which the producer is fenced."""
         fenced = found.prepared(now_ms, commits=False, bumps=True, client_version=found.client_version)
         if found.client_version >= VERSION_WITH_BUMPS:
             return fenced
@@ -301,7 +301,7 @@ class TransactionShard:
         return answer(token, ProducerAnswer(ErrorCode.none, *goes_on), records)
 
     def unfinished(self) -> list[Unfinished]:
-        """The transactions whose markers are to be written."""
+        """The transactions whose markers must be written."""
         return [Unfinished(name, self.by_id[name]) for name in self._prepared]
 
     def complete(self, token: Token, ended: Unfinished, now_ms: int) -> Effects[TransactionRecord]:

@@ -28,7 +28,7 @@ class TransactionPhase(Enum):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether markers are to be written."""
+        """Whether markers must be written."""
         return self in PREPARED
 
 

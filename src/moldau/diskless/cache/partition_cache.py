@@ -67,8 +67,8 @@ class PartitionCache:
         committed ones. Readers at this offset get an error instead of waiting.
         """
         self.promised_offset = UNKNOWN
-        """Up to here this broker's own batches are on their way from the local end on, so that nobody else
-        appends; unknown when none are. See :mod:`moldau.diskless.writing.own_commits`."""
+        """Up to this offset this broker's own batches are being appended, so no other code must append;
+        unknown when there are none. See :mod:`moldau.diskless.writing.own_commits`."""
         self._inherited_end = UNKNOWN if log is None or log.is_offline else log.log_end_offset
         """Where the bytes of a former life end; whatever befell the disk meanwhile, the objects are whole."""
         self._verified = (UNKNOWN, UNKNOWN)

@@ -3,7 +3,7 @@
 Any broker may write any diskless partition (KIP-1163): the order is the coordinator's. A broker is shown to
 clients as the leader of partitions that it has no replica of, so that it answers all that a leader answers.
 For producers nothing is opened. The first question of a reader opens a partition without local segments,
-which follows the coordinator and reads from objects; it is closed when nobody has asked for a while.
+which follows the coordinator and reads from objects; it is closed after some time without a request.
 """
 
 import asyncio

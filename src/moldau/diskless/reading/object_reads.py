@@ -27,7 +27,7 @@ class SharedObjects(Protocol):
     """Objects that the brokers of a rack read for each other."""
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """Bytes of an object; None where the store is to be asked. Raises ``StorageError``."""
+        """Bytes of an object; None where the store must be read. Raises ``StorageError``."""
         ...
 
 

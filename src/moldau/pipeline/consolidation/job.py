@@ -151,7 +151,7 @@ async def _builder(client: Client, job: ConsolidateJob, plan: ClusterPlan) -> Bu
 def _remote_configs(
     job: ConsolidateJob, wal: StorageSettings, url: str, prefix: str | None
 ) -> dict[str, str]:
-    """The same as a broker's: on the WAL's store, with its options, unless another one is configured."""
+    """As in a broker: on the WAL's store, with its options, unless another one is configured."""
     given = {
         key.removeprefix(REMOTE_PREFIX): value
         for key, value in job.storage.items()

@@ -245,7 +245,7 @@ class _Scratch:
 
 
 _IDLE_SCRATCHES: Final[list[_Scratch]] = []
-"""Those of this process: Spark runs many tasks in it, one at a time."""
+"""Scratch memory of this process: Spark runs many tasks in it, one at a time."""
 
 
 @contextmanager

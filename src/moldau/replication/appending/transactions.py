@@ -1,7 +1,7 @@
 """Keeps transactional batches out of a partition that belong to no open transaction (KIP-890).
 
 A batch may be late: it waits in a network while its transaction is aborted, and if it were appended after the
-marker, it would open a transaction that nobody ends. So the first batch of a transaction needs a guard: it is
+marker, it would open a transaction that never ends. So the first batch of a transaction needs a guard: it is
 issued before the coordinator is asked whether the partition belongs to the transaction, and a marker, or the
 end of the leader's term, makes it void.
 """

@@ -135,7 +135,7 @@ class Following:
         return self._cuts
 
     def end(self) -> None:
-        """This replica stops for good: its log may be gone when a cut that is under way ends."""
+        """This replica stops permanently: its log may be deleted when a truncation in progress ends."""
         self._has_ended = True
         self._next_move = None
 

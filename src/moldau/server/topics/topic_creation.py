@@ -62,7 +62,7 @@ class TopicCreator:
         internal: dict[str, InternalTopic] | None = None,
         timeout_ms: int = 30_000,
     ) -> None:
-        """``internal`` topics get their own properties, whoever requests them; more may be added."""
+        """``internal`` topics get their own properties, for any request; more may be added."""
         self._internal: ChainMap[str, InternalTopic] = ChainMap({}, {} if internal is None else internal)
         self._view = view
         self._controller = controller

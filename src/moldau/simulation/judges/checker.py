@@ -2,7 +2,7 @@
 
 * No acknowledged record is lost, or stands at another offset than was acknowledged.
 * A record is there once at most (a plain producer does not retry, so this holds for it too).
-* A record that was refused for good, or that nobody sent, is not there.
+* A record that was refused permanently, or never sent, is not there.
 * Offsets are dense, and a producer's records stand in the order in which it sent them.
 * A consumer reads on without gaps or steps back, and what it read is still there, at that offset.
 

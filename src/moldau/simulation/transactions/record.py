@@ -13,7 +13,7 @@ class Fate(Enum):
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    """Nobody ever asked for its commit."""
+    """Its commit was never requested."""
     UNKNOWN = "unknown"
     """Its commit was asked for, without an answer: it has happened or not, everywhere alike."""
 

@@ -16,5 +16,5 @@ class SimulatedClock:
         return EPOCH_MS + self.skew_ms + int(self._loop.elapsed_s() * 1_000)
 
     def jump(self, by_ms: int) -> None:
-        """Somebody set the clock."""
+        """The clock was set."""
         self.skew_ms += by_ms

@@ -44,9 +44,9 @@ class AsideAppends:
     """Begins and ends the appends of one log whose bytes are written aside.
 
     **The caller's contract.** Of a log one write is under way at a time; from :meth:`begin` to :meth:`end`
-    nobody else appends or rolls, and the batches' memory stays. To the log the batches are not there before
-    ``end``: its end is that of before, and stays so when the write fails. It may be truncated, closed or
-    taken offline meanwhile; then the write comes to nothing.
+    no other call may append or roll, and the batches' memory must stay. For the log the batches do not exist
+    before ``end``: its end does not change until then, and not at all when the write fails. It may be
+    truncated, closed or taken offline meanwhile; then the write has no effect.
     """
 
     def __init__(

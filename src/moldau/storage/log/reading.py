@@ -31,8 +31,8 @@ class LogReader:
         """Whole batches from the one that holds ``offset``, all below the upper bound.
 
         At most ``max_bytes``, but with ``min_one_batch`` the first batch even if it is larger. The
-        views stay valid for as long as they are held, provided that what they show is not truncated:
-        whoever reads above the high watermark copies them before the next truncation.
+        views stay valid for as long as they are held, unless their bytes are truncated:
+        a reader above the high watermark copies them before the next truncation.
 
         Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end, and
         ``KafkaError(offset_moved_to_tiered_storage)`` for what is in the remote tier only.

@@ -62,7 +62,7 @@ def scan(file: File, position: int, end: int) -> Iterator[Sketch]:
 def find_position(file: File, position: int, end: int, offset: int) -> int:
     """Position of the first batch of ``file[position:end]`` that ends at or after ``offset``; else ``end``.
 
-    The same result as by :func:`scan`, in a quarter of the time: every read begins here. Raises
+    Returns the result of :func:`scan`, in a quarter of the time: every read begins here. Raises
     :class:`CorruptRecordError` where the bytes cannot be a batch.
     """
     unpack = _SKETCH.unpack_from

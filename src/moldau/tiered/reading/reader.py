@@ -217,7 +217,7 @@ class RemoteReader:
 
     @property
     def kept_bytes(self) -> int:
-        """Size of late results that were not requested again."""
+        """Size of delayed results that were not requested again."""
         return self._late_bytes
 
     async def idle(self) -> None:

@@ -79,7 +79,7 @@ class Database:
     """One open database."""
 
     def __init__(self, connection: apsw.Connection, *, new_for: str | None) -> None:
-        """``new_for``: the log whose state is to be written into new tables."""
+        """``new_for``: the log for whose state new tables are created."""
         self.connection = connection
         self.on_damage: Callable[[Exception], None] = lambda _: None
         """Called when SQLite finds its file damaged at a read or a write."""

@@ -204,7 +204,7 @@ class Group:
             self.topics = subscribed_topics(member.metadata(name) for member in self.members.values())
 
     def end(self) -> None:
-        """The group is gone, and with it whoever is left in it."""
+        """The group is deleted, together with its remaining members."""
         self.state = GroupState.DEAD
         for member in self.members.values():
             self._held.size_bytes -= member.metadata_bytes

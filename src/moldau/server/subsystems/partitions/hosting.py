@@ -69,8 +69,8 @@ class PartitionHosting:
     ) -> None:
         """``may_lead``: whether the leaderships in an image belong to this process.
 
-        Those of the previous process of this broker do not. They end when this one registers, with their
-        epochs, so their coordinators would be loaded twice.
+        The leaderships of the previous process of this broker do not. They end when this one registers,
+        with their epochs, so their coordinators would be loaded twice.
         """
         self._local_id = local_id
         self._registry = registry

@@ -181,7 +181,7 @@ def metadata_manager(
 def deletion_hold_ms(config: BrokerConfig) -> int:
     """How long no remote segment is deleted after a start that truncated a log.
 
-    The same time as for objects of diskless topics.
+    It is the time for objects of diskless topics, too.
     """
     return config.integer("diskless.coordinator.orphan.scan.grace.period.ms")
 

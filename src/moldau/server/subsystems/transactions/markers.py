@@ -95,7 +95,7 @@ class ClusterMarkers:
         self._unexpected = unexpected
 
     async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
-        """Write a marker; return the partitions that are to be tried again."""
+        """Write a marker; return the partitions to retry."""
         left: set[TxnPartition] = set()
         by_leader: dict[int, list[TxnPartition]] = {}
         for partition in sorted(partitions):

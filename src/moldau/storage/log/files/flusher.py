@@ -37,7 +37,7 @@ class LogFlusher:
     async def flush(self, up_to: int | None = None) -> int:
         """Make every append so far durable, or those below ``up_to``; return the offset below which all is.
 
-        Calls that meet share one sync: whoever comes while one runs is served by the next. A closed
+        Concurrent calls share one sync: calls during a sync are served by the next. A closed
         segment is synced without the active one, to which producers write.
         """
         segments, offsets = self._segments, self._offsets

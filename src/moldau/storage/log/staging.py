@@ -25,8 +25,8 @@ class StagedAppends:
     """Owns the batches of one log that are accepted now and written together a little later.
 
     **The caller's contract.** Between :meth:`stage` and :meth:`write_staged` no other call uses the log, the
-    batches' memory stays, and no append is acknowledged. For the log the batches do not exist yet: its end and
-    its producers do not change until the write, and not at all when it fails.
+    batches' memory stays, and no append is acknowledged. For the log the batches do not exist yet: its end
+    and its producers do not change until the write, and not at all when it fails.
     """
 
     def __init__(

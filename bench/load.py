@@ -18,7 +18,7 @@ Spec: TypeAlias = dict[str, Any]
 Result: TypeAlias = dict[str, float]
 
 CHUNK_RECORDS = 500
-"""Records of one partition in a row, as keyed records of many keys would come."""
+"""Number of consecutive records for one partition, similar to keyed records with many keys."""
 TIMEOUT_S = 120.0
 
 

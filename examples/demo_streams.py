@@ -93,7 +93,7 @@ class GroupReader:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Subscribe; to topics that exist, for a client looks for new ones every five minutes."""
+        """Subscribe when the topics exist, because a client looks for new topics only every five minutes."""
         self._consumer.subscribe(list(self.numbers))
         self._thread.start()
 

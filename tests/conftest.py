@@ -118,7 +118,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _records_of_any_age_stay() -> Iterator[None]:
-    """Tests make records with timestamps of long ago, which are removed when the time of retention comes.
+    """Tests create records with old timestamps, which retention would delete at its first round.
 
     It comes half a minute after a node has started: on a slow machine in the middle of a test. So it does not
     come while tests run, but on nodes that have a ``log.retention.check.interval.ms`` of their own.

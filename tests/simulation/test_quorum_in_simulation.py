@@ -165,7 +165,7 @@ def test_a_flaw_is_found(
     ``seed``: one that finds it soon; where the story has changed since, any of the first will do.
     """
     mutate(monkeypatch)
-    # A quorum with a flaw goes on without end. Where the logs disagree, each second of it is dear.
+    # A defective quorum never stops, and each second with diverging logs is expensive.
     time_limit_s = 45.0 if mutate is follow_behind_any_log else 90.0
     scenario = replace(SCENARIOS[name](), time_limit_s=time_limit_s)
     assert any(_tells(run_seed(scenario, seed).violations, words) for seed in (seed, *range(FLAW_SEEDS)))

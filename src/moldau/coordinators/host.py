@@ -145,8 +145,8 @@ class ShardHost(Generic[S, R]):
         records would open a transaction and the guard is void.
         """
 
-        # The log knows the producers of the batches that it has: what is gathered joins it first. One that
-        # the log refuses would cost the shard.
+        # Collected records are appended first, because the guard depends on the producers of batches in the log.
+        # A refused batch would make the shard invalid.
         if self.state is HostState.ACTIVE:
             self._flush()
 

@@ -210,7 +210,7 @@ class SocketServer:
         return True
 
     def _take_extra(self, connection: ServerConnection) -> bool:
-        """Whether a connection may be the one that the protected listener has beyond its limits.
+        """Whether a connection may be accepted as the extra one of the protected listener, beyond its limits.
 
         It lets an operator reach the node however low the limit is. It is closed for the next one after a
         short idle time.

@@ -65,7 +65,7 @@ def checked(
 
 
 def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
-    """Whether a topic asks for what is inside a batch.
+    """Whether a topic's configs require that a batch's records are read.
 
     The header's max timestamp answers for the upper bound of timestamps; the lower one asks for the records
     when it is set and the batch is near it or has several records (KIP-937).

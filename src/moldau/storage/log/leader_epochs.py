@@ -39,7 +39,7 @@ class LeaderEpochs:
     """The epochs of one log, ascending in epoch and in start offset.
 
     Methods that change it say whether they did: the caller then saves the file. A new epoch must be in the
-    file before its first batch is; a truncation may be saved later, for it is repeated on recovery.
+    file before its first batch is; a truncation may be saved later, because recovery repeats it.
     """
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:

@@ -215,7 +215,7 @@ class RemotePartitionRemover:
     ) -> Sequence[RemoteLogSegmentMetadata]:
         """Return when no started copy can write any more bytes; those must be removed then.
 
-        ``segments``: as they were before their objects were deleted, for a copy may have finished since.
+        ``segments``: as they were before their objects were deleted, because a copy may have finished since.
         """
         around = self._around
         begun = [each for each in segments if each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED]

@@ -145,7 +145,7 @@ class ShardHost(Generic[S, R]):
         records would open a transaction and the guard is void.
         """
 
-        # Collected records are appended first, because the guard depends on the producers of batches in the log.
+        # Collected records are appended first, because the guard depends on the producers in the log.
         # A refused batch would make the shard invalid.
         if self.state is HostState.ACTIVE:
             self._flush()

@@ -19,7 +19,8 @@ from bench.diskless import DisklessMoldau
 from bench.measure import MEGABYTE, Sample
 from bench.plan import FULL, QUICK, Plan, topic
 from bench.report import Report, environment, rounded
-from moldau.client.cluster import Client, NodeAddress, with_client
+from moldau.client.cluster import Client, with_client
+from moldau.network.remote_node import NodeAddress
 from moldau.protocol.own.diskless.describe_topics import DisklessDescribeTopicsRequest
 from moldau.records.builder import build_batch
 from moldau.records.record import Record

@@ -13,6 +13,7 @@ import moldau
 from moldau.client.errors import ToolError
 from moldau.network.client import ClientLimits, RpcClient
 from moldau.network.own_calls import BrokerChannel
+from moldau.network.remote_node import NodeAddress
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -54,16 +55,6 @@ RETRIABLE: Final = frozenset(
     }
 )
 """Transient errors."""
-
-
-class NodeAddress(NamedTuple):
-    """The address of a node."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class FoundCoordinator(NamedTuple):

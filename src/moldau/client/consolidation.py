@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from moldau.client.cluster import Client, NodeAddress
+from moldau.client.cluster import Client
+from moldau.network.remote_node import NodeAddress
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.consolidation.calls import LeaseCall, PlanCall, PublishCall, RemoteConsolidation
 from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PublishedSegment

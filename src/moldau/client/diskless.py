@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
-from moldau.client.cluster import Client, FoundCoordinator, NodeAddress
+from moldau.client.cluster import Client, FoundCoordinator
 from moldau.client.errors import ToolError
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import (
@@ -18,6 +18,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators, RpcChannel
+from moldau.network.remote_node import NodeAddress
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
 from moldau.runtime.errors import ErrorCode, KafkaError
 

@@ -1,7 +1,8 @@
 """The metadata quorum for tools: through any broker, or through controllers (KIP-919)."""
 
-from moldau.client.cluster import Client, NodeAddress
+from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
+from moldau.network.remote_node import NodeAddress
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.protocol.messages.describe_quorum import (

@@ -16,6 +16,9 @@ class NodeAddress(NamedTuple):
     host: str
     port: int
 
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class RemoteNode:
     """One node, over a client's connection to it.

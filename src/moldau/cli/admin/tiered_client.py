@@ -6,7 +6,8 @@ from typing import Final
 from uuid import UUID
 
 from moldau.cli.errors import CommandError
-from moldau.client.cluster import Client, NodeAddress
+from moldau.client.cluster import Client
+from moldau.network.remote_node import NodeAddress
 from moldau.protocol.own.tiered.describe_topics import TieredDescribedPartition
 from moldau.protocol.own.tiered.list_segments import TieredSegment
 from moldau.tiered.calls import ListSegmentsCall, RemoteTier

@@ -4,8 +4,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from moldau.client.cluster import Client, ClusterTopic, NodeAddress
+from moldau.client.cluster import Client, ClusterTopic
 from moldau.client.errors import ToolError
+from moldau.network.remote_node import NodeAddress
 from moldau.objects.factory import StorageSettings
 from moldau.pipeline.reading.tier_plan import IndexPlace, SegmentObject
 from moldau.pipeline.reading.wal_access import (

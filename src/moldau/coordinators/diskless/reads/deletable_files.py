@@ -1,4 +1,4 @@
-"""When an object of the WAL may go: the files that nobody needs any more, as far as a coordinator knows.
+"""Deletable objects of the WAL: the files that a coordinator knows to be unused.
 
 A file of the coordinator's own is *free* when none of its batches is live and no next owner is left: its
 object is deleted after a grace (``diskless/upkeep/reclaim.py``). Where there are next owners, it is *handed
@@ -28,7 +28,7 @@ class DeletableFiles:
         ]
 
     def free(self, limit: int, unused_before_ms: int = END_OF_LOG) -> list[FreeFile]:
-        """Own files that nobody else has batches in."""
+        """Own files without batches of other coordinators."""
         return self._unused("owned = 1 and next_owners = '[]'", limit, unused_before_ms)
 
     def of_others(self, limit: int, unused_before_ms: int, unused_from_ms: int = 0) -> list[FreeFile]:

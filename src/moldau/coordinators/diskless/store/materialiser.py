@@ -52,7 +52,7 @@ class Materialiser:
         self.coordinator_id = coordinator_id
         self.partitions = {found.number: found for found in database.partitions()}
         self.by_id = {found.id: found for found in self.partitions.values() if not found.deleted}
-        """Those that are not deleted."""
+        """The partitions that are not deleted."""
         self.to_trim = dict(self.partitions)
         """Partitions that may have batches below their WAL start, or that are deleted."""
 

@@ -4,9 +4,9 @@ Runs of fixed-size fields become one ``struct`` call, an array of numbers anothe
 at the end. Record batches are passed through as they are, between the joined parts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from moldau.protocol.primitives import FIXED_FORMATS, SINGLE_BYTES, CompactPackers, LegacyPackers, uvarint
 from moldau.protocol.schema import Buffer, FieldLayout, Layout, Message, is_flexible, layout
@@ -50,6 +50,66 @@ def compile_encoder(cls: type[Message], version: int) -> Encoder:
         lines += [*source.lines, "    return [b''.join(parts)]"]
     exec(compile("\n".join(lines), f"<encode {cls.__name__} v{version}>", "exec"), namespace)
     function: Encoder = namespace["encode"]
+    return function
+
+
+class ArrayEncoders(NamedTuple):
+    """Encoders of a message around one array of structs, so that the array can be encoded in pieces.
+
+    A message's bytes are those of ``before``, ``length``, ``rows`` of every piece in order, and ``after``.
+    """
+
+    before: Callable[[Any], bytes]
+    length: Callable[[int], bytes]
+    rows: Callable[[Any], bytes]
+    after: Callable[[Any], bytes]
+
+
+_array_encoders: dict[tuple[type[Message], int, bool, str], ArrayEncoders] = {}
+
+
+def array_encoders(cls: type[Message], version: int, flexible: bool, array: str) -> ArrayEncoders:
+    """The encoders around the array of structs ``array`` of ``cls``, a message or a struct in one."""
+    found = _array_encoders.get((cls, version, flexible, array))
+    if found is None:
+        fields = layout(cls, version, flexible).fields
+        at = [field.name for field in fields].index(array)
+        kind = fields[at].kind
+        assert not isinstance(kind, str), "an array of structs"
+
+        def rows(source: _Source) -> None:
+            source.line("for row in message:")
+            source.depth += 1
+            source.struct(kind, "row")
+            source.flush()
+            source.depth -= 1
+
+        def after(source: _Source) -> None:
+            source.some_fields(fields[at + 1 :], "message")
+            if flexible:
+                source.tagged_fields(cls, "message")
+
+        found = _array_encoders[cls, version, flexible, array] = ArrayEncoders(
+            _compile_piece(version, flexible, lambda source: source.some_fields(fields[:at], "message")),
+            (lambda count: uvarint(count + 1)) if flexible else Struct(">i").pack,
+            _compile_piece(version, flexible, rows),
+            _compile_piece(version, flexible, after),
+        )
+    return found
+
+
+def _compile_piece(
+    version: int, flexible: bool, write: Callable[["_Source"], None]
+) -> Callable[[Any], bytes]:
+    namespace: dict[str, Any] = {"uvarint": uvarint, "SINGLE_BYTES": SINGLE_BYTES}
+    source = _Source(version, flexible, namespace)
+    write(source)
+    source.flush()
+    assert not source.has_records, "records are not copied into pieces"
+    lines = ["def encode(message):", "    parts = []; add = parts.append", *source.lines]
+    lines.append("    return b''.join(parts)")
+    exec(compile("\n".join(lines), "<encode piece>", "exec"), namespace)
+    function: Callable[[Any], bytes] = namespace["encode"]
     return function
 
 
@@ -117,11 +177,16 @@ class _Source:
     # Fields.
 
     def struct(self, cls: type[Message], owner: str) -> None:
-        plan = layout(cls, self.version, self.flexible)
-        for field in plan.fields:
-            self.field(field, f"{owner}.{field.name}")
+        self.some_fields(layout(cls, self.version, self.flexible).fields, owner)
         if self.flexible:
-            self._tagged(plan, owner)
+            self.tagged_fields(cls, owner)
+
+    def some_fields(self, fields: Iterable[FieldLayout], owner: str) -> None:
+        for field in fields:
+            self.field(field, f"{owner}.{field.name}")
+
+    def tagged_fields(self, cls: type[Message], owner: str) -> None:
+        self._tagged(layout(cls, self.version, self.flexible), owner)
 
     def field(self, field: FieldLayout, expression: str) -> None:
         if field.array:

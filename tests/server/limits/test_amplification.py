@@ -8,6 +8,7 @@ import socket
 import struct
 import sys
 import threading
+import tracemalloc
 import uuid
 from asyncio import Handle
 from collections import Counter
@@ -37,6 +38,17 @@ FIND_BATCHES = 11645
 CALLS_TO_FIND_BATCHES = 500_000
 """Of a broker that follows 15,000 partitions: one answer for all of them, which waits for enough bytes."""
 SIZES = (30_000, 250_000)
+ANSWERED_BYTES = 80_000
+ANSWERED_BYTES_RATIO = 16
+ANSWERED_BYTES_FLOOR = 4 * 1024 * 1024
+"""Memory while a request is parsed and answered: this many times its bytes, and this constant."""
+ANSWERED_IN_SLICES = (
+    (ApiKey.LIST_OFFSETS, 1),
+    (ApiKey.OFFSET_COMMIT, 2),
+    (ApiKey.DELETE_RECORDS, 0),
+    (ApiKey.ALTER_REPLICA_LOG_DIRS, 1),
+)
+"""APIs that answer an item of a few bytes with a row of its own, in the version of the smallest items."""
 LAST = 77
 """The correlation id of the request behind the attack: its answer says that the attack is over."""
 
@@ -192,6 +204,35 @@ def test_no_request_makes_a_long_step(target, steps, bystander, size):
     assert answered > 30
     assert bystander.answers["wrong"] == 0
     assert bystander.answers["right"] > 3
+
+
+@pytest.fixture
+def quiet_node():
+    """A node whose calls are not counted."""
+    with Node(diskless=True, properties={"auto.create.topics.enable": "false"}) as running:
+        yield running
+
+
+def test_answers_take_no_more_memory_than_requests_may(quiet_node):
+    """The peak of what Python allocates while a request is handled: the request, its slices, its answer."""
+    answered = 0
+    over = {}
+    for api_key, version in ANSWERED_IN_SLICES:
+        cls = request_class(api_key)
+        small = worst_requests(cls, version, 300)  # imports modules, compiles the encoders
+        for number, body in enumerate(worst_requests(cls, version, ANSWERED_BYTES)):
+            assert attack(quiet_node.bootstrap_servers, api_key, version, next(small))
+            tracemalloc.start()
+            try:
+                answered += attack(quiet_node.bootstrap_servers, api_key, version, body)
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            times = (peak - ANSWERED_BYTES_FLOOR) / len(body)
+            if times > ANSWERED_BYTES_RATIO:
+                over[api_key.name, version, number] = round(times)
+    assert over == {}
+    assert answered > len(ANSWERED_IN_SLICES)
 
 
 def test_a_number_of_partitions_is_bounded(node, steps):

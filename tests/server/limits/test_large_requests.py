@@ -10,7 +10,7 @@ from wire_client import METADATA_V12, WireClient
 
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import Scope
-from moldau.protocol.codec import encode_request
+from moldau.protocol.codec import decode_response, encode_request, encode_response, response_class
 from moldau.protocol.messages import metadata, offset_fetch, write_txn_markers
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -20,9 +20,11 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from moldau.protocol.schema import parse_versions
 from moldau.runtime.errors import ErrorCode
 from moldau.server.requests.dispatch import Dispatcher
-from moldau.server.requests.slices import Cut, cut_of, joined, slices
+from moldau.server.requests.joining import JoinedAnswer
+from moldau.server.requests.slices import CUTS, Cut, cut_of, slices
 
 LIST_OFFSETS, OFFSET_FETCH, METADATA, WRITE_TXN_MARKERS = 2, 9, 3, 27
 
@@ -43,8 +45,21 @@ def answer(request):
     )
 
 
-@given(st.lists(st.integers(0, 40), max_size=12), st.integers(2, 30))
-def test_answers_to_slices_are_the_answer_to_the_whole(sizes, most):
+def joined(api, answers, cut):
+    """The answer to the whole, from those to the slices."""
+    whole = JoinedAnswer(*api, cut.answered)
+    for each in answers:
+        whole.add(each)
+    return decode_response(*api, b"".join(whole.encoded(whole.message)))
+
+
+def sent(api, message):
+    """The message as its receiver has it."""
+    return decode_response(*api, b"".join(encode_response(*api, message)))
+
+
+@given(st.lists(st.integers(0, 40), max_size=12), st.integers(2, 30), st.sampled_from([1, 5, 6, 11]))
+def test_answers_to_slices_are_the_answer_to_the_whole(sizes, most, version):
     request = ListOffsetsRequest(
         topics=[
             ListOffsetsTopic(
@@ -58,7 +73,8 @@ def test_answers_to_slices_are_the_answer_to_the_whole(sizes, most):
     parts = list(slices(request, cut))
     assert all(sum(1 + len(topic.partitions) for topic in part.topics) <= most for part in parts)
     if parts:
-        assert joined([answer(part) for part in parts], cut) == answer(request)
+        api = (LIST_OFFSETS, version)
+        assert joined(api, [answer(part) for part in parts], cut) == sent(api, answer(request))
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=5), max_size=5), st.integers(3, 15))
@@ -75,10 +91,46 @@ def test_three_floors_of_rows(groups, most):
             for number, sizes in enumerate(groups)
         ]
     )
-    path = ("groups", "topics", "partition_indexes")
-    parts = list(slices(request, Cut(path, path, rows=most)))
-    if parts:
-        assert joined(parts, Cut(path, path)) == request
+    cut = cut_of(OFFSET_FETCH, request)
+    if cut is not None:
+        answers = [answer_to_groups(part) for part in slices(request, cut._replace(rows=most))]
+        api = (OFFSET_FETCH, 8)
+        assert joined(api, answers, cut) == sent(api, answer_to_groups(request))
+
+
+def answer_to_groups(request):
+    return offset_fetch.OffsetFetchResponse(
+        groups=[
+            offset_fetch.OffsetFetchResponseGroup(
+                group_id=group.group_id,
+                topics=[
+                    offset_fetch.OffsetFetchResponseTopics(
+                        name=topic.name,
+                        partitions=[
+                            offset_fetch.OffsetFetchResponsePartitions(
+                                partition_index=each, committed_offset=each, error_code=ErrorCode.none
+                            )
+                            for each in topic.partition_indexes
+                        ],
+                    )
+                    for topic in group.topics
+                ],
+            )
+            for group in request.groups
+        ]
+    )
+
+
+def test_every_sliced_api_has_an_answer_that_can_be_joined():
+    for api_key, cuts in CUTS.items():
+        cls = response_class(api_key)
+        versions = parse_versions(cls.VERSIONS)
+        for cut in cuts:
+            fields = cls.__dataclass_fields__[cut.answered[0]].metadata["wire"]
+            for version in range(versions.min, versions.max + 1):
+                if version in parse_versions(fields.versions):
+                    api = (api_key, version)
+                    assert joined(api, [cls(), cls()], cut) == sent(api, cls())
 
 
 def test_markers_of_transactions_are_cut_by_their_partitions():
@@ -97,7 +149,7 @@ def test_markers_of_transactions_are_cut_by_their_partitions():
 def test_an_error_about_one_slice_is_the_answer():
     good = metadata.MetadataResponse(topics=[metadata.MetadataResponseTopic(name="t")])
     bad = metadata.MetadataResponse(error_code=ErrorCode.unknown_server_error)
-    assert joined([good, bad, good], Cut(("topics",), ("topics",))) == bad
+    assert joined((METADATA, 13), [good, bad, good], Cut(("topics",), ("topics",))) == bad
 
 
 def test_offset_fetch_is_cut_by_the_array_of_its_version():

@@ -220,14 +220,14 @@ class Dispatcher:
                 held_until_s.append(route.hold(context, isinstance(outcome, Awaitable)))
             return outcome
 
-        def encode(message: Message) -> Buffers:
+        def finish(message: Message) -> Message:
             """On a worker thread."""
             until_s = held_until_s[0] if held_until_s else 0.0
-            return route.encode(with_throttle_time(message, rest_ms(until_s, loop.time())))
+            return with_throttle_time(message, rest_ms(until_s, loop.time()))
 
         async def answer() -> Buffers | None:
             try:
-                return await self._large.answer(context, request, route.decode, handle, encode)
+                return await self._large.answer(context, request, route.decode, handle, finish)
             except ProtocolError:
                 raise
             except Exception as error:

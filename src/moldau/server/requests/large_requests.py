@@ -2,23 +2,26 @@
 
 The event loop serves every connection, so no step on it may take long. A request that costs more than
 ``INLINE_PARSED_BYTES`` once it is parsed is decoded by a worker thread, which also encodes its answer. The
-handler gets it in slices (see ``slices``), with a turn of the loop after each. Meanwhile its connection is
-not read, so that requests keep their order, and the number of such requests in progress is bounded to bound
-their memory.
+handler gets it in slices (see ``slices``), with a turn of the loop after each, and the answer to a slice is
+encoded before the next one is asked (see ``joining``), so that the answer's objects are never there together.
+Meanwhile its connection is not read, so that requests keep their order, and the number of such requests in
+progress is bounded to bound their memory.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from moldau.network.context import Buffers, RequestContext
 from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
-from moldau.protocol.codec import RequestDecoder
+from moldau.protocol.codec import RequestDecoder, encode_response
 from moldau.protocol.costs import PARSED_BYTES_MAX, allowance
 from moldau.protocol.schema import Message
 from moldau.runtime.workers import Workers
-from moldau.server.requests.slices import CUTS, Cut, cut_of, joined, slices
+from moldau.server.requests.joining import JoinedAnswer
+from moldau.server.requests.slices import CUTS, cut_of, slices
 
 INLINE_PARSED_BYTES: Final = 192 * 1024
 """Parsed bytes of a request that is handled on the event loop: some 500 to 2,000 rows."""
@@ -59,27 +62,56 @@ class LargeRequests:
         request: Message | bytes,
         decode: RequestDecoder,
         handle: Handle,
-        encode: Callable[[Any], Buffers],
+        finish: Callable[[Message], Message],
     ) -> Buffers | None:
         """The body of the answer, or None where there is none; for a decoded request, or for its bytes.
 
-        Raises ParsedSizeError for a request beyond its allowance, and the errors of ``handle``.
+        ``finish`` completes the fields of the answer beside its rows, on a worker. Raises ParsedSizeError for
+        a request beyond its allowance, and the errors of ``handle``.
         """
+        key, version = context.api_key, context.api_version
         async with self._places:
             whole = request if isinstance(request, Message) else await self._decode(context, request, decode)
-            cut = cut_of(context.api_key, whole)
+            cut = cut_of(key, whole)
             if cut is not None:
-                parts = await self._workers.run(lambda: list(slices(whole, cut)))
-                answers = await _in_slices(context, parts, handle)
-                if context.api_key != ApiKey.PRODUCE:
-                    done = [answer for answer in answers if isinstance(answer, Message)]
-                    return await self._workers.run(_encode_joined, done, cut, encode)
+                joined = JoinedAnswer(key, version, cut.answered)
+                waiting = await self._in_slices(context, slices(whole, cut), handle, joined)
         if cut is None:
             # Outside the bounded number: it may wait for records, or for a group's members.
-            answer = await _settled(handle(context, whole))
-            return None if answer is None else await self._workers.run(encode, answer)
-        done = [answer for each in answers if (answer := await _settled(each)) is not None]
-        return await self._workers.run(_encode_joined, done, cut, encode) if done else None
+            message = await _settled(handle(context, whole))
+            encode: Callable[[Message], Buffers] = partial(encode_response, key, version)
+        else:
+            for each in waiting:
+                if (answer := await each) is not None:
+                    await self._workers.run(joined.add, answer)
+            message, encode = joined.message, joined.encoded
+        if message is None:
+            return None
+        answered = message
+        return await self._workers.run(lambda: encode(finish(answered)))
+
+    async def _in_slices(
+        self, context: RequestContext, parts: Iterator[Any], handle: Handle, joined: JoinedAnswer
+    ) -> list["asyncio.Future[Message | None]"]:
+        """Answer the slices in order, and have workers cut the next one and encode the answer to the last.
+
+        Answers to Produce may come later, because appends must not wait for each other: those are returned.
+        """
+        waiting: list[asyncio.Future[Message | None]] = []
+        part = await self._workers.run(next, parts, None)
+        while part is not None:
+            outcome = handle(context, part)
+            answer: Message | None = None
+            if not isinstance(outcome, Awaitable):
+                answer = outcome
+            elif context.api_key == ApiKey.PRODUCE:
+                waiting.append(asyncio.ensure_future(outcome))
+            else:
+                answer = await outcome
+            del outcome
+            part = await self._workers.run(_next_part, joined, answer, parts)
+            await asyncio.sleep(0)
+        return waiting
 
     async def encode(self, encode: Callable[[], Buffers], answer: "asyncio.Future[Buffers | None]") -> None:
         """Encode a large answer to a small request, and complete its future."""
@@ -107,25 +139,11 @@ def parsed_bytes_max(api_key: int, size_bytes: int) -> int:
     return min(most, _BOUNDS.get(api_key, most if is_cut else WHOLE_PARSED_BYTES))
 
 
-async def _in_slices(
-    context: RequestContext, parts: list[Any], handle: Handle
-) -> list["Message | Awaitable[Message | None] | None"]:
-    """Answers in order; those to Produce may be awaited later, because appends must not wait for each
-    other.
-    """
-    answers: list[Message | Awaitable[Message | None] | None] = []
-    for part in parts:
-        answer = handle(context, part)
-        if isinstance(answer, Awaitable):
-            answer = asyncio.ensure_future(answer) if context.api_key == ApiKey.PRODUCE else await answer
-        answers.append(answer)
-        await asyncio.sleep(0)
-    return answers
-
-
 async def _settled(answer: "Message | Awaitable[Message | None] | None") -> Message | None:
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-def _encode_joined(answers: list[Message], cut: Cut, encode: Callable[[Any], Buffers]) -> Buffers:
-    return encode(joined(answers, cut))
+def _next_part(joined: JoinedAnswer, answer: Message | None, parts: Iterator[Any]) -> Any:
+    if answer is not None:
+        joined.add(answer)
+    return next(parts, None)

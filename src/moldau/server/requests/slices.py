@@ -1,4 +1,4 @@
-"""Large requests in parts: the rows of a request cut into slices, and the answers to them joined.
+"""Large requests in parts: the rows of a request cut into slices (``joining`` joins the answers to them).
 
 A slice is a request of the same class with some of the rows. An API is in the table when each of its rows is
 answered independently, so that the concatenated rows of the slices' answers are the answer to the whole.
@@ -20,7 +20,6 @@ from moldau.protocol.own.diskless import (
     prune,
 )
 from moldau.protocol.schema import Message
-from moldau.runtime.errors import ErrorCode
 
 SLICE_ROWS: Final = 256
 """Rows answered without a break: some 10 ms of work at most."""
@@ -117,19 +116,6 @@ def slices(request: Any, cut: Cut) -> Iterator[Any]:
         yield replace(request, **{field: rows})
 
 
-def joined(answers: Sequence[Message], cut: Cut) -> Message:
-    """The answer to the whole. An error of the whole request, from any slice, replaces it."""
-    for answer in answers:
-        if getattr(answer, "error_code", ErrorCode.none) is not ErrorCode.none:
-            return answer
-    first: Any = answers[0]
-    field = cut.answered[0]
-    rows: list[Any] = []
-    for answer in answers:
-        _extend(rows, getattr(answer, field), cut.answered[1:])
-    return first if len(answers) == 1 else replace(first, **{field: rows})  # type: ignore[no-any-return]
-
-
 def _batches(rows: Sequence[Any], inner: tuple[str, ...], most: int) -> Iterator[list[Any]]:
     batch: list[Any] = []
     weight = 0
@@ -162,17 +148,3 @@ def _weight(row: Any, inner: tuple[str, ...]) -> int:
     if len(inner) == 1:
         return 1 + len(rows)
     return 1 + sum(_weight(each, inner[1:]) for each in rows)
-
-
-def _extend(rows: list[Any], more: Sequence[Any], inner: tuple[str, ...]) -> None:
-    """Append rows; the first of them may continue the last existing row."""
-    if rows and more and inner and _without(rows[-1], inner[0]) == _without(more[0], inner[0]):
-        nested = list(getattr(rows[-1], inner[0]))
-        _extend(nested, getattr(more[0], inner[0]), inner[1:])
-        rows[-1] = replace(rows[-1], **{inner[0]: nested})
-        more = more[1:]
-    rows.extend(more)
-
-
-def _without(row: Any, field: str) -> Any:
-    return replace(row, **{field: ()})

@@ -130,7 +130,7 @@ class TransactionHandlers:
         wanted = _places(topics)
         try:
             self._check_writes(context, transactional_id)
-            refused = {each: code for each in wanted if (code := self._refusal(context, each))}
+            refused = self._refused(topics, context)
             if refused:
                 # All or none, as in Kafka.
                 return {each: refused.get(each, ErrorCode.operation_not_attempted) for each in wanted}
@@ -147,23 +147,41 @@ class TransactionHandlers:
             if request.verify_only:
                 results = await self._service.verify(name, producer, wanted)
             else:
-                results = {each: code for each in wanted if (code := self._unfit(each))}
+                results = self._refused(request.topics)
                 if not results:
                     await self._service.add_partitions(name, producer, wanted, VERSION_WITH_BUMPS)
         except KafkaError as error:
             results = dict.fromkeys(wanted, error.code)
         return AddPartitionsToTxnResult(transactional_id=name, topic_results=_rows(request.topics, results))
 
-    def _refusal(self, context: RequestContext, place: TxnPartition) -> ErrorCode | None:
-        allowed = self._authorizer.allows(context, AclOperation.WRITE, AclResourceType.TOPIC, place.topic)
-        return self._unfit(place) if allowed else ErrorCode.topic_authorization_failed
+    def _refused(
+        self, topics: Iterable[AddPartitionsToTxnTopic], context: RequestContext | None = None
+    ) -> Results:
+        """The partitions that cannot join a transaction, or that the client of ``context`` may not write.
 
-    def _unfit(self, place: TxnPartition) -> ErrorCode | None:
-        """Why a partition cannot join a transaction, if so."""
-        topic = self._view.image.topics.get(place.topic)
-        if topic is None or not 0 <= place.partition < len(topic.partitions):
-            return ErrorCode.unknown_topic_or_partition
-        return ErrorCode.unsupported_version if topic.is_diskless else None
+        Rights and topics are looked up once a topic: a request may have thousands of its partitions.
+        """
+        refused: Results = {}
+        for topic in topics:
+            name = topic.name
+            found = self._view.image.topics.get(name)
+            count = 0 if found is None else len(found.partitions)
+            code = ErrorCode.none
+            if context is not None and not self._may_write(context, name):
+                code = ErrorCode.topic_authorization_failed
+            elif found is not None and found.is_diskless:
+                code = ErrorCode.unsupported_version
+            for partition in topic.partitions:
+                if code is ErrorCode.topic_authorization_failed:
+                    refused[TxnPartition(name, partition)] = code
+                elif not 0 <= partition < count:
+                    refused[TxnPartition(name, partition)] = ErrorCode.unknown_topic_or_partition
+                elif code is not ErrorCode.none:
+                    refused[TxnPartition(name, partition)] = code
+        return refused
+
+    def _may_write(self, context: RequestContext, topic: str) -> bool:
+        return self._authorizer.allows(context, AclOperation.WRITE, AclResourceType.TOPIC, topic)
 
     async def add_offsets(
         self, context: RequestContext, request: AddOffsetsToTxnRequest
@@ -200,8 +218,9 @@ class TransactionHandlers:
     async def describe(
         self, context: RequestContext, request: description.DescribeTransactionsRequest
     ) -> description.DescribeTransactionsResponse:
+        names = dict.fromkeys(request.transactional_ids)  # one may have thousands of partitions
         return description.DescribeTransactionsResponse(
-            transaction_states=[await self._describe(context, name) for name in request.transactional_ids]
+            transaction_states=[await self._describe(context, name) for name in names]
         )
 
     async def _describe(self, context: RequestContext, name: str) -> description.TransactionState:

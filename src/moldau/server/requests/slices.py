@@ -57,6 +57,7 @@ CUTS: Final[Mapping[int, tuple[Cut, ...]]] = MappingProxyType(
         ),
         ApiKey.ALTER_REPLICA_LOG_DIRS: (Cut(("dirs", "topics", "partitions"), ("results", "partitions")),),
         ApiKey.DESCRIBE_GROUPS: (Cut(("groups",), ("groups",)),),
+        ApiKey.DESCRIBE_TRANSACTIONS: (Cut(("transactional_ids",), ("transaction_states",)),),
         ApiKey.DELETE_GROUPS: (Cut(("groups_names",), ("results",)),),
         ApiKey.FIND_COORDINATOR: (Cut(("coordinator_keys",), ("coordinators",)),),
         # One resource has more than a hundred keys.

@@ -326,7 +326,8 @@ def test_subscribers_follow_by_deltas_also_over_a_snapshot() -> None:
         node.publisher.subscribe(late)
         assert len(late.image.topics) == 1
         await node.create("gone")
-        node.publisher.on_snapshot(end_offset, 1, 1, values)
+        for _ in node.publisher.on_snapshot(end_offset, 1, 1, values):
+            pass
         assert follower.image == late.image == node.publisher.image
         assert node.publisher.image == image_of(r.RECORDS.decode(value) for value in values)
         assert node.publisher.image.provenance.offset == end_offset - 1

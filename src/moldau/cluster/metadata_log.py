@@ -33,8 +33,13 @@ class MetadataBatch:
 class MetadataLogListener(Protocol):
     """Receives committed records and leader changes, on the event loop and in the order of the log."""
 
-    def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
-        """Forget everything: this snapshot has all records below ``end_offset``."""
+    def on_snapshot(
+        self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]
+    ) -> Iterator[None] | None:
+        """Forget everything: this snapshot has all records below ``end_offset``.
+
+        Many records may be applied in steps, as in ``on_commit``.
+        """
         ...
 
     def on_commit(self, batches: Sequence[MetadataBatch]) -> Iterator[None] | None:

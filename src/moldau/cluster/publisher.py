@@ -79,19 +79,27 @@ class MetadataPublisher:
     def on_leader(self, leader_id: int, epoch: int) -> None:
         self.leader_id, self.leader_epoch = leader_id, epoch
 
-    def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
+    def on_snapshot(
+        self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]
+    ) -> Iterator[None]:
+        """The steps of loading a snapshot; the image is the old one until the last."""
         if self._faulty:
             return
         self._transaction = None
+        delta = MetadataDelta()
+        count = 0
         try:
-            image = (
-                MetadataDelta()
-                .replay_all(_decoded(values))
-                .apply(Provenance(end_offset - 1, epoch, timestamp_ms))
-            )
+            for record in _decoded(values):
+                delta.replay(record)
+                count += 1
+                if count % RECORDS_A_STEP == 0:
+                    yield
+            image = delta.apply(Provenance(end_offset - 1, epoch, timestamp_ms))
         except (MetadataError, ProtocolError) as error:
             self._fail(f"snapshot {end_offset}-{epoch} of the metadata cannot be loaded: {error}")
             return
+        if count > RECORDS_A_STEP:
+            yield
         self._publish(delta_between(self._image, image), image)
 
     def on_commit(self, batches: Sequence[MetadataBatch]) -> Iterator[None] | None:

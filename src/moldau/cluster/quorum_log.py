@@ -116,13 +116,21 @@ class _Decoding:
         self.end_offset = committed.end_offset
         self._log.applied()
 
-    def on_snapshot(self, reader: SnapshotReader) -> None:
-        batches = list(data_batches(reader.batches()))
+    def on_snapshot(self, reader: SnapshotReader) -> Iterator[None]:
+        """Applied immediately, unless there are many records."""
+        batches: list[MetadataBatch] = []
+        for batch in _batches_in_steps(reader.batches()):
+            if batch is None:
+                yield
+            else:
+                batches.append(batch)
         timestamp_ms = max((batch.timestamp_ms for batch in batches), default=-1)
         end_offset, epoch = reader.snapshot_id
-        self._listener.on_snapshot(
+        steps = self._listener.on_snapshot(
             end_offset, epoch, timestamp_ms, (value for batch in batches for value in batch.values)
         )
+        if steps is not None:
+            yield from steps
         self.end_offset = end_offset
         self._log.applied()
 

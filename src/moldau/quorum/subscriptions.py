@@ -32,8 +32,11 @@ class QuorumListener(Protocol):
         """
         ...
 
-    def on_snapshot(self, reader: SnapshotReader) -> None:
-        """Replace the state by this snapshot; the reader is closed on return."""
+    def on_snapshot(self, reader: SnapshotReader) -> Iterator[None] | None:
+        """Replace the state by this snapshot; the reader is closed on return, or after the last step.
+
+        Long work returns its steps, as in ``on_commit``; the state is replaced in the last one.
+        """
         ...
 
     def on_leader_change(self, leader_id: int | None, epoch: int) -> None:
@@ -83,7 +86,7 @@ class Subscriptions:
             self._tell_leader(subscription)
 
     def _bring_up(self, subscription: Subscription) -> Iterator[None]:
-        self._load_snapshot(subscription)
+        yield from self._load_snapshot(subscription)
         while subscription.next_offset < self._commit_offset:
             start = subscription.next_offset
             result = self._log.read(start, READ_MAX_BYTES, upper_bound_offset=self._commit_offset)
@@ -95,16 +98,25 @@ class Subscriptions:
                 yield from steps
         self._tell_leader(subscription)
 
-    def _load_snapshot(self, subscription: Subscription) -> None:
-        has_begun, subscription.has_begun = subscription.has_begun, True
-        snapshot_id = self._log.latest_snapshot_id()
-        is_behind = not has_begun or subscription.next_offset < self._log.start_offset
-        if snapshot_id is None or not is_behind:
-            return
-        reader = self._log.open_snapshot(snapshot_id)
-        if reader is not None:
+    def _load_snapshot(self, subscription: Subscription) -> Iterator[None]:
+        """Load the latest snapshot, if the log begins behind the listener; and the next one, if by the end
+        of the steps the log begins behind that.
+        """
+        while True:
+            has_begun, subscription.has_begun = subscription.has_begun, True
+            snapshot_id = self._log.latest_snapshot_id()
+            is_behind = not has_begun or subscription.next_offset < self._log.start_offset
+            if snapshot_id is None or not is_behind:
+                return
+            if has_begun and snapshot_id.offset <= subscription.next_offset:
+                return
+            reader = self._log.open_snapshot(snapshot_id)
+            if reader is None:
+                return
             try:
-                subscription.listener.on_snapshot(reader)
+                steps = subscription.listener.on_snapshot(reader)
+                if steps is not None:
+                    yield from steps
             finally:
                 reader.close()
             subscription.next_offset = snapshot_id.offset

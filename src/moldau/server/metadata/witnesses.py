@@ -109,7 +109,8 @@ def _replay(disk: Disk, folder: str) -> _Replayed:
             reader = FileSnapshotReader(file, snapshots[-1])
             values = [value for batch in data_batches(reader.batches()) for value in batch.values]
             end_offset, epoch = reader.snapshot_id
-            publisher.on_snapshot(end_offset, epoch, -1, values)
+            for _ in publisher.on_snapshot(end_offset, epoch, -1, values):
+                pass
         finally:
             file.close()
     removed: set[UUID] = set()

@@ -46,7 +46,6 @@ ANSWERED_IN_SLICES = (
     (ApiKey.LIST_OFFSETS, 1),
     (ApiKey.OFFSET_COMMIT, 2),
     (ApiKey.DELETE_RECORDS, 0),
-    (ApiKey.ALTER_REPLICA_LOG_DIRS, 1),
 )
 """APIs that answer an item of a few bytes with a row of its own, in the version of the smallest items."""
 LAST = 77

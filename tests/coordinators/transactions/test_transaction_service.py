@@ -1,58 +1,22 @@
 """The transaction coordinator over a log in memory: markers, new producer ids, loads."""
 
 import asyncio
-from collections.abc import Iterable
+
+from transaction_house import RecordingWriter, new_service, until_done
 
 from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.endings import Ending
-from moldau.coordinators.transactions.service import TransactionPorts, TransactionService
-from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.shard import Initialization
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
-from moldau.runtime import SystemClock, UnexpectedErrors
 
 T0, T1 = TxnPartition("t", 0), TxnPartition("t", 1)
 
 
-class RecordingWriter:
-    """Notes markers; refuses the partitions of ``deaf`` for now."""
-
-    def __init__(self) -> None:
-        self.written: list[tuple[TransactionMarker, TxnPartition]] = []
-        self.deaf: set[TxnPartition] = set()
-
-    async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
-        left = {each for each in partitions if each in self.deaf}
-        self.written += [(marker, each) for each in sorted(partitions) if each not in left]
-        return left
-
-
-def _service(writer: RecordingWriter) -> TransactionService:
-    ids = iter(range(100, 200))
-
-    async def new_id() -> int:
-        return next(ids)
-
-    ports = TransactionPorts(
-        new_producer_id=new_id, markers=writer, level=lambda: 2, partition_count=lambda topic: 1
-    )
-    return TransactionService(SystemClock(), TransactionSettings(), ports, UnexpectedErrors())
-
-
-async def _until_done(service: TransactionService, name: str) -> TransactionPhase:
-    for _ in range(1000):
-        found = await service.describe(name)
-        if not found.state.is_prepared:
-            return found.state
-        await asyncio.sleep(0)
-    raise AssertionError("the transaction is not completed")
-
-
 async def _every_partition_gets_its_marker_before_the_end_is_written() -> None:
     writer, log = RecordingWriter(), MemoryLog()
-    service = _service(writer)
+    service = new_service(writer)
     service.runtime.load(0, 5, log)
     await service.runtime.until_loaded(0)
     answer = await service.init_producer(Initialization("orders", 60_000))
@@ -60,7 +24,7 @@ async def _every_partition_gets_its_marker_before_the_end_is_written() -> None:
     await service.add_partitions("orders", producer, [T0, T1], 0)
     assert not writer.written
     await service.end(Ending("orders", producer, True, 0))
-    assert await _until_done(service, "orders") is TransactionPhase.COMPLETE_COMMIT
+    assert await until_done(service, "orders") is TransactionPhase.COMPLETE_COMMIT
     marker = TransactionMarker(100, 0, True, 5, 0)
     assert writer.written == [(marker, T0), (marker, T1)]
     await service.close()
@@ -68,7 +32,7 @@ async def _every_partition_gets_its_marker_before_the_end_is_written() -> None:
 
 async def _no_marker_is_written_before_the_outcome_is_committed() -> None:
     writer, log = RecordingWriter(), MemoryLog()
-    service = _service(writer)
+    service = new_service(writer)
     service.runtime.load(0, 5, log)
     await service.runtime.until_loaded(0)
     answer = await service.init_producer(Initialization("orders", 60_000))
@@ -83,7 +47,7 @@ async def _no_marker_is_written_before_the_outcome_is_committed() -> None:
     log.commit()
     await ended
     log.held = False
-    await _until_done(service, "orders")
+    await until_done(service, "orders")
     assert [(marker.committed, partition) for marker, partition in writer.written] == [(False, T0)]
     await service.close()
 
@@ -91,7 +55,7 @@ async def _no_marker_is_written_before_the_outcome_is_committed() -> None:
 async def _a_new_coordinator_finishes_what_it_finds_prepared() -> None:
     writer, log = RecordingWriter(), MemoryLog()
     writer.deaf = {T1}
-    first = _service(writer)
+    first = new_service(writer)
     first.runtime.load(0, 5, log)
     await first.runtime.until_loaded(0)
     answer = await first.init_producer(Initialization("orders", 60_000))
@@ -101,10 +65,10 @@ async def _a_new_coordinator_finishes_what_it_finds_prepared() -> None:
     await first.close()
 
     writer.deaf, writer.written = set(), []
-    second = _service(writer)
+    second = new_service(writer)
     second.runtime.load(0, 6, log)
     await second.runtime.until_loaded(0)
-    assert await _until_done(second, "orders") is TransactionPhase.COMPLETE_COMMIT
+    assert await until_done(second, "orders") is TransactionPhase.COMPLETE_COMMIT
     marker = TransactionMarker(100, 1, True, 6, 2)
     assert writer.written == [(marker, T0), (marker, T1)]
     await second.close()

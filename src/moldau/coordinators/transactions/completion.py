@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.shard import TransactionShard, Unfinished
-from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.coordinators.transactions.transaction import EndedTransaction, TxnPartition
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class TransactionCompletion:
         self._writer = writer
         self._unexpected = unexpected
         self._looking: set[int] = set()
-        self._completing: dict[tuple[int, int, str, int, int], None] = {}
+        self._completing: dict[tuple[int, int, str, EndedTransaction], None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -95,7 +95,7 @@ class TransactionCompletion:
             return
 
     def _begin(self, partition: int, epoch: int, ended: Unfinished) -> None:
-        key = (partition, epoch, ended.transactional_id, *ended.transaction.identity)
+        key = (partition, epoch, ended.transactional_id, ended.transaction.ended)
         if key in self._completing:
             return
         self._completing[key] = None

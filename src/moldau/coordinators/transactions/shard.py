@@ -305,9 +305,9 @@ class TransactionShard:
         return [Unfinished(name, self.by_id[name]) for name in self._prepared]
 
     def complete(self, token: Token, ended: Unfinished, now_ms: int) -> Effects[TransactionRecord]:
-        """Every partition has its marker; answers ``None``. Ignored when it is known."""
+        """Every partition has its marker; answers ``None``. Ignored for any transaction but that one."""
         found = self.by_id.get(ended.transactional_id)
-        if found is None or not found.state.is_prepared or found.identity != ended.transaction.identity:
+        if found is None or not found.state.is_prepared or found.ended != ended.transaction.ended:
             return answer(token, None)
         return answer(token, None, [self._record(ended.transactional_id, found.completed(now_ms))])
 

@@ -28,6 +28,14 @@ class ProducerIdentity(NamedTuple):
     producer_epoch: int
 
 
+class EndedTransaction(NamedTuple):
+    """Tells one prepared transaction of an id from the next: before version 2 both have the same producer."""
+
+    identity: ProducerIdentity
+    start_ms: int
+    updated_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
     """The state of one transactional id.
@@ -53,6 +61,11 @@ class Transaction:
     @property
     def identity(self) -> ProducerIdentity:
         return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def ended(self) -> EndedTransaction:
+        """The prepared transaction, by what is in the log: another coordinator has the same."""
+        return EndedTransaction(self.identity, self.start_ms, self.updated_ms)
 
     @property
     def is_exhausted(self) -> bool:

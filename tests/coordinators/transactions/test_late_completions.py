@@ -1,0 +1,50 @@
+"""The end of a transaction whose commit is known late, while the next one of the producer goes on."""
+
+import asyncio
+
+from transaction_house import LoopClock, RecordingWriter, new_service, until_done
+
+from moldau.coordinators.log import MemoryLog
+from moldau.coordinators.transactions.endings import Ending
+from moldau.coordinators.transactions.shard import Initialization
+from moldau.coordinators.transactions.states import TransactionPhase
+from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.simulation.world.world import World
+
+T0, T1 = TxnPartition("t", 0), TxnPartition("t", 1)
+
+
+async def _the_next_transaction_gets_its_own_markers() -> None:
+    writer, log = RecordingWriter(), MemoryLog()
+    service = new_service(writer, LoopClock())
+    service.runtime.load(0, 5, log)
+    await service.runtime.until_loaded(0)
+    answer = await service.init_producer(Initialization("orders", 60_000))
+    producer = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+    await service.add_partitions("orders", producer, [T0], 0)
+    writer.deaf = {T0}
+    await service.end(Ending("orders", producer, True, 0))
+    await asyncio.sleep(0.05)
+    writer.deaf = set()
+    # The completion is appended, its commit times out, and then it is committed after all.
+    log.held = True
+    await asyncio.sleep(5.2)
+    log.held = False
+    log.commit()
+    # A client of version 1 has the same producer id and epoch in its next transaction.
+    await service.add_partitions("orders", producer, [T1], 0)
+    writer.deaf, writer.written = {T1}, []
+    await service.end(Ending("orders", producer, True, 0))
+    await asyncio.sleep(20)
+    assert (await service.describe("orders")).state is TransactionPhase.PREPARE_COMMIT
+    writer.deaf = set()
+    await asyncio.sleep(20)
+    assert await until_done(service, "orders") is TransactionPhase.COMPLETE_COMMIT
+    assert [partition for _, partition in writer.written] == [T1]
+    assert not service.completion.count
+    await service.close()
+
+
+def test_the_next_transaction_gets_its_own_markers() -> None:
+    with World(1) as world:
+        world.run(_the_next_transaction_gets_its_own_markers())

@@ -22,7 +22,7 @@ from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
 from moldau.records.batch import parse_header
-from moldau.records.control import build_end_transaction_marker
+from moldau.records.control import EndTransactionMarker, build_end_transaction_marker
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.simulation.world.world import World
 
@@ -233,6 +233,29 @@ def test_loading_replays_all_batches_skips_unknown_records_and_applies_markers()
         assert await second.read(0, total) == sum(range(2500))
         assert await second.read(0, lambda shard, now_ms: shard.markers) == [(5, True)]
         await second.close()
+
+    in_virtual_time(main())
+
+
+class FencingLog(MemoryLog):
+    """A log in which a later transaction is open."""
+
+    def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
+        raise KafkaError(ErrorCode.invalid_producer_epoch, f"late marker of version {version}")
+
+
+def test_a_late_marker_is_refused_before_it_is_appended() -> None:
+    async def main() -> None:
+        log, runtime = FencingLog(), new_runtime()
+        runtime.load(0, 1, log)
+        await runtime.until_loaded(0)
+        late = runtime.end_transaction(
+            0, BatchKind(5, 1, transactional=True), EndTransactionMarker(True, 1), 2
+        )
+        assert await code_of(late) is ErrorCode.invalid_producer_epoch
+        assert not log.batches
+        assert await runtime.read(0, lambda shard, now_ms: shard.markers) == []
+        await runtime.close()
 
     in_virtual_time(main())
 

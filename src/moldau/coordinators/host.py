@@ -156,9 +156,12 @@ class ShardHost(Generic[S, R]):
 
         return self.write(checked)
 
-    def end_transaction(self, producer: BatchKind, marker: EndTransactionMarker) -> "asyncio.Future[None]":
+    def end_transaction(
+        self, producer: BatchKind, marker: EndTransactionMarker, version: int
+    ) -> "asyncio.Future[None]":
         """Write the marker that ends the producer's transaction; the future is done when it is committed.
 
+        ``version`` is the transaction version (KIP-890), which decides the epochs that a marker may have.
         Fails with INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED for a marker that is too old.
         """
         future: asyncio.Future[None] = self._loop.create_future()
@@ -166,6 +169,7 @@ class ShardHost(Generic[S, R]):
             self._check_active()
             self._flush()
             self._check_active()
+            self._log.check_marker(producer.producer_id, producer.producer_epoch, version)
             self._append_marker(producer, marker)
         except KafkaError as error:
             future.set_exception(error)

@@ -62,6 +62,10 @@ class CoordinatorLog(Protocol):
         """Raise ``KafkaError`` for a batch that may not be appended; see ``TransactionChecks``."""
         ...
 
+    def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
+        """Raise ``KafkaError`` for a late copy of a marker; see ``TransactionChecks``."""
+        ...
+
     def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
         """Call ``listener`` with the high watermark each time it has moved; ``None`` to stop."""
         ...
@@ -101,6 +105,9 @@ class PartitionCoordinatorLog:
         self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
     ) -> None:
         self._partition.transactions.check(producer_id, producer_epoch, guard)
+
+    def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
+        self._partition.transactions.check_marker(producer_id, producer_epoch, version)
 
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
         views = self._partition.log.read(offset, max_bytes).views
@@ -219,6 +226,9 @@ class LogUpTo:
     ) -> None:
         raise NotImplementedError
 
+    def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
+        raise NotImplementedError
+
 
 class MemoryLog:
     """A log in memory whose high watermark follows its end, or is held back by a test."""
@@ -290,4 +300,7 @@ class MemoryLog:
     def check_transaction(
         self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
     ) -> None:
+        """Takes all."""
+
+    def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
         """Takes all."""

@@ -169,11 +169,11 @@ class CoordinatorRuntime(Generic[S, R]):
         return host.write_in_transaction(operation, producer, guard)
 
     def end_transaction(
-        self, partition: int, producer: BatchKind, marker: EndTransactionMarker
+        self, partition: int, producer: BatchKind, marker: EndTransactionMarker, version: int
     ) -> "asyncio.Future[None]":
-        """Write the marker that ends a producer's transaction; done when it is committed."""
+        """Write the marker that ends a producer's transaction; see ``ShardHost.end_transaction``."""
         host = self._place(partition).host
-        return self._absent(partition) if host is None else host.end_transaction(producer, marker)
+        return self._absent(partition) if host is None else host.end_transaction(producer, marker, version)
 
     def guard(self, partition: int, producer: BatchKind) -> TransactionGuard | None:
         """A guard for records of a transaction; ``None`` where the transaction is open here already.

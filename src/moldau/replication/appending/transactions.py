@@ -6,11 +6,14 @@ issued before the coordinator is asked whether the partition belongs to the tran
 end of the leader's term, makes it void.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.records.batch import BatchHeader
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.partition_log import PartitionLog
+
+VERSION_WITH_BUMPS: Final = 2
+"""From this transaction version on a marker has the epoch after that of its transaction (KIP-890)."""
 
 
 class TransactionGuard:
@@ -60,6 +63,19 @@ class TransactionChecks:
             raise KafkaError(
                 ErrorCode.invalid_txn_state,
                 f"a batch of producer {producer_id} belongs to no open transaction",
+            )
+
+    def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
+        """Check a marker of a transaction version before it is appended, in the same turn of the event loop.
+
+        From version 2 on the end of a transaction bumps the epoch: a marker with the epoch of an open
+        transaction is a late copy, and ends the one before. With none open it changes nothing and passes.
+        Raises INVALID_PRODUCER_EPOCH.
+        """
+        if version >= VERSION_WITH_BUMPS and self._is_open(producer_id, producer_epoch):
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {producer_id} has begun another transaction since this marker was made",
             )
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:

@@ -37,7 +37,7 @@ COMMIT_TIMEOUT_MS: Final = 5_000
 _DONE: Final = frozenset(
     {
         ErrorCode.none,
-        # The partition has seen a later epoch of the producer: this transaction has ended there.
+        # The partition has seen a later epoch of the producer, or its next transaction: this one has ended.
         ErrorCode.invalid_producer_epoch,
     }
 )
@@ -57,7 +57,9 @@ class LocalMarkers:
         try:
             if partition.topic == CONSUMER_OFFSETS_TOPIC:
                 producer = BatchKind(marker.producer_id, marker.producer_epoch, transactional=True)
-                await self._groups.runtime.end_transaction(partition.partition, producer, end)
+                await self._groups.runtime.end_transaction(
+                    partition.partition, producer, end, marker.transaction_version
+                )
             else:
                 await self._append(marker, partition)
         except KafkaError as error:
@@ -76,6 +78,9 @@ class LocalMarkers:
             committed=marker.committed,
             coordinator_epoch=marker.coordinator_epoch,
             timestamp=self._clock.now_ms(),
+        )
+        partition.transactions.check_marker(
+            marker.producer_id, marker.producer_epoch, marker.transaction_version
         )
         info = partition.append_own(batch, [parse_header(batch)], AppendOrigin.COORDINATOR)
         outcome = await partition.committed(info.last_offset, COMMIT_TIMEOUT_MS)

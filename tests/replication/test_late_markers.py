@@ -1,0 +1,72 @@
+"""A late copy of a marker ends no later transaction (KIP-890, version 2), and a repeated one passes."""
+
+import asyncio
+import pathlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_transaction_guards import PRODUCER, GuardedPartition, batch
+
+from moldau.coordinators.effects import BatchKind
+from moldau.coordinators.log import PartitionCoordinatorLog
+from moldau.coordinators.transactions.completion import TransactionMarker
+from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.runtime import ErrorCode, KafkaError, SystemClock
+from moldau.server.subsystems.transactions.markers import LocalMarkers
+
+
+class MarkedPartition(GuardedPartition):
+    """Takes markers as the broker of a partition does, or as the one of a group coordinator."""
+
+    def mark(self, epoch: int, version: int) -> ErrorCode:
+        registry: Any = SimpleNamespace(find=lambda *place: self.partition)
+        groups: Any = None
+        markers = LocalMarkers(registry, groups, SystemClock())
+        marker = TransactionMarker(PRODUCER, epoch, False, 0, version)
+        return asyncio.run(markers.write(marker, TxnPartition("t", 0)))
+
+    @property
+    def begins_at(self) -> int | None:
+        entry = self.log.producer(PRODUCER)
+        assert entry is not None
+        return entry.current_txn_first_offset
+
+
+@pytest.fixture
+def house(tmp_path: pathlib.Path) -> MarkedPartition:
+    return MarkedPartition(tmp_path)
+
+
+def test_a_late_copy_leaves_the_next_transaction_open(house: MarkedPartition) -> None:
+    assert house.append(batch(0, 0), house.guard(0)) is ErrorCode.none
+    assert house.mark(1, version=2) is ErrorCode.none
+    assert house.append(batch(0, 1), house.guard(1)) is ErrorCode.none
+    assert house.mark(1, version=2) is ErrorCode.invalid_producer_epoch
+    assert house.begins_at == 2
+    assert house.mark(2, version=2) is ErrorCode.none
+    assert house.begins_at is None
+
+
+def test_a_repeated_marker_passes_where_nothing_is_open(house: MarkedPartition) -> None:
+    assert house.append(batch(0, 0), house.guard(0)) is ErrorCode.none
+    assert house.mark(1, version=2) is ErrorCode.none
+    assert house.mark(1, version=2) is ErrorCode.none
+
+
+def test_before_version_2_the_epoch_stays(house: MarkedPartition) -> None:
+    assert house.append(batch(0, 0), house.guard(0)) is ErrorCode.none
+    assert house.mark(0, version=1) is ErrorCode.none
+    assert house.append(batch(1, 0), house.guard(0)) is ErrorCode.none
+    assert house.mark(0, version=1) is ErrorCode.none
+    assert house.begins_at is None
+
+
+def test_a_group_coordinator_asks_before_it_appends(house: MarkedPartition) -> None:
+    log = PartitionCoordinatorLog(house.partition)
+    producer = BatchKind(PRODUCER, 1, transactional=True)
+    assert house.append(batch(0, 1), house.guard(1)) is ErrorCode.none
+    log.check_marker(producer.producer_id, producer.producer_epoch, 1)
+    with pytest.raises(KafkaError) as refused:
+        log.check_marker(producer.producer_id, producer.producer_epoch, 2)
+    assert refused.value.code is ErrorCode.invalid_producer_epoch

@@ -118,6 +118,24 @@ def test_aborted_records_never_hide_committed_ones(cleaned: CleanedLog) -> None:
     cleaned.check()
 
 
+def test_a_key_deleted_after_an_aborted_transaction_stays_deleted(cleaned: CleanedLog) -> None:
+    cleaned.append([(b"k", b"v")])
+    cleaned.append([(b"x", b"aborted")], producer_id=1, transactional=True)
+    cleaned.end_transaction(1, commit=False)
+    cleaned.append([(b"f", b"1")])
+    cleaned.log.roll()
+    cleaned.clean()
+    cleaned.append([(b"k", None)], producer_id=1, transactional=True)
+    cleaned.end_transaction(1, commit=True)
+    for number in range(4):
+        cleaned.append([(b"f", b"%d" % number)])
+        cleaned.log.roll()
+        cleaned.clean()
+        cleaned.box.clock.time_ms += 5000
+    cleaned.check()
+    assert [r.key for r in cleaned.read_from(0, committed=True) if r.value is not None] == [b"f"]
+
+
 def test_markers_outlive_their_records_by_the_horizon(box: Any) -> None:
     cleaned = CleanedLog(box, replace(CONFIG, producer_id_expiration_ms=1))
     cleaned.append([(b"a", b"aborted")], producer_id=1, transactional=True)

@@ -160,9 +160,10 @@ class LogCleaner:
             offsets = OffsetMap(int(settings.dedupe_buffer_bytes * settings.io_buffer_load_factor))
             aborted = [found for segment in log.segments.segments for found in segment.transaction_index]
             dirty = [source for source in sources if source.end_offset > candidate.first_dirty_offset]
-            await self._work(
-                learn_offsets(offsets, dirty, candidate.first_dirty_offset, CleanedTransactions(aborted))
-            )
+            begin = candidate.first_dirty_offset
+            # What ended before is not read to its marker: its producer would count as aborted for ever.
+            ending = CleanedTransactions(found for found in aborted if found.last_offset >= begin)
+            await self._work(learn_offsets(offsets, dirty, begin, ending))
             end_offset = offsets.latest_offset + 1 if offsets.is_full else candidate.first_uncleanable_offset
             bytes_before, bytes_after = await self._rewrite(
                 view,

@@ -34,6 +34,10 @@ class TransactionModel:
     def _new(self) -> TransactionShard:
         return TransactionShard(self.settings, lambda: self.level)
 
+    def put(self, record: TransactionRecord) -> None:
+        """A record that is not the outcome of a request."""
+        self._apply(Effects([record]))
+
     def init(
         self, name: str, timeout_ms: int = 60_000, expected: tuple[int, int] | None = None
     ) -> ProducerAnswer:

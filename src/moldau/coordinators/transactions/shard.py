@@ -170,7 +170,7 @@ class TransactionShard:
                 raise NewProducerIdNeededError
             found = Transaction(producer_id=new_id, timeout_ms=request.timeout_ms)
             return self._initialize(token, request, found, ProducerIdentity(new_id, 0), NO_EPOCH, now_ms)
-        if expected is not None and found.producer_epoch != NO_EPOCH:
+        if expected is not None and found.producer_epoch != NO_EPOCH and not found.gives_way_to(expected):
             _check_expected(found, expected)
         if found.state.is_prepared:
             raise KafkaError(ErrorCode.concurrent_transactions)
@@ -226,8 +226,6 @@ class TransactionShard:
         for a transaction of more partitions than a record can hold.
         """
         found = self._checked(transactional_id, producer)
-        if found.state.is_prepared:
-            raise KafkaError(ErrorCode.concurrent_transactions)
         if found.state is TransactionPhase.ONGOING and found.partitions.issuperset(partitions):
             return answer(token, None)
         value = found.with_partitions(partitions, now_ms, client_version)
@@ -243,8 +241,6 @@ class TransactionShard:
     ) -> dict[TxnPartition, ErrorCode]:
         """Whether partitions belong to the transaction (KIP-890). Raises as :meth:`add_partitions`."""
         found = self._checked(transactional_id, producer)
-        if found.state.is_prepared:
-            raise KafkaError(ErrorCode.concurrent_transactions)
         return {
             each: ErrorCode.none if each in found.partitions else ErrorCode.transaction_abortable
             for each in partitions
@@ -252,10 +248,14 @@ class TransactionShard:
 
     def _checked(self, transactional_id: str, producer: ProducerIdentity) -> Transaction:
         found = self.by_id.get(transactional_id)
+        if found is not None and found.gives_way_to(producer):
+            raise KafkaError(ErrorCode.concurrent_transactions)
         if found is None or found.producer_id != producer.producer_id:
             raise KafkaError(ErrorCode.invalid_producer_id_mapping)
         if found.producer_epoch != producer.producer_epoch:
             raise KafkaError(ErrorCode.producer_fenced)
+        if found.state.is_prepared:
+            raise KafkaError(ErrorCode.concurrent_transactions)
         return found
 
     def _check_size(self, transactional_id: str, value: Transaction) -> None:

@@ -77,6 +77,10 @@ class Transaction:
         """The outcome of a prepared transaction."""
         return self.state is TransactionPhase.PREPARE_COMMIT
 
+    def gives_way_to(self, producer: ProducerIdentity) -> bool:
+        """Whether this is the producer of the next id: it has to wait until the end is complete."""
+        return self.state.is_prepared and producer == (self.next_producer_id, 0)
+
     def initialized(
         self, timeout_ms: int, now_ms: int, identity: ProducerIdentity, last_epoch: int
     ) -> "Transaction":

@@ -46,3 +46,35 @@ def test_the_next_id_waits_for_the_markers_of_the_last_one() -> None:
     model.complete()
     model.add("a", new, [("t", 1)], version=2)
     assert model.shard.by_id["a"].state is TransactionPhase.ONGOING
+
+
+def _end_after_a_timeout(model: TransactionModel, producer: tuple[int, int]) -> tuple[int, int]:
+    model.wait(200_000)
+    assert model.shard.by_id["a"].identity == (producer[0], EPOCH_MAX)
+    model.complete()
+    answer = model.end("a", producer, committed=False, version=2)
+    return answer.producer_id, answer.producer_epoch
+
+
+def test_a_producer_that_was_too_slow_goes_on_with_the_next_id() -> None:
+    model, producer = _exhausted()
+    new = _end_after_a_timeout(model, producer)
+    assert new == (producer[0] + 1, 0)
+    again = model.end("a", producer, committed=False, version=2)
+    assert (again.producer_id, again.producer_epoch) == new
+    model.restart()
+    again = model.end("a", producer, committed=False, version=2)
+    assert (again.producer_id, again.producer_epoch) == new
+    model.add("a", new, [("t", 0)], version=2)
+    assert model.end("a", new, committed=True, version=2).producer_epoch == 1
+
+
+def test_no_client_has_the_last_epoch() -> None:
+    model, producer = _exhausted()
+    model.wait(200_000)
+    model.complete()
+    last = (producer[0], EPOCH_MAX)
+    assert _code(lambda: model.add("a", last, [("t", 0)], version=2)) is ErrorCode.producer_fenced
+    assert _code(lambda: model.end("a", last, committed=False, version=2)) is ErrorCode.producer_fenced
+    assert _code(lambda: model.init("a", expected=last)) is ErrorCode.producer_fenced
+    assert model.init("a").producer_epoch == 0

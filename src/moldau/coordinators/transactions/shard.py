@@ -252,7 +252,7 @@ class TransactionShard:
             raise KafkaError(ErrorCode.concurrent_transactions)
         if found is None or found.producer_id != producer.producer_id:
             raise KafkaError(ErrorCode.invalid_producer_id_mapping)
-        if found.producer_epoch != producer.producer_epoch:
+        if found.producer_epoch != producer.producer_epoch or producer.is_for_fencing:
             raise KafkaError(ErrorCode.producer_fenced)
         if found.state.is_prepared:
             raise KafkaError(ErrorCode.concurrent_transactions)
@@ -281,7 +281,16 @@ class TransactionShard:
         found = self.by_id.get(request.transactional_id)
         if found is None:
             raise KafkaError(ErrorCode.invalid_producer_id_mapping)
+        if request.producer.is_for_fencing:
+            raise KafkaError(ErrorCode.producer_fenced)
         if check_end(found, request):
+            if found.identity.is_for_fencing:
+                # The coordinator aborted the transaction with the last epoch, which no client may have.
+                if new_id is None:
+                    raise NewProducerIdNeededError
+                found = found.rotated(new_id, now_ms)
+                records = [self._record(request.transactional_id, found)]
+                return answer(token, ProducerAnswer(ErrorCode.none, *found.identity), records)
             return answer(token, ProducerAnswer(ErrorCode.none, *found.identity))
         bumps = request.client_version >= VERSION_WITH_BUMPS
         next_id = NO_PRODUCER_ID
@@ -340,7 +349,7 @@ def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
 
     Raises PRODUCER_FENCED.
     """
-    if expected == found.identity:
+    if expected == found.identity and not expected.is_for_fencing:
         return
     # The epoch was bumped, or the id gave way to the next one, and the answer was lost.
     repeats = (

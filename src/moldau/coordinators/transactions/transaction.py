@@ -27,6 +27,11 @@ class ProducerIdentity(NamedTuple):
     producer_id: int
     producer_epoch: int
 
+    @property
+    def is_for_fencing(self) -> bool:
+        """Whether this is the last epoch: markers may have it, clients never do."""
+        return self.producer_epoch >= EPOCH_MAX
+
 
 class EndedTransaction(NamedTuple):
     """Tells one prepared transaction of an id from the next: before version 2 both have the same producer."""
@@ -124,12 +129,23 @@ class Transaction:
         """The outcome is decided. ``bumps``: markers carry the next epoch, which fences older batches."""
         return self._moved(
             TransactionPhase.PREPARE_COMMIT if commits else TransactionPhase.PREPARE_ABORT,
-            producer_epoch=self.producer_epoch + 1 if bumps else self.producer_epoch,
+            producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX) if bumps else self.producer_epoch,
             last_producer_epoch=self.producer_epoch if bumps else self.last_producer_epoch,
             next_producer_id=next_producer_id,
             start_ms=self.start_ms if self.state is TransactionPhase.ONGOING else now_ms,
             updated_ms=now_ms,
             client_version=client_version,
+        )
+
+    def rotated(self, producer_id: int, now_ms: int) -> "Transaction":
+        """The transaction is complete, and its producer goes on with another id."""
+        return replace(
+            self,
+            producer_id=producer_id,
+            producer_epoch=0,
+            last_producer_epoch=NO_EPOCH,
+            previous_producer_id=self.producer_id,
+            updated_ms=now_ms,
         )
 
     def completed(self, now_ms: int) -> "Transaction":

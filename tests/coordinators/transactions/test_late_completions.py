@@ -1,14 +1,17 @@
 """The end of a transaction whose commit is known late, while the next one of the producer goes on."""
 
 import asyncio
+from collections.abc import Iterable
 
 from transaction_house import LoopClock, RecordingWriter, new_service, until_done
 
 from moldau.coordinators.log import MemoryLog
+from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.endings import Ending
 from moldau.coordinators.transactions.shard import Initialization
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.simulation.world.world import World
 
 T0, T1 = TxnPartition("t", 0), TxnPartition("t", 1)
@@ -48,3 +51,34 @@ async def _the_next_transaction_gets_its_own_markers() -> None:
 def test_the_next_transaction_gets_its_own_markers() -> None:
     with World(1) as world:
         world.run(_the_next_transaction_gets_its_own_markers())
+
+
+class FencedWriter(RecordingWriter):
+    """The partitions know a newer coordinator."""
+
+    calls = 0
+
+    async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
+        self.calls += 1
+        raise KafkaError(ErrorCode.transaction_coordinator_fenced)
+
+
+async def _a_fenced_coordinator_sends_no_more_markers() -> None:
+    writer = FencedWriter()
+    service = new_service(writer, LoopClock())
+    service.runtime.load(0, 5, MemoryLog())
+    await service.runtime.until_loaded(0)
+    answer = await service.init_producer(Initialization("orders", 60_000))
+    producer = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+    await service.add_partitions("orders", producer, [T0], 0)
+    await service.end(Ending("orders", producer, True, 0))
+    await asyncio.sleep(20)
+    assert writer.calls == 1
+    assert (await service.describe("orders")).state is TransactionPhase.PREPARE_COMMIT
+    assert not service.completion.count
+    await service.close()
+
+
+def test_a_fenced_coordinator_sends_no_more_markers() -> None:
+    with World(1) as world:
+        world.run(_a_fenced_coordinator_sends_no_more_markers())

@@ -41,7 +41,8 @@ class MarkerWriter(Protocol):
     async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
         """Write a marker; return the partitions to retry.
 
-        Partitions whose topic is deleted are done. Raises nothing.
+        Partitions whose topic is deleted are done. Raises TRANSACTION_COORDINATOR_FENCED when a newer
+        coordinator has written there, and nothing else.
         """
         ...
 
@@ -117,7 +118,11 @@ class TransactionCompletion:
         delay_s = RETRY_S
         while self._leads(partition, epoch):
             if left:
-                left = await self._writer.write(marker, left)
+                try:
+                    left = await self._writer.write(marker, left)
+                except KafkaError as error:
+                    logger.info("the end of %r is left to another node: %s", ended.transactional_id, error)
+                    return
             if not left:
                 try:
                     await self._runtime.write(

@@ -100,14 +100,16 @@ class ClusterMarkers:
         self._unexpected = unexpected
 
     async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
-        """Write a marker; return the partitions to retry."""
+        """Write a marker; return the partitions to retry. Raises TRANSACTION_COORDINATOR_FENCED."""
         left: set[TxnPartition] = set()
         by_leader: dict[int, list[TxnPartition]] = {}
         for partition in sorted(partitions):
             leader = self._view.leader_of(*partition)
             # The coordinator had seen the topic before it let it join, and what a later coordinator has seen
-            # of the metadata reaches further: a topic that is not there was deleted.
-            if leader is None:
+            # of the metadata reaches further: a topic that is not there was deleted. So was one that has
+            # become diskless, which takes no transactions.
+            topic = self._view.image.topics.get(partition.topic)
+            if leader is None or topic is None or topic.is_diskless:
                 continue
             if leader < 0:
                 left.add(partition)
@@ -128,6 +130,10 @@ class ClusterMarkers:
                 errors = dict(zip(partitions, codes, strict=True))
             else:
                 errors = await self._send(leader, marker, partitions)
+        if ErrorCode.transaction_coordinator_fenced in errors.values():
+            raise KafkaError(
+                ErrorCode.transaction_coordinator_fenced, f"broker {leader} knows a newer coordinator"
+            )
         return {each for each in partitions if errors.get(each) not in _DONE}
 
     async def _send(

@@ -129,3 +129,11 @@ def test_a_transactional_batch_is_never_staged(house: GuardedPartition) -> None:
     outcome = AppendTurn().append(house.partition, batch(0), -1, 1000)
     assert isinstance(outcome, AppendOutcome)
     assert outcome.error is ErrorCode.invalid_txn_state
+
+
+def test_the_last_stable_offset_is_never_below_the_start_of_the_log(house: GuardedPartition) -> None:
+    assert house.append(batch(0), house.guard()) is ErrorCode.none
+    for sequence in (1, 2, 3):
+        assert house.append(batch(sequence), None) is ErrorCode.none
+    house.log.update_log_start_offset(2)
+    assert house.log.last_stable_offset(house.log.log_end_offset) == 2

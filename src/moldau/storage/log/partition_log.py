@@ -76,7 +76,6 @@ class PartitionLog:
         self.producers = producers
         self.start = LogStart(gate, segments, offsets, epochs, producers, report, has_snapshots=has_snapshots)
         self.restore_epochs = self.start.restore_epochs
-        self.last_stable_offset = producers.last_stable_offset
         self.active_producers = producers.active
         self.producer = producers.state.entry
         self.guarded = gate.guarded
@@ -182,6 +181,11 @@ class PartitionLog:
     @property
     def log_start_offset(self) -> int:
         return self.offsets.log_start_offset
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Where ``read_committed`` ends; never below the log's start, where an open transaction may begin."""
+        stable, start = self.producers.last_stable_offset(high_watermark), self.offsets.log_start_offset
+        return stable if stable >= start else min(start, high_watermark)
 
     @property
     def local_log_start_offset(self) -> int:

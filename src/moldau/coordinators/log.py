@@ -56,6 +56,10 @@ class CoordinatorLog(Protocol):
         """A guard for the producer's next batch; see ``TransactionChecks``."""
         ...
 
+    def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
+        """A batch with a guard was appended or refused; see ``TransactionChecks``."""
+        ...
+
     def check_transaction(
         self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
     ) -> None:
@@ -100,6 +104,9 @@ class PartitionCoordinatorLog:
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
         return self._partition.transactions.guard(producer_id, producer_epoch)
+
+    def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
+        self._partition.transactions.withdraw(producer_id, guard)
 
     def check_transaction(
         self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
@@ -221,6 +228,9 @@ class LogUpTo:
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
         raise NotImplementedError
 
+    def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
+        raise NotImplementedError
+
     def check_transaction(
         self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
     ) -> None:
@@ -296,6 +306,9 @@ class MemoryLog:
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
         """It knows no producers: none is fenced, and none needs a guard."""
         return None
+
+    def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
+        """It issues no guards."""
 
     def check_transaction(
         self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None

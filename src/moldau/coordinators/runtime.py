@@ -185,6 +185,12 @@ class CoordinatorRuntime(Generic[S, R]):
             raise KafkaError(ErrorCode.not_coordinator, f"{self.kind.topic.name}-{partition} is not here.")
         return host.term.log.guard(producer.producer_id, producer.producer_epoch)
 
+    def withdraw(self, partition: int, producer: BatchKind, guard: TransactionGuard) -> None:
+        """The records of a guard were written or refused; another term has forgotten it."""
+        host = self._place(partition).host
+        if host is not None:
+            host.term.log.withdraw(producer.producer_id, guard)
+
     def read(self, partition: int, operation: Callable[[S, int], T]) -> "asyncio.Future[T]":
         """Run ``operation(shard, now_ms)`` now; it answers once everything it could read is committed."""
         host = self._place(partition).host

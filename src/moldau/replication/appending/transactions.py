@@ -33,6 +33,8 @@ class AppendTerms(NamedTuple):
 class _Issued(NamedTuple):
     producer_epoch: int
     guard: TransactionGuard
+    checks: int
+    """Checks with the coordinator that share the guard."""
 
 
 class TransactionChecks:
@@ -42,17 +44,31 @@ class TransactionChecks:
         self._log = log
         self._issued: dict[int, _Issued] = {}
 
+    @property
+    def count(self) -> int:
+        """Producers with a guard."""
+        return len(self._issued)
+
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
         """A guard for the producer's next batch; ``None`` where its transaction is open here already.
 
+        To be withdrawn once the batch is appended or refused.
         Raises INVALID_PRODUCER_EPOCH for a producer that is fenced here.
         """
         if self._is_open(producer_id, producer_epoch):
             return None
         issued = self._issued.get(producer_id)
         if issued is None or issued.producer_epoch < producer_epoch:
-            issued = self._issued[producer_id] = _Issued(producer_epoch, TransactionGuard())
+            issued = _Issued(producer_epoch, TransactionGuard(), 0)
+        self._issued[producer_id] = issued._replace(checks=issued.checks + 1)
         return issued.guard
+
+    def is_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer's transaction is open here already, so that its next batch needs no guard.
+
+        Raises INVALID_PRODUCER_EPOCH for a producer that is fenced here.
+        """
+        return self._is_open(producer_id, producer_epoch)
 
     def check(self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None) -> None:
         """Raise INVALID_TXN_STATE for a batch that would open a transaction without a valid guard."""
@@ -79,9 +95,13 @@ class TransactionChecks:
             )
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
-        """The coordinator has refused: the guard is of no use."""
+        """A check has ended and appends nothing: the guard is void, unless another check shares it."""
         issued = self._issued.get(producer_id)
-        if issued is not None and issued.guard is guard:
+        if issued is None or issued.guard is not guard:
+            return
+        if issued.checks > 1:
+            self._issued[producer_id] = issued._replace(checks=issued.checks - 1)
+        else:
             del self._issued[producer_id]
 
     def appended(self, header: BatchHeader) -> None:

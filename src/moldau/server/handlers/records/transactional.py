@@ -116,12 +116,17 @@ class TransactionalHandlers:
     ) -> TxnOffsetCommitResponse:
         index = self._groups.partition_of(request.group_id)
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
-        guard = self._groups.runtime.guard(index, BatchKind(*producer, transactional=True))
-        if guard is not None:
+        runtime, kind = self._groups.runtime, BatchKind(*producer, transactional=True)
+        guard = runtime.guard(index, kind)
+        if guard is None:
+            return await self._groups.offsets.commit_in_transaction(request, None)
+        try:
             place = TxnPartition(CONSUMER_OFFSETS_TOPIC, index)
             joins = context.api_version >= JOINING_VERSION
             await self._admit(Participation(request.transactional_id, producer, place, joins))
-        return await self._groups.offsets.commit_in_transaction(request, guard)
+            return await self._groups.offsets.commit_in_transaction(request, guard)
+        finally:
+            runtime.withdraw(index, kind, guard)
 
     def _check(self, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
         if not request.group_id:

@@ -1,6 +1,8 @@
 """Transactional batches of clients: the first of a transaction in a partition waits for the coordinator."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
@@ -69,10 +71,10 @@ class TransactionalAppends:
         key = (partition.key, producer.producer_id)
         before = self._last.get(key)
         try:
-            guard = partition.transactions.guard(*producer)
+            is_open = partition.transactions.is_open(*producer)
         except KafkaError as error:
             return _refusal(error, request.api_version)
-        if guard is None and before is None:
+        if is_open and before is None:
             return partition.append(
                 records,
                 required_acks=request.required_acks,
@@ -108,22 +110,33 @@ class TransactionalAppends:
         producer: ProducerIdentity,
         request: TransactionalProduce,
     ) -> AppendAnswer:
-        guard = partition.transactions.guard(*producer)
-        if guard is not None:
-            place = TxnPartition(partition.topic, partition.key.partition)
-            joins = request.api_version >= JOINING_VERSION
-            try:
+        checks = partition.transactions
+        guard = checks.guard(*producer)
+        answer: AppendAnswer | None = None
+        try:
+            if guard is not None:
+                place = TxnPartition(partition.topic, partition.key.partition)
+                joins = request.api_version >= JOINING_VERSION
                 await self._admit(Participation(request.transactional_id, producer, place, joins))
-            except KafkaError:
-                partition.transactions.withdraw(producer.producer_id, guard)
-                raise
-        return partition.append(
-            memoryview(batch),
-            required_acks=request.required_acks,
-            timeout_ms=request.timeout_ms,
-            client=request.client,
-            guard=guard,
-        )
+            answer = partition.append(
+                memoryview(batch),
+                required_acks=request.required_acks,
+                timeout_ms=request.timeout_ms,
+                client=request.client,
+                guard=guard,
+            )
+            return answer
+        finally:
+            if guard is not None:
+                _withdraw_after(answer, partial(checks.withdraw, producer.producer_id, guard))
+
+
+def _withdraw_after(answer: "AppendAnswer | None", withdraw: Callable[[], None]) -> None:
+    """A guard is needed until the batch is appended or refused, which a worker may do later."""
+    if answer is None or isinstance(answer, AppendOutcome):
+        withdraw()
+    else:
+        answer.add_done_callback(lambda _: withdraw())
 
 
 def _refusal(error: KafkaError, api_version: int) -> AppendOutcome:

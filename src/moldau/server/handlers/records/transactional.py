@@ -31,6 +31,11 @@ JOINING_VERSION: Final = 5
 ABORTABLE_VERSION: Final = 4
 """From this version of TxnOffsetCommit on, clients know TRANSACTION_ABORTABLE."""
 
+PRODUCERS_AT_ONCE: Final = 100
+"""Producers of one request whose markers are written at the same time."""
+MARKERS_AT_ONCE: Final = 1000
+"""Markers of one producer that are written at the same time."""
+
 WriteMarker = Callable[[TransactionMarker, TxnPartition], Awaitable[ErrorCode]]
 
 
@@ -69,9 +74,11 @@ class TransactionalHandlers:
         self, context: RequestContext, request: WriteTxnMarkersRequest
     ) -> WriteTxnMarkersResponse:
         check_cluster_action(self._authorizer, context)
-        return WriteTxnMarkersResponse(
-            markers=await asyncio.gather(*(self._write(each) for each in request.markers))
-        )
+        results: list[WritableTxnMarkerResult] = []
+        for step in range(0, len(request.markers), PRODUCERS_AT_ONCE):
+            asked = request.markers[step : step + PRODUCERS_AT_ONCE]
+            results += await asyncio.gather(*(self._write(each) for each in asked))
+        return WriteTxnMarkersResponse(markers=results)
 
     async def _write(self, wanted: WritableTxnMarker) -> WritableTxnMarkerResult:
         marker = TransactionMarker(
@@ -84,8 +91,13 @@ class TransactionalHandlers:
         places = [
             TxnPartition(topic.name, each) for topic in wanted.topics for each in topic.partition_indexes
         ]
-        codes = await asyncio.gather(*(self._write_marker(marker, each) for each in places))
-        errors = dict(zip(places, codes, strict=True))
+        # A request may name a partition any number of times.
+        places = list(dict.fromkeys(places))
+        errors: dict[TxnPartition, ErrorCode] = {}
+        for step in range(0, len(places), MARKERS_AT_ONCE):
+            asked = places[step : step + MARKERS_AT_ONCE]
+            codes = await asyncio.gather(*(self._write_marker(marker, each) for each in asked))
+            errors.update(zip(asked, codes, strict=True))
         return WritableTxnMarkerResult(
             producer_id=wanted.producer_id,
             topics=[

@@ -204,9 +204,7 @@ class TransactionShard:
     def _fenced(self, found: Transaction, now_ms: int) -> Transaction:
         """The ongoing transaction must be aborted with the next epoch, by which the producer is fenced."""
         fenced = found.prepared(now_ms, commits=False, bumps=True, client_version=found.client_version)
-        if found.client_version >= VERSION_WITH_BUMPS:
-            return fenced
-        # An older producer does not know the bump: a retry of its own initialization is fenced by it.
+        # The producer did not ask for the bump: its own next initialization is fenced, not a repetition.
         return replace(fenced, last_producer_epoch=NO_EPOCH)
 
     # partitions

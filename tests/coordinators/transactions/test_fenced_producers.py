@@ -1,0 +1,20 @@
+"""A producer that its successor has fenced does not come back, whatever its version is."""
+
+import pytest
+from transaction_model import TransactionModel
+
+from moldau.runtime import ErrorCode, KafkaError
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_fenced_producer_cannot_initialize_itself_again(version: int) -> None:
+    model = TransactionModel()
+    answer = model.init("a")
+    zombie = (answer.producer_id, answer.producer_epoch)
+    model.add("a", zombie, [("t", 0)], version=version)
+    assert model.init("a").error is ErrorCode.concurrent_transactions
+    model.complete()
+    with pytest.raises(KafkaError) as refused:
+        model.init("a", expected=zombie)
+    assert refused.value.code is ErrorCode.producer_fenced
+    assert model.init("a").error is ErrorCode.none

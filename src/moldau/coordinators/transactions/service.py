@@ -74,7 +74,13 @@ class TransactionService:
         self.completion = TransactionCompletion(self.runtime, ports.markers, unexpected)
 
     def _new_shard(self, partition: int) -> TransactionShard:
-        return TransactionShard(self.settings, self._ports.level, lambda: self.completion.look(partition))
+        def max_batch_bytes() -> int:
+            host = self.runtime.led(partition)
+            return self.settings.max_record_bytes if host is None else host.term.log.max_batch_bytes
+
+        return TransactionShard(
+            self.settings, self._ports.level, lambda: self.completion.look(partition), max_batch_bytes
+        )
 
     async def close(self) -> None:
         """Let all partitions go."""

@@ -10,7 +10,7 @@ the epoch, partitions join by the brokers that append to them).
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.coordinators.effects import BatchKind, Effects, Reply, SetTimer, TimerKey, Token, answer
 from moldau.coordinators.transactions.codec import FLEXIBLE_VALUE_VERSION, TransactionRecord
@@ -27,6 +27,9 @@ from moldau.coordinators.transactions.transaction import (
     TxnPartition,
 )
 from moldau.runtime import ErrorCode, KafkaError
+
+BATCH_OVERHEAD_BYTES: Final = 256
+"""More than the header of a batch and the fixed fields of a record take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +88,17 @@ class TransactionShard:
         settings: TransactionSettings,
         level: Callable[[], int] = lambda: VERSION_WITH_BUMPS,
         on_prepared: Callable[[], None] = lambda: None,
+        max_batch_bytes: Callable[[], int] | None = None,
     ) -> None:
         """``level``: the cluster's ``transaction.version``. ``on_prepared`` is told of each transaction whose
         outcome is decided or loaded: its markers are due once that is committed (:meth:`unfinished`).
+        ``max_batch_bytes``: of the topic, now.
         """
         self.settings = settings
         self.by_id: dict[str, Transaction] = {}
         self._level = level
         self._on_prepared = on_prepared
+        self._max_batch_bytes = max_batch_bytes
         self._ongoing: dict[str, None] = {}
         self._prepared: dict[str, None] = {}
         self._checks_timeouts = False
@@ -263,7 +269,10 @@ class TransactionShard:
             + sum(4 * len(topic) + 16 for topic in topics)
             + 4 * len(value.partitions)
         )
-        if size_bytes > self.settings.max_record_bytes:
+        limit_bytes = self.settings.max_record_bytes
+        if self._max_batch_bytes is not None:
+            limit_bytes = min(limit_bytes, self._max_batch_bytes() - BATCH_OVERHEAD_BYTES)
+        if size_bytes > limit_bytes:
             raise KafkaError(ErrorCode.message_too_large, "The transaction has too many partitions.")
 
     # the end

@@ -20,7 +20,7 @@ from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.metadata_log import MetadataBatch, Value
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog
-from moldau.cluster.snapshots import SnapshotGenerator
+from moldau.cluster.snapshot_schedule import SnapshotGenerator
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import (
     BrokerRegistrationRequest,

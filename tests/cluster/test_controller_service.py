@@ -19,7 +19,7 @@ from moldau.cluster.image.delta import MetadataDelta, image_of
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.metadata_log import MetadataBatch
 from moldau.cluster.publisher import MetadataPublisher
-from moldau.cluster.snapshots import SnapshotGenerator
+from moldau.cluster.snapshot_schedule import SnapshotGenerator
 from moldau.network.context import Principal
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from moldau.cluster import snapshots
+from moldau.cluster import snapshot_schedule
 from moldau.cluster.controller.controller import Controller
 from moldau.cluster.controller.service import ControllerService
 from moldau.cluster.image.image_records import to_records
@@ -123,7 +123,7 @@ def forget_configs_in_snapshots(patch: pytest.MonkeyPatch) -> None:
     def some(image: Any) -> Any:
         return (record for record in to_records(image) if not isinstance(record, ConfigRecord))
 
-    patch.setattr(snapshots, "to_records", some)
+    patch.setattr(snapshot_schedule, "to_records", some)
 
 
 def decide_on_what_is_not_logged(patch: pytest.MonkeyPatch) -> None:

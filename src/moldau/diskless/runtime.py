@@ -31,10 +31,10 @@ from moldau.diskless.reading.rack_objects import RackObjects
 from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters, RackReadMeters
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.store_claim import StoreClaim
+from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep, UpkeptCoordinators
 from moldau.diskless.upkeep.orphans import FileWitness, OrphanScan, OrphanSettings
 from moldau.diskless.upkeep.reclaim import FileKeeper, FileReclaimer
 from moldau.diskless.upkeep.repeating import Repeating
-from moldau.diskless.upkeep.retention import CoordinatorUpkeep, UpkeptCoordinators
 from moldau.diskless.upkeep.strays import StrayKeeper, StrayScan
 from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.own_commits import OwnCommits

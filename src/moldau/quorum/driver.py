@@ -26,7 +26,7 @@ from moldau.quorum.effects.log_writer import LogWriter, not_controller
 from moldau.quorum.effects.replies import PendingReplies
 from moldau.quorum.effects.snapshot_install import SnapshotInstall
 from moldau.quorum.settings import RaftSettings
-from moldau.quorum.snapshot_schedule import SnapshotSchedule
+from moldau.quorum.snapshot_pruning import SnapshotPruning
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.stored_log import StoredLogView
 from moldau.quorum.subscriptions import QuorumListener, Subscriptions
@@ -67,10 +67,6 @@ class DriverConfig:
     append_linger_ms: int = 0
     """``controller.quorum.append.linger.ms``: how long appends are collected while the disk is idle."""
     append_max_batch_bytes: int = 8 * 1024 * 1024
-    snapshot_max_new_bytes: int = 20 * 1024 * 1024
-    """``metadata.log.max.record.bytes.between.snapshots``"""
-    snapshot_max_interval_ms: int = 3_600_000
-    """``metadata.log.max.snapshot.interval.ms``; 0 disables it."""
 
 
 class QuorumDriver:
@@ -105,16 +101,12 @@ class QuorumDriver:
         self._on_fatal = on_fatal
         self._subscriptions = Subscriptions(log, local.id)
         self._appends = AppendQueue(self._config.append_max_batch_bytes)
-        self._schedule = SnapshotSchedule(
-            self._config.snapshot_max_new_bytes, self._config.snapshot_max_interval_ms
-        )
+        self._pruning = SnapshotPruning()
         self.voice = QuorumVoice(local, voters, self._config.raft, self._config.wire.cluster_id or "")
         self._events = EventQueue(self._fail)
         self._replies = PendingReplies(log, self._events)
         linger_ms = self._config.append_linger_ms
-        self._writer = LogWriter(
-            machine, log, self._appends, self.history, self._schedule, self._events, linger_ms
-        )
+        self._writer = LogWriter(machine, log, self._appends, self.history, self._events, linger_ms)
         self._snapshots = SnapshotInstall(log, self._writer, self.history, self._events)
         self._core: RaftCore | None = None
         self._others_know = asyncio.Event()
@@ -150,7 +142,7 @@ class QuorumDriver:
         )
         self.voice.voters_changed(self.voters)
         self._log.update_high_watermark(self._core.commit_offset)
-        self._schedule.start(self._machine.clock.now_ms(), self._log)
+        self._pruning.start(self._log)
         await self._subscriptions.committed(self._core.commit_offset)
         self.voice.started(self.now_ms)
         await self._carry_out(self._core.start(self.now_ms))
@@ -232,11 +224,6 @@ class QuorumDriver:
     def high_watermark(self) -> int:
         return self._core.commit_offset if self._core else 0
 
-    @property
-    def is_snapshot_due(self) -> bool:
-        """Whether the state machine should write a snapshot of its state."""
-        return self._schedule.is_due(self._machine.clock.now_ms())
-
     def create_snapshot(
         self, end_offset: int, epoch: int, last_log_timestamp_ms: int
     ) -> SnapshotWriter | None:
@@ -254,7 +241,7 @@ class QuorumDriver:
         """Record a frozen snapshot and clean the log up to the snapshot before it, so that replicas that
         lag by less than one snapshot still find their records.
         """
-        await self._schedule.created(self._machine.clock.now_ms(), self._log)
+        await self._pruning.created(self._log)
 
     def describe(self) -> QuorumDescription:
         """State for DescribeQuorum. Raises ``KafkaError(not_leader_or_follower)`` unless leader."""

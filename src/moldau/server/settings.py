@@ -328,8 +328,6 @@ def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
             request_timeout_ms=config.integer("controller.quorum.request.timeout.ms"),
             retry_backoff_ms=config.integer("controller.quorum.retry.backoff.ms"),
         ),
-        snapshot_max_new_bytes=config.integer("metadata.log.max.record.bytes.between.snapshots"),
-        snapshot_max_interval_ms=config.integer("metadata.log.max.snapshot.interval.ms"),
         append_linger_ms=config.integer(linger) if config.is_set(linger) else 0,
     )
 

@@ -28,7 +28,8 @@ from moldau.coordinators.diskless.calls.table import CALLS
 from moldau.coordinators.diskless.state.transactions import PartitionTransactions
 from moldau.coordinators.diskless.store.database import Database
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
-from moldau.coordinators.diskless.upkeep import Upkeep, UpkeepSettings
+from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep
+from moldau.metrics import Meters
 from moldau.protocol.codec import decode_request, decode_response, encode_request, encode_response
 from moldau.protocol.own.diskless import create_partitions, describe_topics, find_batches, oldest_file
 from moldau.protocol.schema import Message
@@ -315,14 +316,14 @@ def test_upkeep_takes_snapshots_and_forgets(tmp_path: Path) -> None:
     async def scene() -> None:
         house = House(tmp_path)
         service = await house.start()
-        upkeep = Upkeep(service, UpkeepSettings(snapshot_records=5))
+        upkeep = CoordinatorUpkeep(service, lambda _: [], Meters(), snapshot_records=5)
         await service.create_partitions(0, [topic(1)])
         for number in range(5):
             await service.commit_file(0, file(f"f{number}", batch(0, producer=(7, 0, number))))
-        await upkeep.check(0)
+        await upkeep.tidy()
         assert house.snapshot_log.latest_snapshot_id() is not None
         house.clock.time_ms += 10 * 86_400_000
-        await upkeep.check(0)
+        await upkeep.tidy()
         with pytest.raises(KafkaError) as unknown:
             await service.commit_file(0, file("f1", batch(0)))
         assert unknown.value.code is ErrorCode.operation_not_attempted
@@ -332,7 +333,6 @@ def test_upkeep_takes_snapshots_and_forgets(tmp_path: Path) -> None:
         with pytest.raises(KafkaError) as refused:
             await service.commit_file(0, old)
         assert refused.value.code is ErrorCode.invalid_timestamp
-        await upkeep.close()
         await house.stop()
 
     run(scene())

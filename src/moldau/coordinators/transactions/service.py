@@ -15,7 +15,7 @@ from moldau.coordinators.transactions.completion import (
     TransactionCompletion,
     TransactionRuntime,
 )
-from moldau.coordinators.transactions.endings import Ending
+from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.shard import (
     Initialization,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from moldau.coordinators.effects import BatchKind, Effects, Reply, SetTimer, TimerKey, Token, answer
 from moldau.coordinators.transactions.codec import FLEXIBLE_VALUE_VERSION, TransactionRecord
-from moldau.coordinators.transactions.endings import Ending, check_end
+from moldau.coordinators.transactions.end_requests import Ending, check_end
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.states import QUIET, TransactionPhase
 from moldau.coordinators.transactions.transaction import (

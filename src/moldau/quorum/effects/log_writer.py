@@ -9,7 +9,6 @@ from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
 from moldau.quorum.core.messages import Buffer
 from moldau.quorum.effects.event_queue import EventQueue
-from moldau.quorum.snapshot_schedule import SnapshotSchedule
 from moldau.quorum.voter_history import VoterHistory, voters_record
 from moldau.records.builder import build_batch
 from moldau.records.control import (
@@ -41,16 +40,14 @@ class LogWriter:
         log: ReplicatedLog,
         appends: AppendQueue,
         history: VoterHistory,
-        schedule: SnapshotSchedule,
         events: EventQueue,
         append_linger_ms: int,
     ) -> None:
-        """``history`` and ``schedule`` are told of what is written."""
+        """``history`` is told of what is written."""
         self._machine = machine
         self._log = log
         self._appends = appends
         self._history = history
-        self._schedule = schedule
         self._events = events
         self._append_linger_ms = append_linger_ms
         self._append_id = 0
@@ -92,7 +89,6 @@ class LogWriter:
             batch = _batch_of(values, now_ms, epoch)
         info = self._log.append_as_leader(batch, epoch)
         appends.wrote(taken, info.first_offset)
-        self._schedule.wrote(info.size_bytes)
         if appends.next_epoch is not None:
             self.schedule_append()
         self._events.submit_first(ev.LogAppended())
@@ -135,9 +131,8 @@ class LogWriter:
     def append_as_follower(self, records: Sequence[Buffer]) -> None:
         """Append batches of the leader."""
         batches = records[0] if len(records) == 1 else b"".join(records)
-        info = self._log.append_as_follower(batches)
+        self._log.append_as_follower(batches)
         self._history.read(batches)
-        self._schedule.wrote(info.size_bytes)
         self._events.submit_first(ev.LogAppended())
 
     # Truncations

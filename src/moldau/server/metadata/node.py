@@ -12,7 +12,7 @@ from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME, METADATA
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog
-from moldau.cluster.snapshots import SnapshotGenerator
+from moldau.cluster.snapshot_schedule import SnapshotGenerator
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import ConfiguredVoter
 from moldau.network.client import RpcClient

@@ -10,7 +10,7 @@ from moldau.replication.classic import ClassicPartition
 from moldau.replication.fetching.fetch_session import FetchLimits
 from moldau.replication.fetching.replica_fetcher import FetcherSettings
 from moldau.replication.fetching.replica_fetchers import ReplicaFetchers
-from moldau.replication.in_sync_sets import InSyncSets
+from moldau.replication.in_sync_requests import InSyncSets
 from moldau.replication.reads import nearest_follower
 from moldau.replication.throttling import ReplicationQuota
 from moldau.server.context import BrokerContext

@@ -15,7 +15,7 @@ from moldau.protocol.messages.alter_partition import (
     AlterPartitionResponseTopicData,
 )
 from moldau.replication.core.leader import LeaderReplica
-from moldau.replication.in_sync_sets import InSyncSets
+from moldau.replication.in_sync_requests import InSyncSets
 from moldau.replication.leading import Leading
 from moldau.replication.partition import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError

@@ -66,6 +66,7 @@ def test_features_are_told_by_brokers_and_controllers(cli: Any, cluster: moldau.
             "eligible.leader.replicas.version",
             "kraft.version",
             "metadata.version",
+            "transaction.version",
         ]
         for each in features.values():
             assert each["supported_min"] <= each["level"] <= each["supported_max"]

@@ -10,6 +10,7 @@ import pytest
 
 from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
 from moldau.coordinators.diskless.calls.table import CALLS as DISKLESS_CALLS
+from moldau.diskless.reading.rack_call import READ_OBJECT
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.own import MODULES
 from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest
@@ -31,7 +32,8 @@ from moldau.tiered.consolidation.calls import CALLS as CONSOLIDATION_CALLS
 from moldau.tiered.metadata.calls import METADATA_CALLS
 
 TIMEOUT_MS = 1_000
-BROKER_CALLS = (TIERED_CALLS, METADATA_CALLS, CONSOLIDATION_CALLS)
+RACK_CALLS = {READ_OBJECT.api_key: READ_OBJECT}
+BROKER_CALLS = (RACK_CALLS, TIERED_CALLS, METADATA_CALLS, CONSOLIDATION_CALLS)
 REQUESTS: dict[int, type[Message]] = {
     key: call.request for calls in (DISKLESS_CALLS, *BROKER_CALLS) for key, call in calls.items()
 }

@@ -81,8 +81,10 @@ class RackCluster(Cluster):
 
         return await self.on(f"client-{api_key.name}", ask())
 
-    async def metadata(self, broker: int, client_id: str, version: int = 12) -> Any:
-        request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    async def metadata(self, broker: int, client_id: str, version: int = 12, asks: bool = False) -> Any:
+        """The topic ``t``; ``asks``: for the gateways by name, too."""
+        topics = [MetadataRequestTopic(name="t")]
+        request = MetadataRequest(topics=topics, include_preferred_produce_brokers=asks)
         return (await self.ask(broker, client_id, ApiKey.METADATA, version, request)).topics[0]
 
     async def leaders(self, broker: int, client_id: str) -> list[tuple[int, int]]:
@@ -134,11 +136,15 @@ def test_clients_are_shown_leaders_in_the_rack_that_their_id_names(cluster: Rack
                     assert [epoch for _, epoch in shown] == [epoch for _, epoch in unknown]
             for client_id in ("any", "rack=z", "frack=a"):
                 assert await cluster.leaders(broker, client_id) == unknown
-            rows = (await cluster.metadata(broker, "any")).partitions
+            rows = (await cluster.metadata(broker, "any", asks=True)).partitions
             assert [row.preferred_produce_brokers for row in rows] == [(11, 12, 13)] * PARTITIONS
-            rows = (await cluster.metadata(broker, "rack=b")).partitions
+            rows = (await cluster.metadata(broker, "rack=b", asks=True)).partitions
             assert [row.preferred_produce_brokers for row in rows] == [(12,)] * PARTITIONS
-            assert not (await cluster.metadata(broker, "rack=b", 8)).partitions[0].preferred_produce_brokers
+            for not_asked in (
+                await cluster.metadata(broker, "rack=b"),
+                await cluster.metadata(broker, "any", 8),
+            ):
+                assert not not_asked.partitions[0].preferred_produce_brokers
 
     cluster.world.run(story())
 

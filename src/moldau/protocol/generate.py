@@ -25,11 +25,14 @@ IMPORTED = (
     "from moldau.runtime import ErrorCode\n\n"
 )
 OWN_FIELDS = {
-    # KIP-1164 names it; the number is ours, as docs/protocol.md says.
+    # KIP-1164 names the answer's field; the numbers are ours. Only clients that ask for it get it: not every
+    # client skips tagged fields that it does not know (@platformatic/kafka 1.35).
+    "MetadataRequest": '    include_preferred_produce_brokers: bool = wire("bool", "9+", default=False, '
+    'tag=11640, tagged="9+")\n',
     "MetadataResponsePartition": '    preferred_produce_brokers: Sequence[int] = wire(["int32"], "9+", '
     'default=(), tag=11640, tagged="9+")\n',
 }
-"""Tagged fields that we add to Kafka's messages, by class: every client skips them."""
+"""Tagged fields that we add to Kafka's messages, by class."""
 SCHEMAS_LEFT_OUT = {"request_header", "response_header", "control_record_type_schema"}
 KINDS = {"timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 PLAIN_TYPES = {

@@ -21,6 +21,7 @@ class MetadataRequest(Message):
     allow_auto_topic_creation: bool = wire("bool", "4+", default=True)
     include_cluster_authorized_operations: bool = wire("bool", "8-10", default=False)
     include_topic_authorized_operations: bool = wire("bool", "8+", default=False)
+    include_preferred_produce_brokers: bool = wire("bool", "9+", default=False, tag=11640, tagged="9+")
 
 
 @message

@@ -56,8 +56,8 @@ class MetadataHandlers:
         self._view = view
         self._creator = creator
         self._authorizer = authorizer
-        self._rendered: dict[tuple[str, str | None, str], MetadataResponseTopic] = {}
-        """By listener, rack and name of the topic."""
+        self._rendered: dict[tuple[str, str | None, bool, str], MetadataResponseTopic] = {}
+        """By listener, rack, whether gateways are named, and name of the topic."""
         self._rendered_from: MetadataImage | None = None
 
     def table(self) -> dict[int, Handler]:
@@ -68,7 +68,9 @@ class MetadataHandlers:
             topics = self._view.image.topics
             if len(topics) + sum(topics.replica_load.values()) > ROWS_A_TURN:
                 return self._respond_in_turns(context, request, list(topics))
-            return self._respond(context, request, [self._render(context, topic) for topic in topics])
+            return self._respond(
+                context, request, [self._render(context, request, topic) for topic in topics]
+            )
         wanted = tuple(dict.fromkeys(request.topics or ()))
         if context.api_version < TOPIC_IDS_SINCE and any(_is_by_id(topic) for topic in wanted):
             # Versions 10 and 11 have the field, but their answers cannot leave the name out (as in Kafka).
@@ -85,7 +87,7 @@ class MetadataHandlers:
             return self._create_and_respond(context, request, wanted, missing)
         if len(wanted) + sum(map(self._partitions_of, wanted)) > ROWS_A_TURN:
             return self._respond_in_turns(context, request, wanted)
-        return self._respond(context, request, [self._find(context, topic, {}) for topic in wanted])
+        return self._respond(context, request, [self._find(context, request, topic, {}) for topic in wanted])
 
     def _partitions_of(self, wanted: MetadataRequestTopic) -> int:
         topics = self._view.image.topics
@@ -105,9 +107,9 @@ class MetadataHandlers:
             topic = each if isinstance(each, Topic) else self._visible(context, each)
             if topic is None:
                 assert isinstance(each, MetadataRequestTopic)
-                found.append(self._find(context, each, {}))
+                found.append(self._find(context, request, each, {}))
             else:
-                steps = self._render_steps(context, topic)
+                steps = self._render_steps(context, request, topic)
                 while True:
                     try:
                         next(steps)
@@ -132,7 +134,9 @@ class MetadataHandlers:
         missing: list[str],
     ) -> MetadataResponse:
         errors = await self._creator.create_automatically(missing, Caller.of(context))
-        return self._respond(context, request, [self._find(context, topic, errors) for topic in wanted])
+        return self._respond(
+            context, request, [self._find(context, request, topic, errors) for topic in wanted]
+        )
 
     def _respond(
         self, context: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
@@ -167,14 +171,18 @@ class MetadataHandlers:
         return authorized_operations(self._authorizer, context, AclResourceType.CLUSTER, CLUSTER_NAME)
 
     def _find(
-        self, context: RequestContext, wanted: MetadataRequestTopic, errors: dict[str, ErrorCode]
+        self,
+        context: RequestContext,
+        request: MetadataRequest,
+        wanted: MetadataRequestTopic,
+        errors: dict[str, ErrorCode],
     ) -> MetadataResponseTopic:
         topics = self._view.image.topics
         if wanted.topic_id != ZERO_UUID:
             topic = topics.get_by_id(wanted.topic_id)
             if topic is None:
                 return _failed(None, wanted.topic_id, ErrorCode.unknown_topic_id)
-            return self._render(context, topic)
+            return self._render(context, request, topic)
         name = wanted.name or ""
         if not self._authorizer.allows(context, AclOperation.DESCRIBE, AclResourceType.TOPIC, name):
             return _failed(name, ZERO_UUID, ErrorCode.topic_authorization_failed)
@@ -182,7 +190,7 @@ class MetadataHandlers:
         if topic is None:
             error = errors.get(name) or self._creator.name_error(name) or ErrorCode.unknown_topic_or_partition
             return _failed(name, ZERO_UUID, error)
-        return self._render(context, topic)
+        return self._render(context, request, topic)
 
     def _visible(self, context: RequestContext, wanted: MetadataRequestTopic) -> Topic | None:
         """The topic that :meth:`_find` renders; None where it returns an error."""
@@ -194,9 +202,11 @@ class MetadataHandlers:
             return None
         return topics.get(name)
 
-    def _render(self, context: RequestContext, topic: Topic) -> MetadataResponseTopic:
+    def _render(
+        self, context: RequestContext, request: MetadataRequest, topic: Topic
+    ) -> MetadataResponseTopic:
         """A topic for a listener's clients of a rack; cached while the image is the same."""
-        steps = self._render_steps(context, topic)
+        steps = self._render_steps(context, request, topic)
         while True:
             try:
                 next(steps)
@@ -205,7 +215,7 @@ class MetadataHandlers:
                 return rendered
 
     def _render_steps(
-        self, context: RequestContext, topic: Topic
+        self, context: RequestContext, request: MetadataRequest, topic: Topic
     ) -> Generator[None, None, MetadataResponseTopic]:
         image = self._view.image
         if image is not self._rendered_from:
@@ -213,7 +223,9 @@ class MetadataHandlers:
             self._rendered_from = image
         racks = self._view.racks
         rack = racks.of_client(context.client_id) if topic.is_diskless else None
-        cached = self._rendered.get((context.listener_name, rack, topic.name))
+        with_gateways = topic.is_diskless and request.include_preferred_produce_brokers
+        place = (context.listener_name, rack, with_gateways, topic.name)
+        cached = self._rendered.get(place)
         if cached is not None:
             return cached
         alive = {broker.node_id for broker in self._view.brokers(context.listener_name)}
@@ -227,7 +239,9 @@ class MetadataHandlers:
                 continue
             for index, partition in some:
                 leader = racks.shown_leader(topic, index, partition, rack, alive)
-                gateways = racks.preferred_produce_brokers(topic, index, partition, rack)
+                gateways: Sequence[int] = ()
+                if with_gateways:
+                    gateways = racks.preferred_produce_brokers(topic, index, partition, rack)
                 partitions.append(_row(index, partition, leader, alive, gateways))
         rendered = MetadataResponseTopic(
             name=topic.name,
@@ -237,7 +251,7 @@ class MetadataHandlers:
         )
         # The image may have changed since the first partition, or since the list of topics was made.
         if image is self._rendered_from and image.topics.get_by_id(topic.topic_id) is topic:
-            self._rendered[context.listener_name, rack, topic.name] = rendered
+            self._rendered[place] = rendered
         return rendered
 
     def describe_cluster(

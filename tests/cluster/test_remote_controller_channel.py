@@ -6,10 +6,12 @@ from typing import Any, cast
 import pytest
 
 from moldau.cluster.controller.channel import DEADLINE_MAX_S, Caller, deadline_of
+from moldau.cluster.controller.envelope import seal, unwrap
 from moldau.cluster.controller.remote_channel import RemoteControllerChannel
 from moldau.network.context import ConnectionContext, Principal, RequestContext
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
-from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from moldau.protocol.messages.envelope import EnvelopeResponse
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.requests.forwarding import forward
@@ -101,6 +103,30 @@ def test_a_lost_answer_is_logged_with_the_name_of_its_caller(caplog: pytest.LogC
     with World(1) as world:
         world.run(send_until(Client({"c1"}, set()), 1, 0.7))
     assert "CreateTopicsRequest of User:alice (client 'admin-1' at 10.0.0.7): " in caplog.text
+
+
+class Resigned(Client):
+    """The first controller leads no more, and says so; the second one answers."""
+
+    async def request(
+        self, host: str, port: int, api_key: int, version: int | None, message: Any, timeout_ms: int
+    ) -> Any:
+        if host == "c1":
+            return EnvelopeResponse(error_code=ErrorCode.not_controller)
+        return seal(unwrap(message).header, CreateTopicsResponse(throttle_time_ms=7))
+
+
+def test_a_request_that_was_not_begun_goes_to_the_next_leader() -> None:
+    async def story() -> Any:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        channel = RemoteControllerChannel(
+            cast(Any, Resigned({"c1", "c2"}, set())), VOTERS.get, lambda: 1 if loop.time() < began + 1 else 2
+        )
+        return await channel.send(CreateTopicsRequest(), ALICE, began + 30)
+
+    with World(1) as world:
+        assert world.run(story()).throttle_time_ms == 7
 
 
 def context_with(received_at: float) -> RequestContext:

@@ -113,7 +113,7 @@ def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
 
 
 FLAWS = [
-    (fetch_counts_for_all, "diskless-cluster", 11),
+    (fetch_counts_for_all, "diskless-cluster", 2),
     (unsynced_offset_acknowledged, "diskless-cluster-power", 0),
     (gap_not_held, "diskless-cluster", 4),
     (standby_one_record_short, "diskless-cluster", 0),

@@ -7,7 +7,7 @@ from transaction_house import LoopClock, RecordingWriter, new_service, until_don
 
 from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.transactions.completion import TransactionMarker
-from moldau.coordinators.transactions.endings import Ending
+from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.shard import Initialization
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition

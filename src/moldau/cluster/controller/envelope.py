@@ -33,6 +33,10 @@ _VERSION: Final = Struct(">h")
 _CORRELATION_ID: Final = 0
 
 
+class EnvelopeRefusedError(KafkaError):
+    """The receiver of an envelope is not the active controller: it has not begun the request inside."""
+
+
 class Forwarded(NamedTuple):
     """A request out of an envelope."""
 
@@ -92,7 +96,13 @@ def seal(header: RequestHeader, response: Message) -> EnvelopeResponse:
 
 
 def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any:
-    """The answer in an envelope. Raises ``KafkaError`` for an envelope that was refused."""
+    """The answer in an envelope.
+
+    Raises ``EnvelopeRefusedError`` when the node is not the active controller, and ``KafkaError`` for an
+    envelope that was refused for another reason.
+    """
+    if envelope.error_code is ErrorCode.not_controller:
+        raise EnvelopeRefusedError(envelope.error_code, "the node is not the active controller")
     if envelope.error_code is not ErrorCode.none:
         raise KafkaError(envelope.error_code, "the controller refuses the forwarded request")
     content = bytes(envelope.response_data or b"")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from moldau.cluster.controller.channel import Caller
-from moldau.cluster.controller.envelope import open_response, wrap
+from moldau.cluster.controller.envelope import EnvelopeRefusedError, open_response, wrap
 from moldau.network.client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.envelope import EnvelopeResponse
@@ -77,6 +77,9 @@ class RemoteControllerChannel:
                 else:
                     try:
                         return await self._ask(leader, request, caller, deadline)
+                    except EnvelopeRefusedError as error:
+                        # It does not lead any more, or not yet, and has begun nothing.
+                        reason = f"controller {leader_id} does not lead: {error}"
                     except (KafkaError, TimeoutError) as error:
                         code = late if loop.time() >= deadline else ErrorCode.not_controller
                         reason = f"the controller's answer is lost: {error}"

@@ -14,8 +14,14 @@ from moldau.server.requests.dispatch import Handler, failure
 class EnvelopeHandler:
     """Handles the request in an envelope like the client's own."""
 
-    def __init__(self, handlers: Callable[[], Mapping[int, Handler]], forwarded: Collection[int]) -> None:
+    def __init__(
+        self,
+        handlers: Callable[[], Mapping[int, Handler]],
+        forwarded: Collection[int],
+        is_active: Callable[[], bool],
+    ) -> None:
         """``forwarded``: the APIs that are accepted in an envelope; any other is refused."""
+        self._is_active = is_active
         self._handlers = handlers
         self._forwarded = forwarded
 
@@ -26,6 +32,9 @@ class EnvelopeHandler:
             handler = self._handlers().get(header.api_key)
             if handler is None or header.api_key not in self._forwarded:
                 raise KafkaError(ErrorCode.invalid_request, f"API key {header.api_key} is not forwarded")
+            if not self._is_active():
+                # The envelope's own error: nothing was begun, and the broker asks the next leader.
+                raise KafkaError(ErrorCode.not_controller, "this node is not the active controller")
         except KafkaError as error:
             return EnvelopeResponse(error_code=error.code)
         connection = ConnectionContext(

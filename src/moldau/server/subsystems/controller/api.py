@@ -59,7 +59,7 @@ class ControllerApi:
         versions = VersionHandlers(
             Scope.CONTROLLER, lambda: self._table, settings.SUPPORTED_FEATURES, self._finalized_features
         )
-        envelope = EnvelopeHandler(lambda: self._table, FORWARDED_APIS)
+        envelope = EnvelopeHandler(lambda: self._table, FORWARDED_APIS, lambda: service.is_active)
         self._table: dict[int, Handler] = routes(
             versions.table(),
             dict.fromkeys(QUORUM_APIS, self._quorum),

@@ -2,8 +2,8 @@
 
 The order, for one transaction: its outcome is committed in ``__transaction_state``; each partition gets a
 marker, which is sent again until its leader says that it is committed; the completion is written. A new
-coordinator finds the transactions that are prepared in its log and goes on with them: partitions may get a
-marker twice, which changes nothing.
+coordinator finds the transactions that are prepared in its log and goes on with them: a partition may get a
+marker twice. From transaction version 2 on it refuses a copy that comes while the next transaction is open.
 """
 
 import asyncio

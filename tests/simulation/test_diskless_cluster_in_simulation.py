@@ -9,6 +9,8 @@ import pytest
 
 from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.diskless.state.producers import Verdict
+from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.coordinators.effects import answer
 from moldau.coordinators.standby import StandbyShard
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.replica import FollowerReplica
@@ -112,12 +114,24 @@ def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TopicCreator, "_internal_topic", clamped)
 
 
+def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:
+    """A leader forgets producers and files by its own clock, instead of in a replay."""
+
+    def expire(shard: Any, now_ms: int, token: Any) -> Any:
+        shard.partitions.expire_producers(now_ms)
+        shard.files.forget_before(now_ms)
+        return answer(token, None)
+
+    patch.setattr(DisklessShard, "expire", expire)
+
+
 FLAWS = [
     (fetch_counts_for_all, "diskless-cluster", 2),
     (unsynced_offset_acknowledged, "diskless-cluster-power", 0),
     (gap_not_held, "diskless-cluster", 4),
     (standby_one_record_short, "diskless-cluster", 0),
     (fewer_replicas_while_brokers_are_missing, "diskless-cluster", 0),
+    (expired_without_a_record, "diskless-cluster", 0),
 ]
 
 

@@ -20,7 +20,9 @@ from moldau.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from moldau.replication.partition import StopReason
+from moldau.protocol.special_timestamps import EARLIEST_PENDING_UPLOAD_TIMESTAMP, LATEST_TIERED_TIMESTAMP
+from moldau.replication.lookups.offset_lookup import OffsetLookup
+from moldau.replication.partition import FoundOffset, StopReason
 from moldau.runtime import KafkaError
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
@@ -51,6 +53,7 @@ PROPERTIES = {
     "log.retention.check.interval.ms": "700",
     "broker.session.timeout.ms": "60000",
 }
+OFFSETS_OF_TIERS_VERSION = 11
 TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1"}
 
 
@@ -122,6 +125,27 @@ class Brokers:
             self.cluster.history, {partition: await self.cluster.on(judge.name, judge.read_to_end())}
         )
 
+    async def not_uploaded(self, name: str, broker: int) -> list[str]:
+        """Ask the leader for the first offset that is not in the store yet, and judge its answer.
+
+        A new leader may not know it yet (-1); it never names an offset that its predecessor has copied.
+        """
+        client, partition = self.cluster.client("asker", broker), PartitionName(name, 0)
+
+        async def ask(timestamp: int) -> int:
+            return await client.list_offset(partition, timestamp, OFFSETS_OF_TIERS_VERSION)
+
+        async def ask_all() -> list[str]:
+            before = await ask(LATEST_TIERED_TIMESTAMP)
+            pending = await ask(EARLIEST_PENDING_UPLOAD_TIMESTAMP)
+            after = await ask(LATEST_TIERED_TIMESTAMP)
+            if pending == before == -1 or before < pending <= after + 1:
+                return []
+            return [f"{pending} is the first to upload, and {before} to {after} the last uploaded"]
+
+        found: list[str] = await self.cluster.on(client.name, ask_all())
+        return found
+
     def topic(self, broker: int, name: str) -> Topic:
         found = self.image_topic(broker, name)
         assert found is not None
@@ -164,7 +188,11 @@ def move_the_leader() -> list[str]:
                 return here is None and there is not None and there.is_leader
 
             await brokers.cluster.until(has_moved)
+            at_once = await brokers.not_uploaded("moving", target)
             await asyncio.sleep(GRACE_S)
+            mistakes = [*at_once, *await brokers.not_uploaded("moving", target)]
+            if mistakes:
+                return mistakes
             gone = before - set(world.object_store.objects)
             if gone:
                 return [f"{sorted(gone)} are gone"]
@@ -238,6 +266,16 @@ def test_that_a_replica_which_left_counts_as_a_deleted_topic_is_caught(
 
     monkeypatch.setattr(TieredKind, "close", close_as_deleted)
     assert move_the_leader()
+
+
+def test_a_leader_that_names_the_start_of_its_log_as_not_uploaded_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def start(self: OffsetLookup) -> FoundOffset:
+        return FoundOffset(self._log.log_start_offset)
+
+    monkeypatch.setattr(OffsetLookup, "_find_pending_upload", start)
+    assert any("is the first to upload" in line for line in move_the_leader())
 
 
 def test_deletions_by_old_metadata_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

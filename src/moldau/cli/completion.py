@@ -11,7 +11,8 @@ from moldau.cli.app import command, new_app
 app = new_app()
 
 COMPLETE_VARIABLE: Final = "_MOLDAU_COMPLETE"
-"""The variable of a shell's completion script; a command line that finds it set answers it and ends."""
+"""The environment variable that a shell's completion script sets. A command line that finds it prints the
+completions and exits."""
 
 
 class Shell(enum.StrEnum):

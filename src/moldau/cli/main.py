@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of stdout is gone; a second error when stdout is flushed at exit would help nobody.
+        # The reader of stdout is gone. Python must not print a second error when it flushes stdout at exit.
         sys.stdout = None
         return 1
     except ToolError as error:
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _flushed(code: int) -> int:
-    """The exit code after flushing the output: a reader that has ended is no failure of the command."""
+    """The exit code after flushing the output; a closed pipe is not a failure of the command."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -65,7 +65,7 @@ def _explained(error: Exception) -> str:
 
     if isinstance(error, KafkaError | OSError):
         return one_line(error)
-    # A mistake of ours rather than something about the world.
+    # A bug in Moldau, not a problem of the environment.
     return f"{type(error).__name__}: {one_line(error)} ({TRACEBACK_VARIABLE}=1 shows where)"
 
 

@@ -13,7 +13,7 @@ GAP = "  "
 
 @contextlib.contextmanager
 def work_is_done() -> Iterator[None]:
-    """Print the results of work in the block: a reader that has gone does not make the work a failure."""
+    """Print the results of the block's work; a closed pipe does not make the work a failure."""
     with contextlib.suppress(BrokenPipeError):
         yield
 

@@ -25,7 +25,7 @@ class PlacedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """A partition and the replicas that it is to have."""
+    """A partition and its target replicas."""
 
     partition: PlacedPartition
     target: tuple[int, ...]

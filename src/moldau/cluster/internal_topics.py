@@ -31,13 +31,13 @@ class StateRetention(Enum):
 _RETENTION_CONFIGS: Final = {
     StateRetention.COMPACTED: {"cleanup.policy": "compact"},
     StateRetention.SNAPSHOTS: {"retention.ms": "-1"},
-    # log.retention.bytes is about data: records that go by their size would be missed.
+    # log.retention.bytes is meant for data; it must not delete these records because of their size.
     StateRetention.TIME: {"cleanup.policy": "delete", "retention.bytes": "-1"},
 }
 
 
 def decisive_minimum(replicas: int) -> int:
-    """``min.insync.replicas`` of a topic of which no record may be lost, with so many replicas."""
+    """``min.insync.replicas`` of a topic of which no record may be lost, for a number of replicas."""
     return min(2, replicas)
 
 

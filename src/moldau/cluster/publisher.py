@@ -64,7 +64,7 @@ class MetadataPublisher:
             self._tell(subscriber, delta_between(EMPTY_IMAGE, self._image))
 
     def unsubscribe(self, subscriber: ImageSubscriber) -> None:
-        """Tell ``subscriber`` nothing more; harmless where it never subscribed."""
+        """Stop calling ``subscriber``; no effect if it never subscribed."""
         self._subscribers = [each for each in self._subscribers if each is not subscriber]
 
     def until(self, condition: Callable[[], bool]) -> asyncio.Future[None]:

@@ -100,7 +100,7 @@ class QuorumMetadataLog:
 
 
 class _Decoding:
-    """A quorum listener in front of one of ours."""
+    """A quorum listener that passes decoded records to a listener of the metadata log."""
 
     def __init__(self, log: QuorumMetadataLog, listener: MetadataLogListener) -> None:
         self._log = log

@@ -70,7 +70,7 @@ class TopicConfig(Settings):
         """The value that a new topic gets for a key that its request does not set."""
         return TOPIC[name].format(_from_broker(broker, name)[0])
 
-    # What is read often.
+    # Frequently read values.
 
     @property
     def is_diskless(self) -> bool:

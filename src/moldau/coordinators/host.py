@@ -413,7 +413,8 @@ class ShardHost(Generic[S, R]):
         )
         self._end_offset = await loader.run(start, hand_over)
         if store is not None:
-            # Readers of the store do not wait for commits: it must hold all that was ever answered.
+            # Readers of the store do not wait for commits, so it must contain everything that was answered
+            # before.
             await self._until_committed(self._end_offset)
             hand_over()
         self.load_problem, self.broken = None, loader.broken

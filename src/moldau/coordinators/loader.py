@@ -31,7 +31,7 @@ requests.
 
 
 LOGGED_MAX: Final = 10
-"""After so many broken records of one load the log has the count of the rest only."""
+"""Number of broken records that one load logs; the rest are only counted."""
 
 
 class BrokenRecordError(KafkaError):

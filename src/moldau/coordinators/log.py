@@ -162,7 +162,7 @@ class PartitionCoordinatorLog:
 
 
 class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
-    """A coordinator's log on a partition that snapshots of the coordinator's state shorten."""
+    """A coordinator's log that is shortened by snapshots of the coordinator's state."""
 
     def __init__(self, partition: ClassicPartition, *, max_batch_bytes: int | None = None) -> None:
         super().__init__(partition, max_batch_bytes=max_batch_bytes)
@@ -201,7 +201,7 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
 
 
 class LogUpTo:
-    """A log as of an offset, which is the end of a batch: to be replayed, not to be written."""
+    """A read-only view of a log up to an offset, which is the end of a batch; for a replay."""
 
     def __init__(self, log: CoordinatorLog, end_offset: int) -> None:
         self._log = log

@@ -31,7 +31,7 @@ NO_TERM: Final = -1
 
 
 class _Place(Generic[S, R]):
-    """A partition of the kind on this node: its coordinator, or the state of one elsewhere."""
+    """A partition of the kind on this node: its coordinator, or a standby of another node's."""
 
     __slots__ = ("closing", "host", "standby")
 

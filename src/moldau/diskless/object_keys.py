@@ -2,10 +2,10 @@
 
 ``wal/<shard>/<yyyymmddhh>/<time>-<broker>-<random>``, the time in milliseconds as 12 hexadecimal digits.
 Where brokers of a rack read objects for each other, ``-<size>`` follows, in bytes and hexadecimal: a broker
-that reads an object for others reads it whole, and has to know how large it is.
-S3 bounds the requests a second for each prefix, and names that only grow all hit its last one: sixteen
-shards (a random digit) give each broker sixteen. Within a shard keys come in order of time, so the orphan
-scan lists each one only as far as the age that it looks for.
+that reads an object for others reads it whole, and has to know how large it is. S3 bounds the requests a
+second for each prefix, and ascending names would all use the last prefix. With sixteen shards (a random
+digit) each broker uses sixteen prefixes. Within a shard keys come in order of time, so the orphan scan lists
+each one only as far as the age that it looks for.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class WalKey(NamedTuple):
     created_ms: int
     broker_id: int
     size_bytes: int = -1
-    """-1: the key does not say."""
+    """-1 where the key does not contain it."""
 
 
 def new_object_key(

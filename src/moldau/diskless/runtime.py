@@ -86,7 +86,7 @@ class RuntimeCluster:
     until_current: Callable[[], Awaitable[None]]
     """See :class:`ImageSync`."""
     deletions_are_held: Callable[[], bool]
-    """While so, no object is deleted, and no topic that the metadata lack."""
+    """While true, no object is deleted, and no topic is deleted because the metadata lack it."""
     racks: RackView = field(default_factory=RackView)
     is_fenced: Callable[[], bool] = lambda: False
     """Whether this broker is fenced: then it does not scan for orphans."""
@@ -110,7 +110,7 @@ class DisklessRuntime:
         meters: Meters,
         topic_meters: BrokerTopicMeters,
     ) -> None:
-        """Raises ``StorageError`` and ``ValueError`` for settings that cannot be."""
+        """Raises ``StorageError`` and ``ValueError`` for invalid settings."""
         settings.check()
         self._cluster = cluster
         self._machine = machine

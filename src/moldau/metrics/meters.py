@@ -45,8 +45,8 @@ class Gauge:
 class Histogram:
     """A distribution in fixed buckets, with count and sum.
 
-    Percentiles are read off the buckets, by interpolation: exact to a bucket's width, and cheap to
-    sum over brokers, which Kafka's sampled percentiles are not.
+    Percentiles are computed from the buckets by interpolation, exact to a bucket's width. Unlike Kafka's
+    sampled percentiles, they are cheap to sum over brokers.
     """
 
     __slots__ = ("bounds", "counts", "total")

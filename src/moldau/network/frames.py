@@ -32,7 +32,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._stalled = False
         self._finished = False  # no more frames: closing or failed
 
-    # What subclasses provide.
+    # Provided by subclasses.
 
     def _on_frame(self, frame: memoryview) -> None:
         """Take one frame; the view is valid only during the call."""
@@ -51,7 +51,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def _after_receive(self) -> None:
         """All received frames were handed on."""
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def get_buffer(self, sizehint: int) -> memoryview:
         partial = self._partial

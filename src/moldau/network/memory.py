@@ -78,7 +78,7 @@ class RequestMemory:
     """
 
     def __init__(self, limit_bytes: int | None) -> None:
-        # As Kafka has it, 0 and less are no bound.
+        # As in Kafka, 0 and negative values mean no bound.
         self.limit_bytes = limit_bytes if limit_bytes is not None and limit_bytes > 0 else None
         self.used_bytes = 0
         self._waiters: dict[Callable[[], None], None] = {}

@@ -115,7 +115,7 @@ class SocketServer:
         return listener.port
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Stop accepting and reading, let answers that are owed leave within ``grace`` seconds, close."""
+        """Stop accepting and reading, send the pending answers within ``grace`` seconds, then close."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -135,7 +135,7 @@ class SocketServer:
         if self._connections:
             await gone.wait()
 
-    # What connections ask of their server.
+    # The interface for connections.
 
     def admit(self, connection: ServerConnection, transport: asyncio.Transport) -> ConnectionContext | None:
         peer_host, peer_port = _address(transport.get_extra_info("peername"))

@@ -1,4 +1,4 @@
-"""A maker for ``diskless.storage.class.name``: a store as slow as S3, or as another that one has in mind."""
+"""A maker for ``diskless.storage.class.name``: a store with added latency, S3's by default."""
 
 from collections.abc import Mapping
 

@@ -37,7 +37,7 @@ def _wait() -> None:
 
 
 def _hands_over(frame: FrameType) -> bool:
-    """Whether Rust has called this thread's Python: ours have another beginning."""
+    """Whether Rust code called Python in this thread; Python's own threads start in another way."""
     while frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_name == _HANDING_OVER

@@ -82,7 +82,7 @@ class ObstoreStorage:
         except OBSTORE_ERRORS as error:
             raise translated(error, key) from error
         if len(content) != size:
-            # A connection that broke is an error of obstore's; a short answer means that the object ends.
+            # A broken connection is an error from obstore; a short answer means that the object ends.
             raise StorageError(
                 f"{key}: {len(content)} of {size} bytes from {offset} are there", transient=False
             )

@@ -192,7 +192,7 @@ class RetryingStorage:
 
 
 LIST_RETRIES_MAX = 8
-"""Consecutive retries, without a page between them."""
+"""Maximum of consecutive retries of a listing without a new page."""
 
 
 async def _pages(

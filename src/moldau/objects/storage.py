@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DELETE_CHUNK_KEYS = 1_000
-"""Most keys of one delete request: the limit of S3's DeleteObjects."""
+"""Maximum number of keys in one delete request: the limit of S3's DeleteObjects."""
 
 LIST_PAGE_KEYS = 1_000
 

@@ -38,7 +38,7 @@ class Common:
 
 @dataclass(frozen=True, slots=True)
 class JobsFile:
-    """A file of jobs, understood."""
+    """A parsed file of jobs."""
 
     jobs: tuple[Job, ...]
     master: str | None

@@ -60,7 +60,8 @@ def open_session(master: str | None = None, **settings: str) -> SparkSession:
 
 
 def java_options(logging: str) -> str:
-    """The driver's, with a file of log settings, whose path may have spaces: options are split at them."""
+    """Java options of the driver, with a file of log settings. Its path must not contain spaces, at which
+    options are split, so it is a URI."""
     return f"-Dlog4j2.configurationFile={pathlib.Path(logging).as_uri()} -XX:+UseSerialGC"
 
 
@@ -83,7 +84,7 @@ class Display(Protocol):
     """Shows the progress of jobs. Called from several threads."""
 
     def show(self, job: str, done: int, total: int, size_bytes: int) -> None:
-        """``done`` of ``total`` units, which have made so many bytes."""
+        """Progress: ``done`` of ``total`` units, and the bytes that they have made."""
         ...
 
     def end(self, job: str) -> None: ...

@@ -15,7 +15,7 @@ _FREEZES_LEFT: Final = iter(range(2))
 
 
 _SPARKS_PROCESS: Final = "SPARK_REUSE_WORKER"
-"""A variable of the environment that the processes have which Spark starts."""
+"""An environment variable that is set in the processes that Spark starts."""
 
 
 def settle() -> None:

@@ -121,7 +121,7 @@ def decode_response(api_key: int, version: int, body: Buffer) -> Any:
 
 
 def encode_request(api_key: int, version: int, message: Message) -> list[Buffer]:
-    """Encode a request's body: buffers to be sent in a row, records among them as they were given."""
+    """Encode a request's body: buffers to be sent in order; records are passed through unchanged."""
     try:
         found = _request_encoders[api_key, version]
     except KeyError:
@@ -130,7 +130,7 @@ def encode_request(api_key: int, version: int, message: Message) -> list[Buffer]
 
 
 def encode_response(api_key: int, version: int, message: Message) -> list[Buffer]:
-    """Encode a response's body: buffers to be sent in a row, records among them as they were given."""
+    """Encode a response's body: buffers to be sent in order; records are passed through unchanged."""
     try:
         found = _response_encoders[api_key, version]
     except KeyError:

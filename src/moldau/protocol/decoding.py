@@ -1,10 +1,10 @@
 """Compile a message class and a version into one straight-line decoding function.
 
-Own decoders rather than kio's readers with an adapter behind them, for three reasons. kio's ``timedelta``
-and ``datetime`` cannot hold every legal value (an int64 of milliseconds is wider than both, -1 stands for
-"none" in some fields and is refused in others). kio copies record batches. And building kio's object
-only to copy it into ours costs as much as parsing: the adapter was the slower way. kio remains the
-judge in the tests, version by version.
+Own decoders rather than kio's readers with an adapter behind them, for three reasons. kio's ``timedelta`` and
+``datetime`` cannot hold every legal value (an int64 of milliseconds is wider than both, -1 stands for "none"
+in some fields and is refused in others). kio copies record batches. And building kio's object only to copy it
+into ours costs as much as parsing: the adapter was the slower way. The tests compare the results with kio's,
+version by version.
 
 Sizes in the input are checked before memory is allocated: an array or string against the bytes left, and an
 array also against the allowance of the message (see ``costs``).
@@ -70,7 +70,7 @@ def decode_from(
 
 
 def decode(cls: type[M], version: int, buffer: Buffer) -> M:
-    """Decode a message that fills ``buffer``; records and nothing else are views of it."""
+    """Decode a message that fills ``buffer``; only records are views of it."""
     message, position = decode_from(cls, version, buffer)
     if position != len(buffer):
         raise ProtocolError(f"{cls.__name__} v{version}: {len(buffer) - position} bytes are left over")

@@ -274,7 +274,7 @@ def field_source(field: SuperField, message: SuperMessage, rename: dict[str, str
         f"{kind}()" if field.is_class and field.default.endswith("()") and not field.array else field.default
     )
     if field.kind == "records" and not field.nullable:
-        default = 'b""'  # with None an answer that says only what failed could not be encoded
+        default = 'b""'  # with None, an answer that contains only an error could not be encoded
     parts.append(f"default={default}")
     if field.nullable:
         parts.append(f'nullable="{notation(field.nullable, last)}"')

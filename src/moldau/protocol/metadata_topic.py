@@ -1,4 +1,5 @@
-"""The name of the cluster metadata log, which has the form of a topic with one partition and is none."""
+"""The name of the cluster metadata log, which has the form of a topic with one partition but is not a
+topic."""
 
 from typing import Final
 

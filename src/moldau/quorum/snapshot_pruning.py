@@ -1,4 +1,5 @@
-"""The part of a quorum's log that is deleted after a snapshot; when one is due, its state machine decides."""
+"""The part of a quorum's log that is deleted after a snapshot. The state machine decides when a snapshot
+is due."""
 
 from moldau.storage.snapshots.replicated_log import LogPosition, ReplicatedLog
 

@@ -25,7 +25,7 @@ STRANGERS_MAX: Final = 32
 
 FETCHES: Final = (FetchRequest, FetchSnapshotRequest)
 NODES_MAX: Final = 4096
-"""The directories of so many nodes are compared."""
+"""Maximum number of nodes whose directories are compared."""
 
 
 class PeerState(Enum):
@@ -65,7 +65,7 @@ class Stranger:
 
 @dataclass(slots=True)
 class Directories:
-    """The directory ids that speak with one node id."""
+    """The directory ids that send requests under one node id."""
 
     current: uuid.UUID
     before: uuid.UUID | None = None
@@ -73,7 +73,7 @@ class Directories:
 
 
 class QuorumVoice:
-    """The voice of one replica. Times are the driver's milliseconds."""
+    """The log lines and problems of one replica. Times are the driver's milliseconds."""
 
     def __init__(self, local: ReplicaKey, voters: VoterSet, settings: RaftSettings, cluster_id: str) -> None:
         self._local = local
@@ -144,7 +144,7 @@ class QuorumVoice:
         )
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed. Called now and then."""
+        """Time has passed. Called from time to time."""
         problem = self.no_leader(now_ms)
         if problem is not None and not self._has_told_of_no_leader:
             self._has_told_of_no_leader = True

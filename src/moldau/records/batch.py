@@ -69,7 +69,7 @@ RECORD_BYTES_MIN = 7
 """Minimum size of a record: length, attributes, two deltas, two lengths and the header count, a byte each."""
 
 RECORDS_PER_BATCH_MAX = 1_000_000
-"""Most records of one batch: librdkafka's limit. It bounds the work of opening a batch."""
+"""Maximum number of records in a batch: librdkafka's limit. It bounds the work of opening a batch."""
 
 MAGIC = 2
 NO_TIMESTAMP = -1
@@ -262,7 +262,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     CRC                    that of the bytes behind it, else ``CORRUPT_MESSAGE``
     attributes 0-2         a codec that Kafka defines, else ``INVALID_RECORD``
     attributes 3           not LogAppendTime, else ``INVALID_TIMESTAMP``
-    attributes 4           any; whether a transaction may be appended is its partition's to say
+    attributes 4           any; the partition decides whether a transaction may be appended
     attributes 5           no control batch, else ``INVALID_RECORD``
     attributes 6           any; the base timestamp is then read as the delete horizon
     attributes 7-15        any: unused bits are ignored, stored and given to consumers
@@ -308,7 +308,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
 
 
 def is_transactional(batch: Buffer) -> bool:
-    """Whether what may be a batch says that it belongs to a transaction."""
+    """Whether bytes that may be a batch have the bit of transactions set."""
     return len(batch) >= HEADER_SIZE_BYTES and bool(batch[CHECKED_FROM + 1] & TRANSACTIONAL_BIT)
 
 

@@ -75,7 +75,7 @@ class InSyncSets:
         self._led[partition.key] = partition
 
     def leave(self, partition: ClassicPartition) -> None:
-        """Watch it no more; a later replica of the same partition is watched on."""
+        """Stop watching it; a later replica of the same partition is still watched."""
         if self._led.get(partition.key) is partition:
             del self._led[partition.key]
             self._candidates.pop(partition.key, None)

@@ -95,7 +95,7 @@ class ReadOutcome(NamedTuple):
     """``(epoch, end offset)`` up to which the fetcher's log agrees (KIP-595)."""
     preferred_read_replica: int = -1
     is_cut: bool = False
-    """There are bytes, and appends do not extend them: they end before the partition does."""
+    """Whether the bytes end before the partition does, so that appends do not extend them."""
     snapshot_id: LogPosition | None = None
     """The snapshot to fetch, for a follower whose log ends before this log begins (KIP-630)."""
     is_throttled: bool = False

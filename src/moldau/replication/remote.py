@@ -26,7 +26,7 @@ class RemotePart(Protocol):
     ) -> AuxiliaryState:
         """The state at the end of the remote segment with the record before ``end_offset``, of that epoch.
 
-        Raises ``KafkaError`` while it cannot be had.
+        Raises ``KafkaError`` while it is not available.
         """
         ...
 

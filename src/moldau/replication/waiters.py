@@ -167,7 +167,7 @@ class WaitingRoom(Generic[K]):
                 waiter.finish(True)
 
     def release_all(self) -> None:
-        """Send everyone away as if their time were up: the node stops."""
+        """End all waits as if their time were up, because the node stops."""
         self.deadlines.expire_all()
 
     def _forget(self, waiter: Waiter[K], places: list[dict[Waiter[K], None]]) -> None:

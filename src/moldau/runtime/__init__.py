@@ -1,4 +1,4 @@
-"""The ports through which Moldau meets time, chance, disks and threads.
+"""The ports through which Moldau uses time, randomness, disks and threads.
 
 Everything above takes these as arguments, so that a whole node can run unchanged on a simulated
 machine (see ``moldau.simulation``). This is the only package that may be imported by every other.

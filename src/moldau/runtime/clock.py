@@ -22,7 +22,7 @@ class SystemClock:
 
 CATCH_UP_RATE: Final = 2.0
 JUMP_MS: Final = 100
-"""A clock that is ahead by less has not jumped: it counts milliseconds, and is adjusted in small steps."""
+"""Minimum lead that counts as a jump of the clock: it counts milliseconds, and is adjusted in small steps."""
 
 
 class DeletionClock:

@@ -1,4 +1,4 @@
-"""The common ground of a node's subsystems: made before the first of them, the same for all."""
+"""The context that all subsystems of a node share; made before the first of them."""
 
 from dataclasses import dataclass
 from uuid import UUID

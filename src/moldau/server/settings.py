@@ -193,7 +193,7 @@ def log_config(topic: TopicConfig) -> LogConfig:
         message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),
         producer_id_expiration_ms=topic.broker.integer("producer.id.expiration.ms"),
-        # The log of a diskless topic is a cache: records before it are not its concern.
+        # The log of a diskless topic is a cache: older records need not be kept.
         remote_storage_enable=topic.is_tiered and not topic.is_diskless,
         remote_log_copy_disable=topic.flag("remote.log.copy.disable"),
         local_retention_ms=topic.local_retention_ms,

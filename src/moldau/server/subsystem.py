@@ -15,21 +15,21 @@ The contract, in the order of a broker's life
 3. :meth:`Subsystem.start`, in list order, each awaited before the next. No partition is open, no image was
    seen, nothing is registered with the controller.
 4. :meth:`Subsystem.on_image`, in list order: first with all of the metadata, then with each change, until the
-   subsystem's own :meth:`~Subsystem.stop` begins. It is synchronous. An error in it is logged, and the next
-   subsystem is told all the same.
+subsystem's own :meth:`~Subsystem.stop` begins. It is synchronous. An error in it is logged, and the next
+subsystem still gets the image.
 5. :meth:`Subsystem.reconfigure`, in list order, after the image that changes the broker's configuration was
    given to all of them.
 6. :meth:`Subsystem.listening`, in list order, when the first image was given to all of them and the listeners
    are open. Requests may arrive from here on.
-7. :meth:`Subsystem.serve`, in list order, when this broker is registered and unfenced and its image says so.
-8. :meth:`Subsystem.drain`, in reverse order: the node is about to stop. Listeners are still open. What waits
-   for this broker is handed over or answered.
+7. :meth:`Subsystem.serve`, in list order, when this broker is registered and unfenced and its image shows it.
+8. :meth:`Subsystem.drain`, in reverse order: the node is about to stop. Listeners are still open. Leaderships
+are handed over, and waiting requests are answered.
 9. The listeners close: no request is read any more, and those that are under way are answered or ended.
 10. :meth:`Subsystem.freeze`, in list order: from here on no partition is opened, led or closed. Subsystems
-    that stop before that of the partitions need not ask whether one appears meanwhile.
-11. :meth:`Subsystem.stop`, in reverse order: what is left is finished or given up, files are closed. When it
-    returns, no task of the subsystem is left, and no call that comes late (of a partition whose log was being
-    cut, for one) begins another.
+that stop before the subsystem of the partitions need not expect new ones.
+11. :meth:`Subsystem.stop`, in reverse order: remaining work is finished or cancelled, and files are closed.
+When it returns, no task of the subsystem is left, and late calls (for example of a partition whose log was
+being cut) start none.
 
 Steps 8, 10 and 11 happen for every subsystem of the list, also for one that was not started because the start
 failed before its turn, and also when those of another one fail.
@@ -78,7 +78,7 @@ class Contribution:
     channel: ControllerChannel | None = None
     """The channel to the active controller of a cluster whose only voter is this node."""
     checks: Mapping[str, HealthCheck] = field(default_factory=dict)
-    """Health checks by name: one that fails makes the node unwell."""
+    """Health checks by name: one that fails makes the node unhealthy."""
     notices: Mapping[str, HealthCheck] = field(default_factory=dict)
     """Known faults of a running node by name, for instance a skipped record."""
     in_hand: Callable[[], Mapping[str, int]] = dict
@@ -105,7 +105,7 @@ class Subsystem:
         """The listeners are open; clients connect to them at ``endpoints``."""
 
     async def serve(self) -> None:
-        """The cluster counts on this broker from now on."""
+        """The broker is registered and unfenced: the cluster uses it from now on."""
 
     async def drain(self) -> None:
         """The broker is about to stop: hand over, and answer waiting requests."""

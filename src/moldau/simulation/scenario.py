@@ -36,11 +36,12 @@ class Afterlife(Protocol):
         ...
 
     async def judge(self, world: World, node: Host, history: History) -> None:
-        """Called after everything was read: record violations in the history, and ..."""
+        """Called after everything was read: record violations in the history."""
         ...
 
     async def spoil(self, world: World, node: Host, history: History) -> None:
-        """... remove everything that may be lost. The result of reading must then be the same."""
+        """Called after that: remove everything that may be lost. A second reading must have the same
+        result."""
         ...
 
 

@@ -206,7 +206,7 @@ class RemoteLogManager:
             interval_ms = float(self._settings.task_interval_ms)
 
     async def close(self) -> None:
-        """End every task; none begins any more."""
+        """End every task; no new one is started."""
         self._is_closed = True
         for partition in list(self._running):
             self.stop(partition)

@@ -155,7 +155,7 @@ class GatewayBroker:
     rack: str | None
     is_live: bool
     coordinator_ids: Sequence[int]
-    """The coordinators whose gateway it is."""
+    """The coordinators for which the broker is the gateway."""
     commit_calls: int
     """Network commit calls for one WAL object, at most, while preferred replicas lead."""
 

@@ -44,7 +44,8 @@ def make_moves(
     as_json: bool,
     throttle: int | None = None,
 ) -> None:
-    """Plan, show, ask, begin and follow. ``only``: the brokers that may have replicas; None: all.
+    """Plan the moves, show them, ask for confirmation, start them and wait for their end. ``only``: the
+    brokers that may have replicas; None: all.
 
     ``throttle``: bytes a second of each broker that takes part in the moves.
     """

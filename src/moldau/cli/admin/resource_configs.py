@@ -43,7 +43,7 @@ def _asked(client: Client, kind: str, name: str) -> int | None:
 
 
 async def list_resources(client: Client, kind: str | None) -> list[tuple[str, str]]:
-    """``(kind, name)`` of what has configs, sorted; of one kind or of all."""
+    """``(kind, name)`` of each resource with configs, sorted; of one kind or of all."""
     kinds = [RESOURCE_TYPES[kind]] if kind is not None else []
     response = await client.ask(ListConfigResourcesRequest(resource_types=kinds))
     check(response.error_code, None, "configs")

@@ -174,7 +174,7 @@ def _state(number: int) -> str:
 
 
 def _attempt(custom_metadata: bytes | None) -> str | None:
-    """The attempt whose objects are the segment, with the built-in storage manager."""
+    """The copy attempt that wrote the segment's objects, for the built-in storage manager."""
     if custom_metadata is None:
         return None
     try:

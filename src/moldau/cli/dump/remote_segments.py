@@ -84,7 +84,7 @@ def _entries(metadata: RemoteLogSegmentMetadata, kind: IndexType, content: memor
                 epoch, _, offset = line.partition(" ")
                 yield {"type": f"{DETAIL}leader epoch", "epoch": epoch, "start_offset": offset}
         case IndexType.PRODUCER_SNAPSHOT:
-            return  # as a file of its own it would be one of the known kinds
+            return  # the same file outside of an object is one of the known kinds
 
 
 REMOTE_INDEXES = FileKind("indexes of a remote segment", by_suffix(".indexes"), dump_indexes)

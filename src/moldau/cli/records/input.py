@@ -125,7 +125,7 @@ def open_input(path: Path | None) -> RawReader:
         except OSError as error:
             raise CommandError(f"cannot read {path}: {error.strerror}") from error
     try:
-        # The buffer of sys.stdin has a lock, and a thread that waits in it would spoil our exit.
+        # The buffer of sys.stdin has a lock; a thread that waits in it would block the exit of the process.
         return io.FileIO(sys.stdin.fileno(), closefd=False)
     except (OSError, AttributeError, ValueError):
         return sys.stdin.buffer

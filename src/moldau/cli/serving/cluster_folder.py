@@ -51,7 +51,8 @@ class ClusterFolder:
         return None
 
     def check_counts(self, known: KnownCluster, brokers: int, controllers: int) -> None:
-        """Raise :class:`CommandError` when the cluster of this folder cannot have so many nodes."""
+        """Raise :class:`CommandError` when the cluster of this folder cannot have the given numbers of
+        nodes."""
         was = f"{self.path} holds a cluster with --brokers {known.brokers} --controllers {known.controllers}"
         if controllers != known.controllers:
             raise CommandError(f"{was}: the number of controllers cannot be changed yet")

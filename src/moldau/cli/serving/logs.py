@@ -1,4 +1,4 @@
-"""Logging of a node: one JSON object a line where a machine reads it, one short line where a person does."""
+"""Logging of a node: JSON lines for programs, short lines of text on a terminal."""
 
 import json
 import logging

@@ -60,7 +60,7 @@ def run_node(
     """Run until SIGTERM or SIGINT, with the additional work.
 
     ``stop_with_parent``: stop, too, when the process that started this one has ended. Raises
-    :class:`CommandError` when it cannot start or go on.
+    :class:`CommandError` when it cannot start or fails later.
     """
     try:
         config = config_of()
@@ -120,7 +120,8 @@ def _watch_parent(parent: int, ended: asyncio.Event) -> None:
 
 
 async def _started(node: ServerNode, stop_wanted: "asyncio.Task[Any]") -> Address | None:
-    """Start and print that; ``None`` when a signal came first, and everything is stopped again."""
+    """Start the node and print that it is ready. Returns ``None`` if a signal came first; then everything
+    is stopped again."""
     starting = asyncio.get_running_loop().create_task(node.start())
     await asyncio.wait((starting, stop_wanted), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():

@@ -157,7 +157,7 @@ def abort(
     confirm(f"Abort the transaction of {transactional_id} and fence its producer?", yes)
 
     async def work(client: Client) -> None:
-        # A new initialization aborts what is open, as that of the producer's successor would.
+        # A new initialization aborts the open transaction, as that of the producer's successor would.
         timeout_ms = (await _described(client, transactional_id)).transaction_timeout_ms
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         found = await client.find_coordinator(_KEY_TYPE, transactional_id, transactional_id)

@@ -78,7 +78,7 @@ class RemoteControllerChannel:
                     try:
                         return await self._ask(leader, request, caller, deadline)
                     except EnvelopeRefusedError as error:
-                        # It does not lead any more, or not yet, and has begun nothing.
+                        # The node does not lead (any more, or yet), and has not started the request.
                         reason = f"controller {leader_id} does not lead: {error}"
                     except (KafkaError, TimeoutError) as error:
                         code = late if loop.time() >= deadline else ErrorCode.not_controller

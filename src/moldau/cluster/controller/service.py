@@ -90,7 +90,7 @@ class ControllerService:
 
     @property
     def image(self) -> MetadataImage:
-        """The state that an active controller decides on: records that are not committed yet are in it."""
+        """The state that an active controller decides on; it includes uncommitted records."""
         return self._controller.image
 
     async def handle(
@@ -294,7 +294,7 @@ class ControllerService:
         self._watch_sessions()
 
     async def _expire_sessions_aside(self) -> None:
-        """As :meth:`_expire_sessions`, where a broker's end changes many partitions."""
+        """Like :meth:`_expire_sessions`, for a broker whose end changes many partitions."""
         controller, log = self._controller, self._log
         while records := await self._decide_aside(
             lambda: partial(controller.expire_sessions, self._now_ms(), log.next_offset())
@@ -334,9 +334,9 @@ class ControllerService:
     async def _decide_aside(
         self, decision: Callable[[], Callable[[], Sequence[Message]]]
     ) -> Sequence[Message]:
-        """Let a worker decide, and append: the records; none when the term ends meanwhile.
-
-        ``decision`` is called when no other decision is under way, and returns what the worker calls.
+        """Decide on a worker, append, and return the records; none if the term ends meanwhile.
+        ``decision`` is called when no other decision is in progress; it returns the function that the
+        worker calls.
         """
         async with self._deciding:
             epoch = self._epoch
@@ -363,7 +363,7 @@ class ControllerService:
 
     @staticmethod
     def _now_ms() -> int:
-        """Rounded up, so that a timer set for a deadline finds it passed."""
+        """Rounded up, so that a deadline has passed when the timer that is set for it fires."""
         return math.ceil(asyncio.get_running_loop().time() * 1000)
 
 

@@ -115,8 +115,9 @@ def _end_of_incarnation(
     )
 
     def is_incomplete(topic: Topic) -> bool:
-        # A record of a decisive topic is acknowledged once it is synced, so that a crash does not lose it.
-        # Folders of an earlier day (which stopped cleanly then), and lost ones, lack it all the same.
+        # A record of a decisive topic is acknowledged once it is synced, so that a crash does not lose it. A
+        # folder that was restored from an older copy, or lost, lacks it although its broker had stopped
+        # cleanly.
         return not is_clean and (is_other_folder or topic.name not in DECISIVE_TOPICS)
 
     if not existing.fenced:

@@ -45,14 +45,15 @@ def _replicas(image: MetadataImage) -> int:
 
 
 def _ended(request: BrokerRegistrationRequest, image: MetadataImage) -> int:
-    """Another incarnation ends the one before, with the leaderships of its replicas."""
+    """A new incarnation ends the previous one, and with it the leaderships of its replicas."""
     existing = image.brokers.get(request.broker_id)
     is_new = existing is None or existing.incarnation_id == request.incarnation_id
     return 0 if is_new else image.topics.replica_load.get(request.broker_id, 0)
 
 
 def _changed_by_heartbeat(request: BrokerHeartbeatRequest, image: MetadataImage) -> int:
-    """A broker that stays what it is changes nothing; one that does not, all its replicas perhaps."""
+    """A broker that stays in its state changes nothing; a change of its state may concern all its
+    replicas."""
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return 0
@@ -84,11 +85,11 @@ _SIZES: Final[Mapping[type[Message], Callable[[Any, MetadataImage], int]]] = Map
 
 
 def is_large(request: Message, image: MetadataImage) -> bool:
-    """Whether a worker is to decide a request."""
+    """Whether a worker must decide a request."""
     size = _SIZES.get(type(request))
     return size is not None and size(request, image) > LARGE_ROWS
 
 
 def has_many_replicas(image: MetadataImage) -> bool:
-    """Whether a worker is to decide what concerns all partitions."""
+    """Whether a worker must make a decision that concerns all partitions."""
     return _replicas(image) > LARGE_ROWS

@@ -1,1 +1,1 @@
-"""Formatting folders, and telling whose they are."""
+"""Formatting folders, and identifying the cluster and the node of a folder."""

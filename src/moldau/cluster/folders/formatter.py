@@ -123,7 +123,7 @@ def _make_durable_folder(disk: Disk, folder: str) -> None:
 
 
 def check_cluster_id(cluster_id: str) -> None:
-    """Raise :class:`FormatError` unless this is an id as :func:`new_cluster_id` makes them."""
+    """Raise :class:`FormatError` for a text that is not a cluster id (see :func:`new_cluster_id`)."""
     try:
         value = decode_uuid(cluster_id)
     except ValueError as error:

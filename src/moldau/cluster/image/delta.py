@@ -299,7 +299,7 @@ _HANDLERS: dict[type, Callable[[MetadataDelta, Any], None]] = {
 
 
 def image_of(records: Iterable[object], image: MetadataImage = EMPTY_IMAGE) -> MetadataImage:
-    """The image that records lead to."""
+    """The image after the records."""
     return MetadataDelta(image).replay_all(records).apply()
 
 

@@ -34,7 +34,7 @@ class RackBroker(NamedTuple):
 
     broker_id: int
     rack: str | None
-    """None: it says none; such brokers are a rack of their own here."""
+    """None if the broker names no rack. Each such broker counts as a separate rack."""
     is_live: bool = True
     """Neither fenced nor about to stop."""
 
@@ -64,7 +64,7 @@ class Gateways:
         return self.by_rack.get(rack, {}).get(coordinator_id, ())
 
     def of_partition(self, topic_id: UUID, index: int, coordinator_id: int, rack: str | None) -> int | None:
-        """The gateway in a rack that a partition's clients are led to; None where there is none."""
+        """The gateway in a rack for the clients of a partition; None where there is none."""
         found = self.of(coordinator_id, rack)
         if len(found) <= 1:
             return found[0] if found else None

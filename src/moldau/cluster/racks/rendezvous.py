@@ -24,8 +24,8 @@ def preferred(item: str, candidates: Iterable[int]) -> int:
 def spread(items: Sequence[str], quotas: Mapping[int, int]) -> dict[str, int]:
     """A candidate for each item, none with more items than its quota; the quotas have room for all items.
 
-    The pair with the highest score is matched first, so that an item loses a candidate only to one that the
-    candidate's quota is better spent on.
+    The pair with the highest score is matched first, so that an item loses a candidate only to items with a
+    higher score for it.
     """
     pairs = sorted(
         ((score(item, candidate), item, candidate) for item in items for candidate in quotas), reverse=True

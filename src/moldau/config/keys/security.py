@@ -1,4 +1,4 @@
-"""TLS and SASL: the keys of Kafka, which wait for the security protocols that they configure."""
+"""TLS and SASL: Kafka's keys for the security protocols, which are not supported yet."""
 
 from moldau.config.keys.rows import (
     PER_BROKER,

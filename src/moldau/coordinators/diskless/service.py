@@ -92,7 +92,7 @@ class DisklessCoordinator:
         metadata_log = cast(DisklessMetadataLog, log)
 
         def rebuild_soon() -> None:
-            # After the reader that found the damage: the store must not go away under it.
+            # Runs after the reader that found the damage, because that reader still uses the store.
             asyncio.get_running_loop().call_soon(self.runtime.reload, coordinator_id, epoch)
 
         store = DisklessStore(
@@ -172,7 +172,7 @@ class DisklessCoordinator:
         """Commit a file's batches; idempotent by object key. Offsets are assigned in the order of the calls.
 
         Fails with a code of ``calls.DEFINITE_REFUSALS``, or with one after which the outcome is unknown;
-        after ``calls.FORGOTTEN`` it stays so.
+        after ``calls.FORGOTTEN`` it stays unknown.
         """
         # Batches must not become old at once when a clock that was set back is corrected.
         self._machine.deletion_clock.now_ms()

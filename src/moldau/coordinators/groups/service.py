@@ -96,7 +96,7 @@ class GroupService:
         await self.runtime.close()
 
     async def describe(self, caller: GroupCaller, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """DescribeGroups. Authorised operations are the handler's to fill in."""
+        """DescribeGroups. The handler fills in the authorised operations."""
         waiting = [
             self._describe_one(group_id, caller.api_version) for group_id in dict.fromkeys(request.groups)
         ]

@@ -32,7 +32,8 @@ class GroupSettings:
     offset_commit_timeout_ms: int = 5_000
     """``offset.commit.timeout.ms``"""
     metadata_max_bytes: int = 64 * 1024 * 1024
-    """Metadata of the members of all groups of a node; a member with little of it has room beyond that."""
+    """Metadata of the members of all groups of a node. A member with little metadata is accepted beyond
+    this bound."""
     small_metadata_bytes: int = 4_096
     max_write_bytes: int = 1_048_588
     """Largest write of one request: what fits in one batch of the offsets topic."""

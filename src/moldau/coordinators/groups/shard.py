@@ -80,7 +80,7 @@ class GroupShard:
         self.classic.on_timer(turn, key)
         return turn.out.effects()
 
-    # offsets of a group, which its members may refuse
+    # offsets of a group, whose state decides whether they may be changed
 
     def commit_offsets(
         self, token: Token, request: OffsetCommitRequest, api_version: int, now_ms: int

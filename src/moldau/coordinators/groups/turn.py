@@ -38,12 +38,12 @@ class ExpiryTimer:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The circumstances of one operation."""
+    """The context of one operation."""
 
     settings: GroupSettings
     now_ms: int
     expiry_now_ms: int
-    """The time by which offsets expire: never later than ``now_ms``, and not by jumps."""
+    """The time by which offsets expire: never later than ``now_ms``, and without jumps."""
     tally: GroupTally = field(default_factory=GroupTally)
     out: Outbox[ConsumerOffsetsRecord] = field(default_factory=Outbox)
 
@@ -58,8 +58,8 @@ class Turns:
     """Returns the time by which offsets expire; without it, that is the time of the operation."""
 
     def begin(self, now_ms: int) -> Turn:
-        """The circumstances of an operation that happens now."""
-        # Asked in each operation: what gets a time now, while the clock is behind, must not be old when it
-        # is set right.
+        """The context of an operation that happens now."""
+        # Read in each operation: an entry that is stamped while the clock is behind must not expire when the
+        # clock is corrected.
         expiry_now_ms = now_ms if self.expiry_now_ms is None else self.expiry_now_ms()
         return Turn(self.settings, now_ms, expiry_now_ms, self.tally)

@@ -26,7 +26,7 @@ TransactionRuntime = CoordinatorRuntime[TransactionShard, TransactionRecord]
 
 
 class TransactionMarker(NamedTuple):
-    """The end of one producer's transaction, as its partitions are told of it."""
+    """The end of one producer's transaction, as it is sent to the partitions."""
 
     producer_id: int
     producer_epoch: int
@@ -66,7 +66,8 @@ class TransactionCompletion:
         return len(self._completing)
 
     def look(self, partition: int) -> None:
-        """A transaction of a partition was prepared, or loaded so: markers are due once that is committed."""
+        """A transaction was prepared, or was loaded in that state; its markers are due once the state is
+        committed."""
         if partition not in self._looking:
             self._looking.add(partition)
             self._run(self._look(partition))

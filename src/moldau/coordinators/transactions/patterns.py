@@ -1,8 +1,8 @@
-"""Patterns of transactional ids (ListTransactions 2), matched in a time that no pattern can stretch. Pure.
+r"""Patterns of transactional ids (ListTransactions 2), matched in bounded time. Pure.
 
-Kafka's brokers take RE2's syntax. Python's engine backtracks, and one pattern could stop a broker, so only
-the part is taken that needs none of it: characters that mean themselves, ``\\`` before one that would not,
-``.`` and ``.*``. Others are refused.
+Kafka's brokers use RE2's syntax. Python's engine backtracks, so one pattern could block a broker. Therefore
+only a part of the syntax that needs no backtracking is supported: literal characters, ``\`` before a special
+character, ``.`` and ``.*``. Other patterns are refused.
 """
 
 from collections.abc import Callable

@@ -126,7 +126,7 @@ class TransactionShard:
     # timers
 
     def on_loaded(self, now_ms: int) -> Effects[TransactionRecord]:
-        """Plan the looks at time-outs and expiry."""
+        """Schedule the checks of time-outs and expiry."""
         timers = [SetTimer(ExpiryCheck(), self.settings.expiry_check_interval_ms)]
         self._checks_timeouts = bool(self._ongoing)
         if self._ongoing:

@@ -58,4 +58,5 @@ MOVES: Final = {
     TransactionPhase.DEAD: frozenset[TransactionPhase](),
     TransactionPhase.PREPARE_EPOCH_FENCE: frozenset[TransactionPhase](),
 }
-"""The states that may follow each state. An abort without a transaction is one of version 2 (KIP-890)."""
+"""The states that may follow each state. An abort without a transaction is legal from version 2 on
+(KIP-890)."""

@@ -69,7 +69,8 @@ class Transaction:
 
     @property
     def ended(self) -> EndedTransaction:
-        """The prepared transaction, by what is in the log: another coordinator has the same."""
+        """Identifies the prepared transaction by logged values only, so that every coordinator computes
+        the same."""
         return EndedTransaction(self.identity, self.start_ms, self.updated_ms)
 
     @property

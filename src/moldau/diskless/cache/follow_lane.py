@@ -401,7 +401,8 @@ def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
 def _within(
     batches: Sequence[BatchCoordinate], max_bytes: int, others_have_some: bool
 ) -> Sequence[BatchCoordinate]:
-    """The first batches that fit; at least one if no other partition has any, so that all progress."""
+    """The first batches that fit; at least one if no other partition has any, so that all partitions
+    advance."""
     size_bytes = 0
     for count, batch in enumerate(batches):
         size_bytes += batch.size_bytes

@@ -70,9 +70,10 @@ class PartitionCache:
         """Up to this offset this broker's own batches are being appended, so no other code must append;
         unknown when there are none. See :mod:`moldau.diskless.writing.own_commits`."""
         self._inherited_end = UNKNOWN if log is None or log.is_offline else log.log_end_offset
-        """Where the bytes of a former life end; whatever befell the disk meanwhile, the objects are whole."""
+        """End of the bytes that an earlier process wrote; the disk may have damaged them since. The
+        objects are intact."""
         self._verified = (UNKNOWN, UNKNOWN)
-        """The part of them that was found to be intact."""
+        """The range of these bytes that was found to be intact."""
         self._on_known: list[Callable[[], None]] = []
         self._on_kept: list[asyncio.Future[None]] = []
 
@@ -118,7 +119,7 @@ class PartitionCache:
     ) -> None:
         """Update the offsets; answers older than the current values change nothing.
 
-        Without ``last_stable_offset`` no transaction began or ended up to the high watermark.
+        ``last_stable_offset`` is omitted if no transaction began or ended up to the high watermark.
         """
         was_known = self.is_known
         if last_stable_offset >= 0 and high_watermark >= self.high_watermark:

@@ -50,7 +50,7 @@ class Place(Protocol):
         ...
 
     def when_known(self, callback: Callable[[], None]) -> None:
-        """Call back, once, when it is known or has left."""
+        """Call back, once, when the partition is known or has left this broker."""
         ...
 
 

@@ -212,7 +212,8 @@ class DisklessPartition:
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     async def _read_when_kept(self, request: ReadRequest) -> ReadOutcome:
-        """Its producer may have its answer already: records that are being cached must be readable."""
+        """The producer may already have its answer, so records that are still being cached must be
+        readable."""
         if not await self.cache.until_kept(request.offset, _KEPT_TIMEOUT_S) and self.cache.is_promised:
             return self._known(readable_end=self.cache.local_end_offset)
         answer = self.read(request)
@@ -233,7 +234,7 @@ class DisklessPartition:
         return self._cold_result(request, outcome)
 
     async def _read_remote(self, request: ReadRequest, remote: RemoteRecords) -> ReadOutcome:
-        """Below the WAL, or what a moment ago still was in it."""
+        """Read records below the WAL, or records that have just moved out of it."""
         outcome = await remote.read(request, self._known(read_committed=request.read_committed))
         if outcome.error is ErrorCode.none:
             self._traffic.read(outcome.size_bytes, request.reader_rack)

@@ -1,9 +1,9 @@
 """A diskless partition on a broker that has no replica of it: a gateway to the coordinator and the objects.
 
-Any broker may write any diskless partition (KIP-1163): the order is the coordinator's. A broker is shown to
-clients as the leader of partitions that it has no replica of, so that it answers all that a leader answers.
-For producers nothing is opened. The first question of a reader opens a partition without local segments,
-which follows the coordinator and reads from objects; it is closed after some time without a request.
+Any broker may write any diskless partition (KIP-1163): the order is the coordinator's. Clients may be told
+that a broker leads partitions of which it has no replica, so it answers all requests to a leader. For
+producers nothing is opened. The first request of a reader opens a partition without local segments, which
+follows the coordinator and reads from objects; it is closed after some time without a request.
 """
 
 import asyncio

@@ -41,7 +41,7 @@ class TopicTraffic:
         self._racks = racks
 
     def received(self, size_bytes: int, rack: str | None) -> None:
-        """Bytes came from a producer in ``rack``, whether they are taken or not."""
+        """Bytes came from a producer in ``rack``, whether they are accepted or not."""
         self._racks.received(size_bytes, rack)
 
     def appended(self, records_count: int, size_bytes: int) -> None:

@@ -127,7 +127,7 @@ class WalOffsetLookup:
 
     @staticmethod
     async def _earliest_local(cache: PartitionCache) -> FoundOffset:
-        """This replica's own: the start of its cache."""
+        """The earliest local offset: the start of this replica's cache."""
         if not await cache.until_known(_KNOWN_TIMEOUT_S):
             raise KafkaError(ErrorCode.leader_not_available)
         start = cache.local_start_offset if cache.is_usable else cache.high_watermark

@@ -23,8 +23,8 @@ class RackReader(Protocol):
     async def read_for_rack(self, wanted: ObjectRange) -> memoryview:
         """Exactly the bytes of the range.
 
-        Raises ``KafkaError``: INVALID_REQUEST for what is no WAL object, KAFKA_STORAGE_ERROR where the store
-        fails or has no such object.
+        Raises ``KafkaError``: INVALID_REQUEST for an object that is not a WAL object, KAFKA_STORAGE_ERROR
+        where the store fails or has no such object.
         """
         ...
 

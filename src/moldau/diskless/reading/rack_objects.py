@@ -1,9 +1,9 @@
 """Objects that the brokers of a rack read from the store once for all of them.
 
 For each object one live broker of the rack is its reader: the writer, if that is in the rack, which has the
-object in memory; else the one that rendezvous hashing names. The reader gets the object whole, by one request
-however many ask for it, and keeps it for a while. The others ask the reader for the ranges that they need;
-when it fails or is slow they ask the store themselves.
+object in memory; else the one that rendezvous hashing names. The reader requests the whole object once for
+all brokers that ask for it, and keeps it for a while. The others ask the reader for the ranges that they
+need; when it fails or is slow they ask the store themselves.
 
 While nothing fails, an object takes one GET in each rack, and none in that of its writer.
 """
@@ -33,7 +33,7 @@ class RackReadSettings:
     kept_bytes: int = 64 * 1024**2
     """Of objects that were read for the rack, the newest."""
     object_max_bytes: int = 32 * 1024**2
-    """Larger objects each broker reads for itself, range by range."""
+    """Each broker reads larger objects itself, range by range."""
 
 
 class RackObjects:
@@ -112,7 +112,7 @@ class RackObjects:
         return view
 
     async def close(self) -> None:
-        """End what is being read."""
+        """Cancel all reads in progress."""
         reading = list(self._reading.values())
         for task in reading:
             task.cancel()
@@ -127,7 +127,7 @@ class RackObjects:
             if task is None:
                 task = self._reading[key] = asyncio.ensure_future(self._get(key, object_bytes))
                 task.add_done_callback(lambda done: self._got(key, done))
-            # Another asker may give up; the object is read for all of them.
+            # One of the requesting brokers may give up; the object is read for the others, too.
             whole = await asyncio.shield(task)
         return whole[offset : offset + size_bytes]
 

@@ -1,1 +1,1 @@
-"""The work in the background: retention, freeing objects, finding strays and orphans."""
+"""The work in the background: retention, freeing objects, finding orphans and files without an owner."""

@@ -100,7 +100,8 @@ class StrayScan:
     async def _without_owner(self, adopter_id: int, keys: Sequence[str]) -> dict[str, list[int]]:
         """Keys without an owner that this coordinator must adopt, with the others that know them."""
         knowing: dict[str, list[int]] = {key: [] for key in keys}
-        # Itself last: a file that another hands over meanwhile is then owned by one of them, and seen.
+        # This coordinator is asked last: a file that another one hands over meanwhile is then seen at one of
+        # the two.
         others = [found for found in self._coordinator_ids() if found != adopter_id]
         for coordinator_id in (*others, adopter_id):
             if not knowing:
@@ -134,5 +135,5 @@ class StrayScan:
 
 
 def _is_there(file: DescribedFile) -> bool:
-    """Whether the coordinator has the file, and does not only remember that it had."""
+    """Whether the coordinator still has the file; a remembered result is not enough."""
     return file.size_bytes >= 0

@@ -78,6 +78,6 @@ def _is_exported(arena: mmap.mmap) -> bool:
     """Whether a view of the memory is alive: Python then refuses to resize the map."""
     try:
         arena.resize(len(arena))
-    except (BufferError, SystemError):  # the latter where no map can be resized: those are not reused
+    except (BufferError, SystemError):  # SystemError where no map can be resized: such arenas are not reused
         return True
     return False

@@ -54,9 +54,9 @@ class ClosePolicy:
 
     A buffer is due ``interval_ms`` after its first batch. It closes earlier once nothing has arrived for a
     while (producers with a bounded number of requests in flight are then waiting) or, when batches arrive
-    continuously, as soon as the budget would allow closing at this rate for ever; provided that an upload
-    slot is free, and the budget of ``puts_per_second`` has a token; 0 disables early closing. Every object
-    takes a token, so early objects are added to the interval's only while the bill allows it; but large ones
+    continuously, as soon as the budget would allow closing at this rate permanently. Both need a free upload
+    slot and a token of the budget of ``puts_per_second``; 0 disables early closing. Every object takes a
+    token, so early objects are added to the interval's only while the bill allows it; but large ones
     (``LARGE_SHARE``) are free, because a GiB of them costs little more than one of full objects. While no
     slot is free closing has no advantage: the buffer waits and grows.
 

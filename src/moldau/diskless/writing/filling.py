@@ -18,7 +18,7 @@ __all__ = ["ClosedBuffer", "FillingBuffer", "HeldBytes"]
 
 @dataclass(slots=True)
 class HeldBytes:
-    """Bytes of batches that are not answered for, in buffers and in files."""
+    """Bytes of batches in buffers and files whose producers have no answer yet."""
 
     size_bytes: int = 0
 

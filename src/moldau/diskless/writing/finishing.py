@@ -1,4 +1,4 @@
-"""The end of files: their producers have their answers, and nothing that they held is kept."""
+"""The end of files: their producers are answered, and their memory is released."""
 
 from collections.abc import Sequence
 

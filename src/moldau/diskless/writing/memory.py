@@ -15,7 +15,7 @@ class WriterMemory:
 
     def __init__(self, settings: WriterSettings) -> None:
         self.recent = RecentObjects(settings.recent_bytes, self.release)
-        """Objects of ours, for our cacher: by key, from when they are stored (before they are committed)."""
+        """Objects of this broker for its own cacher, by key; from their upload on, before their commit."""
         self._is_refilling = False
         self.configure(settings)
 
@@ -45,7 +45,7 @@ class WriterMemory:
         return self.pool.is_low and not self._is_refilling
 
     def release(self, arena: Arena) -> None:
-        """Give an arena back, of whatever settings it is."""
+        """Give an arena back, also one of earlier settings."""
         self.pool.release(arena)
 
 

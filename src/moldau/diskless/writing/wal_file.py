@@ -17,7 +17,7 @@ from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
 __all__ = ["Batch", "FileShare", "FilesInFlight", "WalFile"]
 
 FORGETTING: Final = 0.98
-"""The part of the recent maximum that an answered file leaves."""
+"""Factor by which an answered file lowers the recent maximum."""
 
 Batch: TypeAlias = BufferedBatch[WaitingProducer]
 
@@ -163,7 +163,7 @@ class FilesInFlight:
         """Unfinished files: answers are pending, or this broker's own cache still needs the bytes."""
         self._unanswered: dict[WalFile, None] = {}
         self.batch_count = 0
-        """Batches in files that are not answered."""
+        """Number of batches in files that are not answered."""
         self._recent_batches_max = 0.0
         """Recent maximum of the batches in flight."""
 
@@ -181,7 +181,7 @@ class FilesInFlight:
         return len(self._unanswered)
 
     def are_all_in(self, buffered_batches: int) -> bool:
-        """Whether so many batches in the buffer are everything that is usually in flight at a time."""
+        """Whether the buffer contains as many batches as are usually in flight at a time."""
         return not self._unanswered and 0 < self._recent_batches_max <= buffered_batches
 
     def add(self, file: WalFile) -> None:

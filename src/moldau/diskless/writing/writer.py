@@ -122,7 +122,7 @@ class DisklessWriter:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of batches that are not answered for."""
+        """Bytes of batches whose producers have no answer yet."""
         return self._held.size_bytes
 
     @property
@@ -160,7 +160,8 @@ class DisklessWriter:
     def _hold(self, file: WalFile, batch: Batch) -> bool:
         """Add a batch again that arrived before its predecessor, for about a second.
 
-        No longer: five held requests fill a Java client's connection, through which the missing one may come.
+        No longer than that: five held requests fill a Java client's connection, and the missing batch may
+        come through it.
         """
         now, waiter = self._loop.time(), batch.owner
         if waiter.held_until is None:

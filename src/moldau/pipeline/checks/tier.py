@@ -126,7 +126,7 @@ def _whole_batch(view: memoryview) -> memoryview | None:
 
 
 class _AllBatches(BrokerReader):
-    """Hands out control batches, too: their offsets are no gaps."""
+    """Also returns control batches, because their offsets are not gaps."""
 
     def _batches_to_decode(self, data: PartitionData) -> list[memoryview]:
         if not data.records:

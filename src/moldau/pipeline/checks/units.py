@@ -184,7 +184,7 @@ class WalCheck:
         self._check_batch(one, data)
 
     async def _is_still_there(self, one: BatchCoordinate) -> bool:
-        """Whether the coordinator still means this object by the batch's last offset."""
+        """Whether the coordinator still locates the batch's last offset in this object."""
         rows = await self._coordinators.find(
             self._coordinator_id, self._topic_id, {one.partition_index: one.last_offset}, 1
         )

@@ -49,14 +49,14 @@ _MEMORY: Final[list[memoryview]] = []
 
 @dataclass(frozen=True, slots=True)
 class BuildUnits:
-    """Builds units from the WAL's store into remote storage. It travels to the workers."""
+    """Builds units from the WAL's store into remote storage. It is sent to the workers."""
 
     wal: StorageSettings
     remote: Mapping[str, str]
     """Configs of the built-in storage manager."""
 
     def __call__(self, unit: Unit) -> CopiedUnit:
-        """Raises no error that a later plan may avoid."""
+        """Does not raise errors that a later plan may avoid."""
         try:
             return asyncio.run(self._build(unit))
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:

@@ -60,7 +60,7 @@ METRICS_PROPERTY: Final = "write.metadata.metrics.column."
 
 
 def table_name(topic: str) -> tuple[str, str]:
-    """Topics have dots in their names, which would be namespaces."""
+    """Dots in topic names would be read as namespaces."""
     return NAMESPACE, topic.replace(".", "_")
 
 
@@ -167,7 +167,8 @@ def _find_table(catalog: Catalog, name: tuple[str, str], topic: str) -> Table | 
 
 
 def _check_no_older_dead_letters(catalog: Catalog, topic: str) -> None:
-    """A new table begins to count its rounds anew: a table of dead letters would think it had them."""
+    """A new table begins to count its rounds anew. An existing table of dead letters would then skip its
+    rounds as already added."""
     name = dead_letters_name(topic)
     if catalog.table_exists(name) and not catalog.table_exists(table_name(topic)):
         raise ToolError(

@@ -99,7 +99,7 @@ def stored_columns(metadata: "TableMetadata", columns: pa.Schema, before: pa.Sch
     Columns of ``before``, which the export had written, may have been dropped: they are left out. Raises
     :class:`ToolError` for a new column whose name another tool has given to an older one.
     """
-    # Imported by drivers alone: tasks need nothing of it, and it takes long.
+    # Imported by drivers only: tasks do not need it, and the import is slow.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     schema = metadata.schema()
@@ -127,7 +127,8 @@ def _check_names(fields: Any, table: str, path: str) -> None:
 
 
 def _ids_by_source(metadata: "TableMetadata") -> Mapping[tuple[int, str], int]:
-    """Field ids by their parent's and their original name; of two with the same name, an existing one."""
+    """Field ids by the parent's id and the field's original name; of two fields with one name, an existing
+    one."""
     live = set(metadata.schema().field_ids)
     found: dict[tuple[int, str], int] = {}
     seen: set[int] = set()
@@ -267,7 +268,7 @@ def _arranged(array: pa.Array, kind: pa.DataType) -> pa.Array:
         members = [_arranged(pc.struct_field(array, [_source(field)]), field.type) for field in kind]
         if not members:
             return pa.array([None if null else {} for null in array.is_null().to_pylist()], kind)
-        # A member that is null where the struct is null stays null: it is read as no struct at all.
+        # Where a struct is null, its members stay null: readers see no struct at all.
         return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
         whole = pa.concat_arrays([array]) if array.offset == 0 else array.take(pa.array(range(len(array))))

@@ -60,7 +60,8 @@ class TableFolder:
 
 @contextlib.contextmanager
 def writing_to(place: str) -> Iterator[None]:
-    """Tell a disk that is full, read-only or not ours in one line that names the place."""
+    """Turn the error of a disk that is full, read-only or owned by another user into one line that names
+    the place."""
     try:
         yield
     except OSError as error:

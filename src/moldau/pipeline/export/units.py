@@ -49,7 +49,7 @@ class WrittenUnit(NamedTuple):
 
 
 class Files(NamedTuple):
-    """The files of a unit of an Iceberg table: one for each partition, and one without records at least."""
+    """The files of a unit of an Iceberg table: one for each partition, or one without records."""
 
     written: tuple[WrittenUnit, ...]
 
@@ -254,7 +254,7 @@ def write_parquet(
 
 
 def _leaves(name: str, found: pa.DataType) -> list[str]:
-    """The columns that Parquet makes of one."""
+    """The Parquet columns of one Arrow column."""
     if pa.types.is_struct(found):
         return [leaf for one in found for leaf in _leaves(f"{name}.{one.name}", one.type)]
     if pa.types.is_map(found):

@@ -295,7 +295,7 @@ def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
 
 
 def _selected(fields: _Fields, wanted: Indices) -> _Fields:
-    """The fields of some records. Raises nothing: all were read."""
+    """The fields of some records. Raises no error, because all records were read before."""
     headers = np.repeat(wanted, fields.header_counts)
     return _Fields(
         fields.timestamp_deltas[wanted],

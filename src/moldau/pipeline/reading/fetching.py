@@ -32,10 +32,10 @@ def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: 
 def fetch_found(source: TopicSource, wanted: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
     """Batches that hold the ranges' records, those of a partition in order; one range of a partition.
 
-    From the topic's objects, in the WAL and the tier, where ``source`` says how, and else from the
-    brokers. The first and the last may reach beyond a range. Batches of aborted transactions are left out
-    with ``committed_only``. Raises :class:`ToolError` when records are gone,
-    :class:`TopicGoneError` when the topic is, ``KafkaError`` for what a broker says.
+    They are read from the topic's objects in the WAL and the tier where ``source`` names the stores,
+    otherwise from the brokers. The first and the last may reach beyond a range. Batches of aborted
+    transactions are left out with ``committed_only``. Raises :class:`ToolError` when records are gone,
+    :class:`TopicGoneError` when the topic is, ``KafkaError`` for a broker's error.
     """
     with asyncio.Runner() as runner:
         # A runner replaces the interrupt handler each time, which costs as much as a small chunk.

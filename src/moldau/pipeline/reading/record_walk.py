@@ -15,7 +15,7 @@ from moldau.records.errors import InvalidRecordError
 from moldau.records.varint import read_varlong
 
 IN_STEP_COST: Final = 120
-"""Records that a walk in Python passes in the time of one common step."""
+"""Number of records that a loop in Python processes in the time of one vectorised step."""
 RECORD_SIZE_MIN: Final = 6
 """The attributes and five varints take a byte each at the least."""
 RUN_RECORDS: Final = 16

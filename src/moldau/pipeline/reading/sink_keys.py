@@ -17,6 +17,6 @@ def part_key(query_id: str, id: UUID) -> str:
 
 
 def is_part(key: str) -> bool:
-    """Whether an object is one that its driver would have removed."""
+    """Whether an object is a part, which its driver removes when it is no longer needed."""
     names = key.split("/")
     return len(names) == 4 and names[0] == SINK_PREFIX and names[2] == PARTS

@@ -79,7 +79,7 @@ def _best_at(pieces: Sequence[TierPart], position: int) -> TierPart | None:
 
 
 def _pieces(segment: SegmentObject, epochs: Mapping[int, EpochSpan] | None) -> list[TierPart]:
-    """The offsets that a segment speaks for."""
+    """The offsets for which a segment is valid."""
     if epochs is None:
         return [TierPart(segment, segment.start_offset, segment.end_offset + 1)]
     pieces: list[TierPart] = []

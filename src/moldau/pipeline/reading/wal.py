@@ -219,7 +219,7 @@ class WalReader:
     # -- the other ways -------------------------------------------------------------------------
 
     async def _from_tier(self, partitions: Iterable[int]) -> AsyncIterator[list[FoundBatch]]:
-        """Read up to where the objects of the WAL go on."""
+        """Read up to the offset at which the objects of the WAL continue."""
         for partition in partitions:
             end = self._ends[partition]
             end = min(end, await self._wal_start(partition, end))

@@ -156,7 +156,7 @@ def batches_of(objects: Iterable[bytes]) -> dict[int, list[memoryview]]:
 
 
 def grouped(sizes: Sequence[tuple[str, int]], size_max: int) -> Iterator[list[str]]:
-    """Names in groups of at most so many bytes together (or one alone)."""
+    """Groups of names with at most ``size_max`` bytes together; a larger one is a group of its own."""
     group: list[str] = []
     total = 0
     for name, size in sizes:

@@ -134,7 +134,7 @@ class ObstoreSinkStore:
                     self._store, key, memoryview(content), mode="create", use_multipart=False
                 )
             except AlreadyExistsError:
-                # An answer may have been lost: then it is ours after all.
+                # The answer to our own upload may have been lost: then the existing object is ours.
                 return not is_first and await self.read(key) == bytes(content)
             return True
 

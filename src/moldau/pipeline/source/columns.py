@@ -71,7 +71,8 @@ class Columns:
 
 
 def _going_on(source: TopicSource, unit: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
-    """If the topic is deleted meanwhile, the part that was read before, provided that records may be lost."""
+    """Read a unit. If the topic is deleted meanwhile, return the part that was read before, provided that
+    records may be lost."""
     try:
         yield from fetch_found(source, unit)
     except TopicGoneError as error:

@@ -130,7 +130,7 @@ def check_kafka_option(option: str, value: str) -> None:
 
 
 def unknown(option: str, names: Iterable[str]) -> ToolError:
-    """The error for an option that has none of the names."""
+    """The error for an option with an unknown name."""
     by_lower_case = {name.lower(): name for name in names}
     close = difflib.get_close_matches(option.lower(), by_lower_case, n=1)
     hint = f": is it {by_lower_case[close[0]]!r}?" if close else ""

@@ -2,8 +2,9 @@
 
 These versions request the ends of topics from a reader, without the query's position and its trigger. The
 reader knows the position from the ranges that it plans: of each batch, and an empty one when a query
-continues from its checkpoint. Before the first batch of a new query, and with ``availableNow``, it does not.
-Such a batch includes all records, despite ``maxOffsetsPerTrigger``, so ``availableNow`` reads everything.
+continues from its checkpoint. Before the first batch of a new query, and with ``availableNow``, it does not
+know it. Such a batch includes all records, despite ``maxOffsetsPerTrigger``, so ``availableNow`` reads
+everything.
 """
 
 from collections.abc import Iterator

@@ -70,7 +70,7 @@ class Timestamps:
     everywhere: int | None = None
     by_partition: TopicOffsets = field(default_factory=dict)
     or_latest: bool = False
-    """With this option the end, instead of an error, where no record is that late."""
+    """With this option the end is used, instead of an error, where no record is that late."""
 
 
 Position: TypeAlias = TopicOffsets | Timestamps | int
@@ -92,7 +92,7 @@ class SourceOptions:
     ending: Position | None
     min_partitions: int
     max_records_per_partition: int | None
-    """The most offsets of a task."""
+    """Maximum number of offsets of a task."""
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
@@ -285,7 +285,7 @@ def _by_partition(name: str, text: str, value: str, *, lowest: int) -> TopicOffs
 
 
 def _is_integer(value: Any, lowest: int, highest: int) -> bool:
-    """Whether JSON has an integer here: neither a fraction nor a boolean."""
+    """Whether a JSON value is an integer: neither a fraction nor a boolean."""
     return type(value) is int and lowest <= value <= highest
 
 

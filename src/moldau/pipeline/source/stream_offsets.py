@@ -36,7 +36,7 @@ class StreamOffsets:
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> "StreamOffsets":
-        """Raises :class:`ToolError` for a text that is no offset of Moldau's."""
+        """Raises :class:`ToolError` for a text that is not an offset of Moldau."""
         try:
             offsets = {
                 StreamPlace(topic, int(partition)): int(offset)

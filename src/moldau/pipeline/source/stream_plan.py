@@ -45,7 +45,7 @@ class StreamPlanner:
 
     @property
     def limit(self) -> int | None:
-        """The most offsets of a batch."""
+        """Maximum number of offsets of a batch."""
         return self._options.max_offsets_per_trigger
 
     def initial(self) -> StreamOffsets:

@@ -45,7 +45,7 @@ def avro_type(text: str) -> pa.DataType:
 
 
 def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> tuple[pa.Array, Rejected]:
-    """One value each, null for null and for rejected ones."""
+    """A column with one entry for each value; null for null and for rejected values."""
     rejected: Rejected = {}
     rows: dict[str, list[int]] = {}
     decoded: dict[str, list[Any]] = {}

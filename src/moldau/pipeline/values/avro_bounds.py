@@ -49,7 +49,7 @@ def _is_unbounded(declared: Any, schema: Schema, open_names: tuple[str, ...]) ->
 
 
 def _takes_no_bytes(declared: Any, schema: Schema) -> bool:
-    """Of a type that does not contain itself."""
+    """Whether a value takes no bytes. The type must not contain itself."""
     found = schema.resolve(declared)
     if isinstance(found, (str, list)):
         return found == "null"

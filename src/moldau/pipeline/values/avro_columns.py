@@ -170,7 +170,7 @@ class _Shapes(NamedTuple):
             return Shape(raw)
 
         def convert(array: pa.Array) -> pa.Array:
-            # Flattened, for below a null struct its members hold empty values.
+            # Flattened, because the members of a null struct contain empty values.
             parts = [
                 part if shape.convert is None else shape.convert(part)
                 for part, shape in zip(array.flatten(), shapes, strict=True)
@@ -185,8 +185,8 @@ def _part(source: Any, name: str) -> Any:
 
 
 def _meaning(source: Any) -> Any:
-    """Of two branches that match one type of the reader's, leaves and inner types must have the same
-    meaning.
+    """The meaning of a schema. If two branches match one type of the reader, their leaves and inner types
+    must have equal meanings.
     """
     return logical_of(source) if _kind(source) in _PRIMITIVE else id(source)
 

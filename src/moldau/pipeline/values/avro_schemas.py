@@ -128,7 +128,7 @@ def _collect_names(schema: Any, names: dict[str, Any]) -> None:
 
 
 def _selected(schema: Any, with_logical_types: bool) -> Any:
-    """The schema without logical types, or without those that are unknown or invalid, as Avro wants it."""
+    """The schema without logical types, or without those that are unknown or invalid, as Avro requires."""
     if isinstance(schema, list):
         return [_selected(one, with_logical_types) for one in schema]
     if not isinstance(schema, dict):
@@ -142,7 +142,7 @@ def _selected(schema: Any, with_logical_types: bool) -> Any:
 
 
 def logical_of(schema: Any) -> Logical | None:
-    """The logical type, if it is one that changes how the raw value reads."""
+    """The logical type, if it changes the meaning of the raw value."""
     if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
         return None
     kind, logical = schema["type"], str(schema.get("logicalType"))

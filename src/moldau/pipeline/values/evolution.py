@@ -23,7 +23,8 @@ def add_columns(
 
 
 def is_promotion(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether a column may change so: INT to BIGINT, FLOAT to DOUBLE, a decimal to more digits."""
+    """Whether a column's type may change this way: INT to BIGINT, FLOAT to DOUBLE, a decimal to more
+    digits."""
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         return bool(old.scale == new.scale and old.precision < new.precision)
     return (old, new) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))

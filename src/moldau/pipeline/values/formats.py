@@ -146,7 +146,7 @@ class Decoded(NamedTuple):
 
 
 def decode_values(records: pa.RecordBatch, wanted: ValueFormat) -> Decoded:
-    """Records as ``SCHEMA`` has them, as the table has them."""
+    """Convert records of ``SCHEMA`` to the columns of the table."""
     if wanted.kind is ValueKind.RAW:
         return Decoded(records, None)
     values = records.column(_VALUE)

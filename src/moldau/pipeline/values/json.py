@@ -120,7 +120,7 @@ def _too_deep(values: pa.Array) -> list[int]:
 
 
 def _no_text(values: pa.Array) -> list[int]:
-    """JSON is UTF-8, the members that no column holds, too."""
+    """Values must be JSON in UTF-8, also in members without a column."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:

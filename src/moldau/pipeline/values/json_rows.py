@@ -26,7 +26,7 @@ Seconds = Mapping[Path, tuple[str, ...]]
 _INTEGER: Final = re.compile(rb"-?\d+")
 _NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _DECIMAL: Final = re.compile(rb"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-"""As Arrow has it, in strings too."""
+"""The form that Arrow accepts for decimals, in strings, too."""
 _ZONE: Final = re.compile(rb"^.{10}.*[Zz+-]", re.DOTALL)
 _QUOTE: Final = ord('"')
 _INEXACT_DIGITS: Final = 16

@@ -168,7 +168,7 @@ class Membership:
     own: Voter | None = None
     """A controller's own entry in the set of voters; None for a node that can never be a voter."""
     bootstrap_ids: tuple[int, ...] = ()
-    """Names of ``controller.quorum.bootstrap.servers``: negative, so that they are no node's."""
+    """Ids of ``controller.quorum.bootstrap.servers``: negative numbers, which no node has."""
     auto_join: bool = False
     """``controller.quorum.auto.join.enable``: a controller that is no voter requests to become one."""
 

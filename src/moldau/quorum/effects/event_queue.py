@@ -11,7 +11,7 @@ from moldau.quorum.core import events as ev
 class EventQueue:
     """Owns the events of one driver, in order, and its tasks.
 
-    ``on_failure`` is told when work raises: what it should have done is not done.
+    ``on_failure`` is called when work raises an exception, because its task is then not complete.
     """
 
     def __init__(self, on_failure: Callable[[Exception], None]) -> None:

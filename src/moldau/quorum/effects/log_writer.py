@@ -43,7 +43,7 @@ class LogWriter:
         events: EventQueue,
         append_linger_ms: int,
     ) -> None:
-        """``history`` is told of what is written."""
+        """``history`` is notified of each write."""
         self._machine = machine
         self._log = log
         self._appends = appends
@@ -145,7 +145,7 @@ class LogWriter:
         self._events.submit_first(ev.LogTruncated())
 
     def note_truncation(self) -> None:
-        """The log is about to be truncated: a running flush says nothing of its end."""
+        """The log is about to be truncated: a running flush then proves nothing about the log's end."""
         self._truncations += 1
 
     # Flushes

@@ -34,7 +34,7 @@ class PendingReplies:
             self._pending.pop(request_id, None)
 
     def run(self, effect: fx.SendReply | fx.ReplyWithRecords | fx.ReplyWithSnapshot) -> None:
-        """Answer a request, unless its asker has gone."""
+        """Answer a request, unless its sender no longer waits."""
         match effect:
             case fx.SendReply(request_id, response):
                 self._reply(request_id, response)

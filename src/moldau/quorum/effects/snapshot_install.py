@@ -39,13 +39,13 @@ class SnapshotInstall:
                 assert_never(effect)
 
     def abandon(self) -> None:
-        """Remove what was downloaded."""
+        """Remove the downloaded part."""
         download, self._download = self._download, None
         if download is not None:
             download.abandon()
 
     async def install(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Make the snapshot durable and let the log go on behind it."""
+        """Make the snapshot durable, and begin the log at its end."""
         log = self._log
         download, self._download = self._download, None
         if download is not None:

@@ -53,7 +53,8 @@ class Acknowledgements:
         self._done_count = 0
 
     def __len__(self) -> int:
-        """Appends that wait."""
+        """Answer ``outcome`` once the watermark has passed ``last_offset``, or a time-out when the time is
+        up."""
         return len(self._waiting) - self._done_count
 
     def add(

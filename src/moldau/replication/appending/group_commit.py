@@ -20,7 +20,7 @@ class SyncedLog(Protocol):
     def log_end_offset(self) -> int: ...
 
     async def flush(self) -> int:
-        """Make every append so far durable; return the offset below which everything is."""
+        """Make every append so far durable; return the offset below which everything is durable."""
         ...
 
 

@@ -85,8 +85,8 @@ class TransactionChecks:
         """Check a marker of a transaction version before it is appended, in the same turn of the event loop.
 
         From version 2 on the end of a transaction bumps the epoch: a marker with the epoch of an open
-        transaction is a late copy, and ends the one before. With none open it changes nothing and passes.
-        Raises INVALID_PRODUCER_EPOCH.
+        transaction is a late copy, of the previous transaction's marker. Without an open transaction a late
+        copy changes nothing, and is accepted. Raises INVALID_PRODUCER_EPOCH.
         """
         if version >= VERSION_WITH_BUMPS and self._is_open(producer_id, producer_epoch):
             raise KafkaError(

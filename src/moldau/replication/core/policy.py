@@ -22,7 +22,7 @@ class ReplicaPolicy:
 
     durability: Durability = Durability.WRITTEN
     needs_min_in_sync_always: bool = False
-    """``min.insync.replicas`` holds as it is, also where the partition has fewer replicas."""
+    """``min.insync.replicas`` applies unchanged, also where the partition has fewer replicas."""
     clients_append: bool = True
     """Whether clients may append; otherwise only this broker's own coordinators do."""
     clients_shorten: bool = True

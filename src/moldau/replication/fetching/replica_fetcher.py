@@ -79,7 +79,7 @@ class FetcherSettings:
 
 
 class _Followed:
-    """A partition that is followed, and why it is not asked for now."""
+    """A followed partition, and the reason why it is not requested now."""
 
     __slots__ = ("failures", "held", "is_caught_up", "key", "partition")
 
@@ -87,11 +87,11 @@ class _Followed:
         self.partition = partition
         self.key = partition.key
         self.held: asyncio.TimerHandle | asyncio.Task[None] | None = None
-        """The work or the pause at whose end it is asked for again."""
+        """The work or the pause after which it is requested again."""
         self.failures = 0
         """In a row."""
         self.is_caught_up = False
-        """Whether it had all that the leader had committed, at its last answer."""
+        """Whether it had all committed records at the leader's last answer."""
 
 
 class ReplicaFetcher:

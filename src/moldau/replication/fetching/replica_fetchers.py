@@ -76,7 +76,7 @@ class ReplicaFetchers:
             fetcher.brokers_changed()
 
     async def stop(self) -> None:
-        """End all; none begins any more."""
+        """End all fetchers; no new one is started."""
         self._is_stopped = True
         for key in list(self._homes):
             self.leave(key)

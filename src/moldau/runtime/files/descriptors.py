@@ -35,7 +35,7 @@ class Holder(Protocol):
     users: list[None]
     """One entry for each operation under way."""
     is_recent: bool
-    """Whether it was used since it was last passed over."""
+    """Whether it was used since the last search for unused files."""
     pins: int
     """While above 0, the descriptor is not taken away: the path may name another file."""
 

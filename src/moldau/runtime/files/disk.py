@@ -4,8 +4,8 @@ The durability rules that callers rely on, and that the simulated disk enforces:
 
 * Bytes written to a file survive the end of the *process* at once, and the end of the *machine*
   only after :meth:`File.sync`.
-* A file that was created, renamed or removed is so after a crash of the machine only once
-  :meth:`Disk.sync_dir` on its folder has returned.
+* The creation, renaming or removal of a file survives a crash of the machine only once :meth:`Disk.sync_dir`
+  on its folder has returned.
 * :meth:`Disk.write_atomically` does all of that: after it returns the new content is durable, and a
   crash at any moment leaves either the old content or the new, whole.
 

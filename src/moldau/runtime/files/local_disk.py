@@ -19,7 +19,7 @@ _FADVISE = getattr(os, "posix_fadvise", None)  # not on macOS
 _O_DIRECT = getattr(os, "O_DIRECT", 0)  # nor is this
 
 UNCACHED_SIZE_BYTES: Final = 1024 * 1024
-"""Less than this is not worth the system calls, nor waiting for the device."""
+"""Smaller amounts are not worth the system calls, or the wait for the device."""
 
 WRITE_SIZE_BYTES_MAX: Final = 1024 * 1024
 """Maximum size of one write into the page cache. For larger writes Linux allocates blocks of 2 MiB. In a
@@ -340,7 +340,7 @@ class LocalFile:
 
 
 def _pieces(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """The buffers, cut where they are too much for one write."""
+    """The buffers, split where they exceed the size of one write."""
     piece: list[Buffer] = []
     room = WRITE_SIZE_BYTES_MAX
     for buffer in buffers:

@@ -105,7 +105,7 @@ class MetadataNode:
 
     @property
     def quorum(self) -> QuorumView:
-        """The quorum's state, for others."""
+        """The quorum's state, for other parts of the node."""
         return self.driver
 
     async def until_current(self) -> None:
@@ -157,9 +157,9 @@ class MetadataNode:
 
 
 def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogManager) -> SnapshotLog:
-    """Raises ``FormatError`` and ``DamagedLogError`` unless it is all that it was."""
+    """Check that the log has lost nothing. Raises ``FormatError`` and ``DamagedLogError``."""
     if not machine.disk.is_dir(folder):
-        # Formatting makes it. Starting without it would be a new cluster on an old one's data.
+        # Formatting makes it. Starting without it would create a new cluster over the data of an old one.
         name = folder.rpartition("/")[2]
         others = (path.rstrip("/") for path in config.log_dirs)
         found = next((path for path in others if machine.disk.is_dir(f"{path}/{name}")), None)

@@ -1,4 +1,4 @@
-"""``/metrics`` and ``/health``: the node's gauges, and whether it is well."""
+"""``/metrics`` and ``/health``: the node's gauges and its health."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -82,7 +82,7 @@ def watch_cluster(meters: NodeMeters, metadata: MetadataView) -> None:
 
 
 def health_checks(metadata: MetadataView, logs: LogManager) -> dict[str, HealthCheck]:
-    """The parts that every node has, and that can be unwell by themselves."""
+    """Health checks of the parts that every node has."""
 
     def quorum() -> str | None:
         seen = metadata.quorum

@@ -22,7 +22,7 @@ SMALLEST_BATCH_BYTES: Final = HEADER_SIZE_BYTES + 7
 """A batch with one record without key and value."""
 SMALLEST_REQUEST_BYTES: Final = SMALLEST_BATCH_BYTES + 32
 _SHORTEST_TIME_MS: Final = 10
-"""Less than a record needs from its producer to the broker."""
+"""Shorter than the time that a record needs from its producer to the broker."""
 _KEYS_OF_TOPICS: Final = frozenset(
     {
         "max.message.bytes",

@@ -22,8 +22,8 @@ class PartitionKind(Protocol):
     def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
         """Lead or follow, as the topic's metadata says; ``taken`` is called when the partition does so.
 
-        At once, or after a cut of its log that is under way; never where the partition is given another
-        role, or is closed, before that.
+        This is immediate, or happens after a truncation of the log that is in progress. ``taken`` is not
+        called if the partition gets another role, or is closed, before that.
         """
         ...
 
@@ -52,7 +52,7 @@ class KindClaim(NamedTuple):
     stand_in: StandIns | None = None
     """For kinds whose partitions take requests on brokers without a replica, too."""
     wraps: PartitionKind | None = None
-    """The kind around which this one is: it claims topics of that kind only."""
+    """The kind that this one wraps; it claims only topics of that kind."""
 
 
 class PartitionKinds:

@@ -18,14 +18,14 @@ class PartitionRegistry:
         image: Callable[[], MetadataImage],
         stand_in: Callable[[Topic, int], Partition | None] = lambda topic, index: None,
     ) -> None:
-        """``stand_in`` finds what answers for partitions of the metadata that have no replica here."""
+        """``stand_in`` finds the stand-in for a partition in the metadata that has no replica here."""
         self._image = image
         self._stand_in = stand_in
         self.offline: dict[PartitionKey, str] = {}
         """Partitions of this broker that could not be opened, and why."""
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[tuple[UUID, int], Partition] = {}
-        # As they are in requests: by the bytes of the name, and of the id.
+        # By the bytes in requests: those of the name, and those of the id.
         self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
         self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
 

@@ -34,7 +34,7 @@ async def open_passing_topic(
 
 
 async def delete_some_records(client: SimulatedClient, partition: PartitionName) -> None:
-    """Move the start of a partition to anywhere in it, where its end can be learnt."""
+    """Move the start of a partition to a random offset in it, if its end can be requested."""
     try:
         end = await client.list_offset(partition, -1)
     except (OSError, RetryError):

@@ -32,7 +32,7 @@ class BrokerConnections:
         return self._is_closed or any(each.closed for each in self._connections.values())
 
     async def request(self, api_key: int, version: int, message: Message) -> Any:
-        """As of one connection."""
+        """Like the request of one connection."""
         if api_key == ApiKey.PRODUCE and self._chance.random() < CHANGE_CHANCE:
             self._at = self._chance.choice(self._brokers)
         at = self._at

@@ -58,7 +58,8 @@ TOPIC: Final = "events"
 COORDINATORS: Final = 2
 PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
 REPLICAS: Final = 2
-"""Of the topic: one of three brokers has no replica of a partition, and accepts records for it."""
+"""Replication factor of the topic: one of three brokers has no replica of a partition, and accepts records
+for it."""
 METADATA_REPLICAS: Final = 3
 """Of ``__diskless_metadata``."""
 CONVERGENCE_LIMIT_S: Final = 60.0

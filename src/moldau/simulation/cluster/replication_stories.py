@@ -296,7 +296,7 @@ class ReplicationStory:
     async def _starve_follower(self, nemesis: Nemesis, chance: random.Random) -> None:
         """Disconnect a follower from a leader that others still follow, and kill the leader a while later.
 
-        Both have the controller: a follower that is in sync then, and is not, may be elected.
+        Both can reach the controller: a follower that counts as in sync, but lacks records, may be elected.
         """
         partition = chance.choice(PARTITIONS)
         leader_id = next((id for id, each in self._replicas_by_node(partition) if each.is_leader), None)

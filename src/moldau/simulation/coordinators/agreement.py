@@ -93,7 +93,7 @@ class CoordinatorAgreement:
         self._states.reached(f"{self._name} in life {life}, load {host.loads}", offset, led)
 
     def _agree_on_groups(self, life: str, offset: int, shard: Any) -> bool:
-        """Compare the groups' generations, but for groups that are on their way to the next one."""
+        """Compare the groups' generations, except for groups between two generations."""
         led, expected, between = generations(shard), generations(self._reference), unsettled(shard)
         self._tally.generations += len(led)
         for group_id in sorted((led.keys() | expected.keys()) - between):
@@ -185,7 +185,7 @@ class CoordinatorWatch:
         self._task = asyncio.create_task(watch_coordinators(hosts, history, tally)) if hosts else None
 
     def end(self) -> None:
-        """End the watch; one that has failed has checked nothing since, which is a violation."""
+        """End the watch. A watch that has failed checks nothing any more, which is a violation."""
         watch = self._task
         if watch is None:
             return

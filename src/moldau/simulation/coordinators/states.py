@@ -73,7 +73,7 @@ def _partition(partition: PartitionState) -> tuple[Any, ...]:
 
 
 def _transactions(shard: TransactionShard) -> dict[str, Any]:
-    """The transactions as their records say them: the epoch before a bump is in no record."""
+    """The transactions as their records describe them; the epoch before a bump is in no record."""
     encode = TransactionCodec().encode
     records = (encode(TransactionRecord(name, found)) for name, found in shard.by_id.items())
     return {"transactions": sorted(records)}

@@ -298,7 +298,7 @@ class DamageStory:
             judge.cancel()
             self.history.violate("the offsets of a group cannot be fetched")
 
-    # What is there -------------------------------------------------------------------------------
+    # Contents ------------------------------------------------------------------------------------
 
     async def _contents(self, name: str) -> Contents:
         reader = Reader(name, self._bootstrap, self.history, stream(self._world.seed, name))
@@ -311,7 +311,7 @@ class DamageStory:
             records[partition], error = await self._on(where, each.read(partition))
             if error is not None:
                 unreadable[partition] = error
-        # A coordinator that does not load makes its partitions unreadable, and is judged by that.
+        # A coordinator that does not load makes its partitions unreadable, and is checked by that.
         return Contents(topics, records, unreadable, set() if unreadable else await self._live_objects())
 
     async def _live_objects(self) -> set[str]:

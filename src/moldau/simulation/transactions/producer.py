@@ -66,7 +66,7 @@ class TransactionalProducer(SimulatedClient):
         self.transactions: list[RecordedTransaction] = []
 
     async def run(self, count: int) -> None:
-        """Send so many transactions, whatever becomes of them."""
+        """Send this number of transactions, regardless of their outcomes."""
         for number in range(count):
             each = RecordedTransaction(f"{self.name}/{number}", self.name, number)
             self.transactions.append(each)
@@ -157,7 +157,7 @@ class TransactionalProducer(SimulatedClient):
         return ProduceRequest(transactional_id=self.name, acks=-1, timeout_ms=5_000, topic_data=rows)
 
     async def _haunt(self, identity: tuple[int, int], partition: int, name: str) -> None:
-        """Send with an identity that is fenced, in the midst of a transaction of the current one."""
+        """Send with an identity that is fenced, during a transaction of the current one."""
         batch = self._batch(identity, partition, [f"{ZOMBIE} of {name}"], 0)
         answer = await self._ask(ApiKey.PRODUCE, 12 if self._bumps else 11, batch)
         if _produced(answer) is ErrorCode.none:
@@ -202,7 +202,7 @@ class TransactionalProducer(SimulatedClient):
         raise RetryError("no answer to EndTxn")
 
     async def _ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
-        """Ask until the answer is none of those that only say "later"; raises OSError and RetryError."""
+        """Repeat a request until the answer is not a transient error; raises OSError and RetryError."""
         for _ in range(100):
             connection = await self._connected()
             answer = await connection.request(api_key, version, request)

@@ -44,7 +44,7 @@ class CommittedReader(SimulatedClient):
             await self.poll()
 
     async def poll(self) -> None:
-        """One fetch, over a new connection if need be; what fails is tried again by the next one."""
+        """One fetch, over a new connection if necessary; the next call repeats a failed fetch."""
         try:
             await self._fetch()
         except (OSError, RetryError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 ZOMBIE = "zombie"
-"""The first part of values that a producer sends after it was fenced."""
+"""Prefix of the values that a producer sends after it was fenced."""
 
 
 class Fate(Enum):
@@ -15,7 +15,7 @@ class Fate(Enum):
     ABORTED = "aborted"
     """Its commit was never requested."""
     UNKNOWN = "unknown"
-    """Its commit was asked for, without an answer: it has happened or not, everywhere alike."""
+    """Its commit was requested, and had no answer: it took effect in all partitions or in none."""
 
 
 @dataclass(slots=True)
@@ -36,9 +36,10 @@ def check_transactions(
     observed: Mapping[int, Sequence[str]],
     offsets: Mapping[str, int],
 ) -> list[str]:
-    """The violations, given all committed values by partition, those that were read on the way, and offsets.
+    """The violations, given all committed values by partition, those that were read during the story, and
+    offsets.
 
-    Looked for: an aborted read (G1a), an intermediate read (G1b: a part of a transaction, or one without an
+    It looks for an aborted read (G1a), an intermediate read (G1b: a part of a transaction, or one without an
     outcome yet), lost and repeated values, another order than that of sending, a zombie's value, offsets that
     differ from the outcomes.
     """

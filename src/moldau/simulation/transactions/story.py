@@ -1,4 +1,4 @@
-"""The story: producers send transactions while a nemesis strikes; then all is read, and is judged."""
+"""The story: producers send transactions while a nemesis strikes; then all records are read and checked."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -21,7 +21,8 @@ from moldau.simulation.world.world import World
 PRODUCER_COUNT: Final = 3
 TRANSACTION_COUNT: Final = 15
 END_WAIT_S: Final = 60.0
-"""Longer than the time-out of a transaction, and the look that aborts it: no transaction is open by then."""
+"""Longer than a transaction's time-out and the interval of the check that aborts it: no transaction is
+open after this time."""
 
 
 class TransactionStory:

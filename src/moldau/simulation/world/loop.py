@@ -264,7 +264,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for callback in process.on_exit:
             callback()
 
-    # What goes wrong ---------------------------------------------------------------------------
+    # Failures ----------------------------------------------------------------------------------
 
     @staticmethod
     def _keep_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -283,7 +283,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.errors = errors
         self.close()
 
-    # What a simulated world does not have ------------------------------------------------------
+    # Features that a simulated world lacks -----------------------------------------------------
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override]
         raise SimulationError("no threads here: blocking work goes through moldau.runtime.Workers")

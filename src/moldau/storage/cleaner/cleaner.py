@@ -5,8 +5,8 @@ The order of one round, for the log that needs it most:
 1. Flush the log and write its recovery point: behind it, a gap would be taken for a loss.
 2. In a worker: learn the last offset of each key in the dirty part, as far as the memory reaches.
 3. In a worker: write the records that count into ``.cleaned`` segments, and sync them.
-4. Look whether the old segments still are what they were; swap, in a worker, while nothing else may take
-   segments out of the log.
+4. Check that the old segments are unchanged; swap in a worker, while no other code may remove segments from
+the log.
 5. Write the cleaner's checkpoint. A crash before that repeats the round, which changes nothing.
 
 The list of segments is owned by the event loop: appends, reads, truncation and deletion continue meanwhile,
@@ -69,7 +69,7 @@ class CleanedLogs(Protocol):
         ...
 
     async def make_recoverable(self, log: PartitionLog) -> None:
-        """Write a checkpoint that vouches for all that is flushed."""
+        """Write a checkpoint of everything that is flushed."""
         ...
 
     def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:
@@ -161,7 +161,8 @@ class LogCleaner:
             aborted = [found for segment in log.segments.segments for found in segment.transaction_index]
             dirty = [source for source in sources if source.end_offset > candidate.first_dirty_offset]
             begin = candidate.first_dirty_offset
-            # What ended before is not read to its marker: its producer would count as aborted for ever.
+            # Transactions that ended before this offset are left out: their markers are not read here, so
+            # their producers would count as aborted forever.
             ending = CleanedTransactions(found for found in aborted if found.last_offset >= begin)
             await self._work(learn_offsets(offsets, dirty, begin, ending))
             end_offset = offsets.latest_offset + 1 if offsets.is_full else candidate.first_uncleanable_offset
@@ -232,7 +233,7 @@ class LogCleaner:
             try:
                 moved_bytes, is_done = await asyncio.shield(slice_)
             except asyncio.CancelledError:
-                # The worker must be off the files before the log is closed.
+                # The worker must release the files before the log is closed.
                 await asyncio.wait([slice_])
                 raise
             wanted_s = moved_bytes / self.settings.io_max_bytes_per_second

@@ -47,7 +47,8 @@ def close_sources(sources: Sequence[Source]) -> None:
 
 
 def group_sources(sources: Sequence[Source], config: LogConfig) -> list[list[Source]]:
-    """Rows of segments that are to become one each, none larger than Kafka would let a segment become."""
+    """Groups of adjacent segments, each to be merged into one segment that is not larger than Kafka
+    allows."""
     groups: list[list[Source]] = []
     log_bytes = index_bytes = time_index_bytes = 0
     max_log_bytes = min(config.segment_bytes, MAX_POSITION)

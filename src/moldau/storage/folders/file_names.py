@@ -81,7 +81,7 @@ def is_stray_folder(folder: str) -> bool:
 
 
 def was_put_aside(folder: str) -> bool:
-    """Whether a node has moved the folder aside, and not an operator under a name of his own."""
+    """Whether a node has moved the folder aside, as opposed to an operator who renamed it."""
     return _PUT_ASIDE.fullmatch(folder) is not None
 
 

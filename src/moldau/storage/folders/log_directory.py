@@ -122,7 +122,7 @@ class LogDirectory:
         return self._written.get(name) != offsets
 
     def has_checkpointed(self, topic_partition: TopicPartition) -> bool:
-        """Whether a checkpoint on disk speaks of a partition."""
+        """Whether a checkpoint on disk contains a partition."""
         return any(topic_partition in offsets for offsets in self._written.values())
 
     def ticket(self) -> int:

@@ -11,7 +11,7 @@ Three facts distinguish the two cases:
 * Whether the machine has been up since the log was last opened (``same_boot``). If so, everything written is
   still there, and only the last write can be torn: no valid batch may follow a bad one. After a loss of power
   any part of what was not synced may be missing.
-* ``written_offset``: what the checkpoints of the log folder say that the log held. The recovery point is
+* ``written_offset``: the end of the log according to the checkpoints of its folder. The recovery point is
   written from syncs alone, and durably, so that it holds after a loss of power; a truncation lowers it before
   a byte is cut.
 

@@ -136,11 +136,11 @@ def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport
 
 
 def removed_segment(disk: Disk, folder: str) -> str | None:
-    """How the folder of a killed node shows that the last segment of its log was removed meanwhile.
+    """The evidence, in the folder of a killed node, that the last segment of its log was removed meanwhile.
 
-    For the time before a log's first checkpoint, from when on those say where it ended. The node renames the
-    log file of a segment first when it removes one, and makes it first when it begins one; epochs are written
-    when there is a segment.
+    It is needed until the log's first checkpoint; later, checkpoints contain the end of the log. When a node
+    removes a segment, it first renames the log file; when it begins a segment, it first creates the log file.
+    Epochs are written only when there is a segment.
     """
     names = set(disk.list(folder)) if disk.is_dir(folder) else set()
     if any(name.endswith((SWAP_SUFFIX, DELETED_SUFFIX)) for name in names):

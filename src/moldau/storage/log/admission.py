@@ -1,9 +1,9 @@
-"""How a topic wants a client's batch stored: recompressed, stamped, its records checked. Pure.
+"""The form in which a topic stores a client's batch: recompressed, stamped, its records checked. Pure.
 
-Most topics take a batch as it is. Where records must be looked at, that takes time by their number and their
-size once they are decompressed, of which the batch's own size says little; see :func:`takes_long`. They are
-decompressed once and walked through once, whatever the topic asks for, and in the order in which Kafka's
-broker finds faults: records that do not parse, timestamps, keys, and the size of the result.
+Most topics store a batch unchanged. Checking records takes time in proportion to their number and their
+decompressed size, which the batch's own size does not show; see :func:`takes_long`. Records are decompressed
+once and read once for all requirements of the topic. Faults are reported in the order of Kafka's broker:
+records that do not parse, timestamps, keys, and the size of the result.
 """
 
 from typing import NamedTuple
@@ -38,7 +38,8 @@ class Admitted(NamedTuple):
 def admit(
     config: LogConfig, batch: Buffer, headers: list[BatchHeader], now_ms: int, limit: int | None = None
 ) -> Admitted:
-    """Convert a client's batch to the form in which the topic stores it. Of several, the first counts.
+    """Convert a client's batch to the form in which the topic stores it. Only the first of several batches is
+    converted.
 
     Raises ``KafkaError`` for what the topic refuses, and ``OpenedSizeError`` for records of more than
     ``limit`` bytes (by default what a batch may hold).
@@ -67,8 +68,8 @@ def checked(
 def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
     """Whether a topic's configs require that a batch's records are read.
 
-    The header's max timestamp answers for the upper bound of timestamps; the lower one asks for the records
-    when it is set and the batch is near it or has several records (KIP-937).
+    The header's max timestamp is sufficient for the upper bound of timestamps. The lower bound, if it is set,
+    requires the records when the batch is near it or has several records (KIP-937).
     """
     if config.cleanup_compact or (config.compression is not None and config.compression.changes(header)):
         return True
@@ -83,7 +84,7 @@ def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
 def takes_long(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
     """Whether a batch must be opened and is, by its header, too large for the event loop.
 
-    A compressed one may still turn out to be: :func:`admit` finds out, given ``QUICK_BYTES``.
+    A compressed batch may still prove too large; :func:`admit` detects that, given ``QUICK_BYTES``.
     """
     if header.records_count <= QUICK_RECORDS and header.batch_length <= QUICK_BYTES:
         return False

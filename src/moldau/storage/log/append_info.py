@@ -40,8 +40,8 @@ class AbortedEntry(NamedTuple):
 class ReadResult(NamedTuple):
     """Whole batches of one segment, in order.
 
-    ``views`` hold ``size_bytes`` bytes, from ``segment_position`` of the segment on. The first
-    batch may begin below the offset that was asked for; all end below ``next_offset``.
+    ``views`` hold ``size_bytes`` bytes, from ``segment_position`` of the segment on. The first batch may
+    begin below the requested offset; all end below ``next_offset``.
     """
 
     views: list[memoryview]
@@ -52,7 +52,7 @@ class ReadResult(NamedTuple):
 
 
 class TimestampOffset(NamedTuple):
-    """A record found by its timestamp, in milliseconds."""
+    """The largest epoch not above the requested one, and the offset after its last record."""
 
     offset: int
     timestamp: int

@@ -1,4 +1,4 @@
-"""Appending to a partition log, as the leader that assigns offsets or the follower that is given them."""
+"""Appending to a partition log: as a leader that assigns offsets, or as a follower that receives them."""
 
 import contextlib
 from collections.abc import Callable
@@ -31,7 +31,7 @@ pack_prefix = Struct(">qii").pack
 class Appender:
     """Writes batches to the end of a log and accounts for them; it rolls segments as they fill.
 
-    Only bytes that must change are patched; the rest is written where it lies.
+    Only bytes that must change are patched; the rest is written without a copy.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Appender:
     ) -> AppendInfo:
         """Assign offsets and append.
 
-        ``buffer`` holds exactly the batches of ``headers``, validated (``validate_produce``); from a
-        client it is exactly one. It is not kept. ``append_time_ms`` is that of :meth:`admit` when it has
-        taken place. A duplicate of one of its producer's last five batches appends nothing and returns what
-        the first append returned. Raises ``KafkaError`` with Kafka's code: ``invalid_timestamp``,
+        ``buffer`` holds exactly the batches of ``headers``, validated (``validate_produce``); from a client
+        it is exactly one. It is not kept. ``append_time_ms`` is the result of :meth:`admit`, if that was
+        called. A duplicate of one of its producer's last five batches appends nothing and returns what the
+        first append returned. Raises ``KafkaError`` with Kafka's code: ``invalid_timestamp``,
         ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic; records that cannot be
         recompressed), ``message_too_large``, ``fenced_leader_epoch``, a producer's, ``kafka_storage_error``.
         """
@@ -144,7 +144,8 @@ class Appender:
         self.account(position, headers, first_offset, view)
 
     def account(self, position: int, headers: list[BatchHeader], first_offset: int, view: memoryview) -> None:
-        """The batches of ``headers``, which are ``view``, lie at ``position`` of the active segment."""
+        """Account for the batches of ``headers``, with the bytes ``view``, at ``position`` of the active
+        segment."""
         segments = self._segments
         active = segments.active
         begin = position
@@ -170,11 +171,11 @@ class Appender:
             self._gate.fail("appending to", error)
 
     def admit(self, batch: Buffer, headers: list[BatchHeader], limit: int | None = None) -> Admitted:
-        """A client's batch as the topic wants it stored; see ``admission.admit``."""
+        """Convert a client's batch to the form in which the topic stores it; see ``admission.admit``."""
         return admit(self._segments.config, batch, headers, self._now_ms(), limit)
 
     def takes_long(self, header: BatchHeader) -> bool:
-        """Whether :meth:`admit` is for a worker rather than the event loop; see ``admission``."""
+        """Whether :meth:`admit` must run on a worker rather than the event loop; see ``admission``."""
         return takes_long(self._segments.config, header, self._now_ms())
 
     def begin_epoch(self, leader_epoch: int) -> None:

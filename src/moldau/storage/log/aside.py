@@ -1,6 +1,6 @@
-"""Appends whose bytes a worker thread writes while the event loop goes on.
+"""Appends whose bytes a worker thread writes while the event loop continues.
 
-Most of what a large append costs is the kernel's, for the pages that it fills, and needs no interpreter.
+Most of the cost of a large append is the kernel's time for filling pages, which needs no interpreter.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ from moldau.storage.segments.segment import Segment
 
 @dataclass(slots=True)
 class AsideWrite:
-    """Batches on their way into a log; :meth:`run` is for a worker thread, the rest is the log's."""
+    """Batches that are being appended to a log. A worker thread calls :meth:`run`, the log everything
+    else."""
 
     owner: "AsideAppends"
     segment: Segment
@@ -32,7 +33,8 @@ class AsideWrite:
     error: OSError | None = None
 
     def run(self) -> None:
-        """Write the bytes. A failure is kept for the log to judge: it may have been closed meanwhile."""
+        """Write the bytes. A failure is stored, and handled by the log, which may have been closed
+        meanwhile."""
         try:
             self.file.write_at(self.position, [self.batches])
             self.is_written = True
@@ -43,9 +45,9 @@ class AsideWrite:
 class AsideAppends:
     """Begins and ends the appends of one log whose bytes are written aside.
 
-    **The caller's contract.** Of a log one write is under way at a time; from :meth:`begin` to :meth:`end`
-    no other call may append or roll, and the batches' memory must stay. For the log the batches do not exist
-    before ``end``: its end does not change until then, and not at all when the write fails. It may be
+    **The caller's contract.** A log has one write in progress at a time. From :meth:`begin` to :meth:`end` no
+    other call may append or roll, and the batches' memory must stay valid. The log contains the batches only
+    after ``end``: its end offset does not change before, and not at all if the write fails. It may be
     truncated, closed or taken offline meanwhile; then the write has no effect.
     """
 
@@ -102,7 +104,7 @@ class AsideAppends:
     def end(self, write: AsideWrite) -> bool:
         """The worker is done: the batches are in the log.
 
-        False when the log has changed meanwhile, or the worker was not let finish. Raises
+        False when the log has changed meanwhile, or the worker was stopped before it finished. Raises
         ``KafkaError(kafka_storage_error)`` when the write failed.
         """
         segments, segment = self._segments, write.segment

@@ -1,4 +1,4 @@
-"""The state of a log at an offset, which the records before it have left behind (KIP-405)."""
+"""The state of a log at an offset: the result of the records before it (KIP-405)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from moldau.storage.producers.producer_state import ProducerEntry
 
 
 class AuxiliaryState(NamedTuple):
-    """All that a replica has to know of offsets that are in the remote tier, to go on at ``offset``."""
+    """Everything that a replica must know about the offsets in the remote tier to continue at ``offset``."""
 
     offset: int
     log_start_offset: int

@@ -42,8 +42,8 @@ class LogConfig:
     """Local retention; -2 is resolved to the whole retention, also in ``local_retention_bytes``."""
     local_retention_bytes: int = -1
     is_cache: bool = False
-    """Whether the log is a cache. It has one leader epoch, which its first batch carries: the epoch is
-    not written down, and no append waits for it to be on the disk."""
+    """Whether the log is a cache. It has one leader epoch, which its first batch carries: the epoch is not
+    stored, and no append waits for it."""
 
     @property
     def copies_to_remote(self) -> bool:

@@ -1,7 +1,7 @@
-"""Which leader epoch wrote which offsets of a log (KIP-101), and the file that remembers it.
+"""The leader epochs of a log's offsets (KIP-101), and the file that stores them.
 
-Each entry says where an epoch began; it lasts until the next one's start. Followers and consumers compare
-their last epoch with it to find where two histories part.
+An entry is the start of an epoch, which lasts until the start of the next one. Followers and consumers
+compare their last epoch with the entries, to find the offset at which two histories differ.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ class EpochEntry(NamedTuple):
 class LeaderEpochs:
     """The epochs of one log, ascending in epoch and in start offset.
 
-    Methods that change it say whether they did: the caller then saves the file. A new epoch must be in the
-    file before its first batch is; a truncation may be saved later, because recovery repeats it.
+    Methods return whether they changed an entry; the caller then saves the file. A new epoch must be in the
+    file before its first batch is durable; a truncation may be saved later, because recovery repeats it.
     """
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
@@ -69,8 +69,8 @@ class LeaderEpochs:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """``epoch`` begins at ``start_offset``; a repeat for the latest epoch changes nothing.
 
-        Entries that contradict it (a later or equal epoch, or one that begins at or behind the offset) give
-        way. ``ValueError`` for a negative epoch or offset.
+        Entries that contradict it (a later or equal epoch, or one that begins at or behind the offset) are
+        removed. ``ValueError`` for a negative epoch or offset.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
@@ -85,8 +85,8 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
         """The largest epoch not above ``epoch`` and the offset behind its last record.
 
-        For the latest epoch that is the log's end. An epoch older than all that is known answers itself and
-        the start of the first known; one newer than all answers ``(-1, -1)``.
+        For the latest epoch that is the log's end. For an epoch older than all known ones, the result is that
+        epoch and the start of the first known one; for one newer than all it is ``(-1, -1)``.
         """
         entries = self._entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
@@ -117,7 +117,8 @@ class LeaderEpochs:
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Let the log begin at ``start_offset``: the epoch that holds it begins there, older ones go."""
+        """Let the log begin at ``start_offset``: the epoch that holds it begins there, older ones are
+        removed."""
         above = bisect_right(self._entries, start_offset, key=_start_of)
         if not above:
             return False
@@ -128,7 +129,7 @@ class LeaderEpochs:
         return True
 
     def extend_back(self, entries: Iterable[EpochEntry]) -> None:
-        """Put the history of the offsets before the first entry in front of it."""
+        """Insert the entries of earlier offsets before the first entry."""
         known = self._entries
         earlier = [entry for entry in entries if not known or entry.start_offset < known[0].start_offset]
         self._entries = []
@@ -138,7 +139,7 @@ class LeaderEpochs:
     def in_range(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
         """The epochs of the offsets in ``[start, end)``, the first beginning at ``start_offset``.
 
-        What a remote segment's metadata lists (KIP-405).
+        These are the epochs in a remote segment's metadata (KIP-405).
         """
         part = LeaderEpochs(self._entries)
         if start_offset >= 0:
@@ -161,7 +162,7 @@ def _start_of(entry: EpochEntry) -> int:
 class LeaderEpochFile:
     """The ``leader-epoch-checkpoint`` of a partition's folder. Blocking.
 
-    Threads may save at the same time; what is older never replaces what is newer.
+    Threads may save at the same time; older content never replaces newer content.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
@@ -204,7 +205,7 @@ class LeaderEpochFile:
                 each.file.saved_version = each.version
 
     def end(self) -> None:
-        """The folder gets another name: return when nothing is being written, and write nothing more."""
+        """The folder is about to be renamed: wait until no write is in progress, and write nothing more."""
         with self._saving:
             self.saved_version = _NEVER
 

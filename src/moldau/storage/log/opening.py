@@ -1,4 +1,4 @@
-"""Opening a partition's folder: its segments are recovered, and the state beside them is made to fit."""
+"""Opening a partition's folder: its segments are recovered, and the state beside them is adjusted to them."""
 
 import logging
 import uuid
@@ -27,9 +27,9 @@ class Checkpoints(NamedTuple):
     """Facts about a log from the checkpoints of its log folder."""
 
     recovery_point: int = 0
-    """Everything below is taken to be durable; the rest is checked and torn bytes are cut, ..."""
+    """Everything below is assumed to be durable; the rest is checked and torn bytes are cut."""
     clean_shutdown: bool = False
-    """... unless the log was closed in good order."""
+    """Whether the log was closed cleanly; then nothing is checked."""
     log_start_offset: int = 0
 
 
@@ -40,7 +40,7 @@ class LoadedState(NamedTuple):
     epochs: LogEpochs
     producers: LogProducers
     durable: DurableOffset | None
-    """The witness of a guarded log."""
+    """The stored durable offset of a guarded log."""
 
 
 def load_log(
@@ -50,10 +50,10 @@ def load_log(
     guard: LogGuard | None,
     report: RecoveryReport,
 ) -> LoadedState:
-    """Load the folder of ``segments``, which are empty yet, making it when absent. Blocking.
+    """Load the folder of the still empty ``segments``; it is created if absent. Blocking.
 
-    With ``guard``, only a torn end is cut; ``report`` gets whatever is repaired. Raises ``OSError`` when the
-    disk fails, and :class:`DamagedLogError` when a guarded log is damaged.
+    With ``guard``, only a torn end is cut; ``report`` gets all repairs. Raises ``OSError`` when the disk
+    fails, and :class:`DamagedLogError` when a guarded log is damaged.
     """
     disk, folder = machine.disk, segments.folder
     recovery_point, clean_shutdown, _ = checkpoints
@@ -107,7 +107,7 @@ def load_log(
 def claim_folder(
     disk: Disk, folder: str, topic_id: uuid.UUID | None, report: RecoveryReport
 ) -> uuid.UUID | None:
-    """Note in a folder which topic id its data belong to; the topic id that it has then. Blocking.
+    """Record the topic id of a folder's data; returns the topic id that the folder has afterwards. Blocking.
 
     Raises ``KafkaError(inconsistent_topic_id)`` when it belongs to another one.
     """

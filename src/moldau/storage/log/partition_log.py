@@ -1,13 +1,13 @@
-"""One partition's log: what a replica stores, in Kafka's file formats.
+"""One partition's log: the records that a replica stores, in Kafka's file formats.
 
-:class:`PartitionLog` gives the bytes of a :class:`SegmentedLog` their meaning: offsets are assigned
-or checked, idempotent producers are judged, epochs and transactions are kept. Its calls are
-made from one thread (the event loop's). None that is synchronous waits for a disk, but for ``close`` and
-those that say so: ``flush`` and operations on segments go through ``Workers``, one at a time.
+:class:`PartitionLog` interprets the bytes of a :class:`SegmentedLog`: offsets are assigned or checked,
+idempotent producers are checked, epochs and transactions are tracked. Its calls are made from one thread (the
+event loop's). No synchronous call waits for a disk, except ``close`` and those that are described as
+blocking: ``flush`` and operations on segments go through ``Workers``, one at a time.
 
 **Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``,
-``on_failure`` is told once, and from then on every call that needs the disk raises the same: what the
-file holds past the last success is unknown until the log is opened (and recovered) again.
+``on_failure`` is called once, and from then on every call that needs the disk raises the same error: the
+content of the file after the last success is unknown until the log is opened (and recovered) again.
 """
 
 import uuid
@@ -38,8 +38,8 @@ class PartitionLog:
     """The log of one partition on one disk; made by :meth:`open`.
 
     Its state is in ``segments`` (the bytes), ``offsets``, ``epochs``, ``start`` and ``producers``; ``gate``
-    says whether the disk works. Its calls are those of its collaborators, where they are described, bound
-    once so that the hot ones cost nothing more:
+    says whether the disk works. Its methods are those of its collaborators, which describe them. They are
+    bound once, so that frequent calls have no extra cost:
 
     - :class:`Appender`: appends by a leader and a follower, the admission of batches, epochs, rolls;
     - :class:`StagedAppends` and :class:`AsideAppends`: appends in groups, and by a worker;
@@ -69,7 +69,7 @@ class PartitionLog:
         self.topic_id: uuid.UUID | None = None
         self.gate = gate
         self.segments = segments
-        """The bytes below; for tiering, compaction and tools."""
+        """The segments with the bytes; for tiering, compaction and tools."""
         self.offsets = offsets
         self.epochs = epochs
         self.leader_epochs = epochs.entries
@@ -151,11 +151,11 @@ class PartitionLog:
     ) -> Self:
         """Open a partition's folder (``directory``, its path), making it when absent. Blocking.
 
-        Everything below ``recovery_point`` is taken to be durable; the rest is checked and torn bytes
-        are cut, unless ``clean_shutdown``. ``may_be_tiered``: the topic's configuration will be set later;
-        until then what lies before the first local segment is taken to be in the remote tier.
+        Everything below ``recovery_point`` is assumed to be durable; the rest is checked and torn bytes are
+        cut, unless ``clean_shutdown``. ``may_be_tiered``: the topic's configuration will be set later; until
+        then records before the first local segment are assumed to be in the remote tier.
 
-        With ``guard``, only a torn end is cut; ``report`` gets whatever is repaired.
+        With ``guard``, only a torn end is cut; ``report`` gets all repairs.
 
         Raises ``KafkaError(kafka_storage_error)`` when the disk fails,
         ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id, and
@@ -183,13 +183,14 @@ class PartitionLog:
         return self.offsets.log_start_offset
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Where ``read_committed`` ends; never below the log's start, where an open transaction may begin."""
+        """The end of ``read_committed`` reads; never below the log's start, where an open transaction may
+        begin."""
         stable, start = self.producers.last_stable_offset(high_watermark), self.offsets.log_start_offset
         return stable if stable >= start else min(start, high_watermark)
 
     @property
     def local_log_start_offset(self) -> int:
-        """Where this replica's own data begin; what lies before, down to the log's start, is remote."""
+        """The start of this replica's own data; records before it, down to the log's start, are remote."""
         return max(self.offsets.log_start_offset, self.segments.segments[0].base_offset)
 
     @property
@@ -199,7 +200,7 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """The offset up to which consumers read, as its replica says."""
+        """The offset up to which consumers may read; its replica sets it."""
         return self.offsets.high_watermark
 
     @high_watermark.setter
@@ -231,7 +232,7 @@ class PartitionLog:
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """Offsets that are missing between segments, as the log was opened."""
+        """Offsets that were missing between segments when the log was opened."""
         return self.segments.holes
 
     @property
@@ -241,7 +242,7 @@ class PartitionLog:
 
     @property
     def must_flush(self) -> bool:
-        """Whether ``flush.messages`` wants a flush before an append is acknowledged."""
+        """Whether ``flush.messages`` requires a flush before an append is acknowledged."""
         segments = self.segments
         return segments.end_offset - self.offsets.flushed_offset >= segments.config.flush_messages
 
@@ -261,12 +262,12 @@ class PartitionLog:
 
     @property
     def is_offline(self) -> bool:
-        """Whether its disk has failed it."""
+        """Whether its disk has failed."""
         return self.gate.failure is not None
 
     @property
     def on_failure(self) -> Callable[[OSError], None] | None:
-        """Told once when the disk fails."""
+        """Called once when the disk fails."""
         return self.gate.on_failure
 
     @on_failure.setter
@@ -280,7 +281,7 @@ class PartitionLog:
         return self.leader_epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The leader epoch that an offset was, or will be, written in; -1 when unknown."""
+        """The leader epoch in which an offset was or will be written; -1 when unknown."""
         epoch = self.leader_epochs.epoch_for_offset(offset)
         return -1 if epoch is None else epoch
 
@@ -291,7 +292,7 @@ class PartitionLog:
     def update_log_start_offset(self, offset: int) -> bool:
         """Move the log's start up (DeleteRecords); it may lie inside a batch and never moves back.
 
-        Bytes go with the next retention pass. Raises ``KafkaError(offset_out_of_range)`` above the end.
+        The next retention pass deletes the bytes. Raises ``KafkaError(offset_out_of_range)`` above the end.
         """
         self.gate.check()
         if offset > self.log_end_offset:
@@ -306,7 +307,7 @@ class PartitionLog:
         return True
 
     async def persist_start(self) -> None:
-        """Return when the log's start is durable as it is now, as far as the owner of the log sees to it.
+        """Return when the log's start is durable as it is now, if the owner of the log makes it durable.
 
         Raises ``KafkaError(kafka_storage_error)``.
         """
@@ -315,7 +316,7 @@ class PartitionLog:
     # -- its folder ---------------------------------------------------------------------------
 
     def take_topic_id(self, topic_id: uuid.UUID | None) -> None:
-        """Note, in the folder, which topic its data belong to; raises as :meth:`open`. Blocking."""
+        """Record in the folder the topic of its data; raises as :meth:`open`. Blocking."""
         self.topic_id = claim_folder(self._machine.disk, self.directory, topic_id, self._report)
 
     @property

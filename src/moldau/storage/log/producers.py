@@ -42,9 +42,9 @@ class LogProducers:
     ) -> None:
         """Rebuild the state from the newest usable snapshot and the batches after it.
 
-        The replay also covers all segments from ``rebuilt_from`` on and fills their transaction
-        indexes, which recovery left empty. ``on_epoch`` has the first batch of a segment, and each
-        whose leader epoch is not that of the one before it.
+        The replay also covers all segments from ``rebuilt_from`` on and fills their transaction indexes,
+        which recovery left empty. ``on_epoch`` gets the first batch of a segment, and each batch whose leader
+        epoch differs from the previous one's.
         """
         end_offset = segments.end_offset
         limit = end_offset if rebuilt_from is None else min(rebuilt_from, end_offset)
@@ -70,12 +70,12 @@ class LogProducers:
         self.state.advance_end(end_offset)
 
     def truncate_to(self, segments: SegmentedLog, *, log_start_offset: int, now_ms: int) -> None:
-        """The log was cut: forget what is gone."""
+        """The log was truncated: forget the removed batches."""
         self.snapshots.remove_after(segments.end_offset)
         self.load(segments, log_start_offset=log_start_offset, now_ms=now_ms)
 
     def restart_at(self, offset: int, entries: Sequence[ProducerEntry] = (), now_ms: int = 0) -> None:
-        """The log is empty and goes on at ``offset``, where it had these producers.
+        """The log starts over, empty, at ``offset``, with these producers.
 
         The caller writes the snapshot.
         """
@@ -86,7 +86,7 @@ class LogProducers:
     # -- appending ----------------------------------------------------------------------------
 
     def check(self, header: BatchHeader, batch: Buffer, origin: AppendOrigin) -> BatchMetadata | None:
-        """Judge a batch with a producer id before it is appended; a repeated one is returned.
+        """Check a batch with a producer id before it is appended; returns the original of a repeated batch.
 
         (Data batches of the hot path go to ``state`` directly.)
         """
@@ -116,8 +116,8 @@ class LogProducers:
     # -- looking ------------------------------------------------------------------------------
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Where ``read_committed`` ends: before the first transaction that is open or whose marker is not
-        below the watermark."""
+        """The end of ``read_committed`` reads: before the first transaction that is open or whose marker
+        is not below the watermark."""
         state = self.state
         state.advance_high_watermark(high_watermark)
         unstable = state.first_unstable_offset

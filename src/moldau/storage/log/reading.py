@@ -35,7 +35,7 @@ class LogReader:
         a reader above the high watermark copies them before the next truncation.
 
         Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end, and
-        ``KafkaError(offset_moved_to_tiered_storage)`` for what is in the remote tier only.
+        ``KafkaError(offset_moved_to_tiered_storage)`` for records that are only in the remote tier.
         """
         gate, segments = self._gate, self._segments
         if gate.failure is not None:
@@ -59,7 +59,7 @@ class LogReader:
             gate.fail("reading", error)
 
     def aborted_transactions(self, offset: int, result: ReadResult) -> list[AbortedEntry]:
-        """The aborted transactions with records in what a read from ``offset`` returned."""
+        """The aborted transactions with records in the result of a read from ``offset``."""
         found: list[AbortedEntry] = []
         segments = self._segments
         for segment in segments.segments[segments.index_holding(offset) :]:

@@ -1,4 +1,4 @@
-"""Which segments of a log have outlived the topic's retention, on this replica's disk."""
+"""The segments of a log on this replica's disk that are past the topic's retention."""
 
 from typing import NamedTuple
 
@@ -7,9 +7,8 @@ from moldau.storage.log.segmented_log import SegmentedLog
 
 
 class RetentionDue(NamedTuple):
-    """``deletable`` segments, from the first on, may go.
-
-    ``must_roll``: the active one could, if it had been copied to the remote tier, which takes closed ones.
+    """The first ``deletable`` segments may be deleted. ``must_roll``: so could the active one, if it had
+    been copied to the remote tier, which accepts only closed segments.
     """
 
     deletable: int
@@ -25,15 +24,16 @@ def retention_due(
     log_start_offset: int,
     highest_copied_offset: int = -1,
 ) -> RetentionDue:
-    """How many segments may go: by log start, by age, or by the log's size.
+    """The number of segments that may be deleted: by log start, by age, or by the log's size.
 
-    None of their records is at or above the high watermark. The active segment counts too, unless
-    it is empty: when its time has come, the caller rolls it first. Where segments are copied to the remote
-    tier, ``local.retention`` decides, and only what has been copied may go before the log's start does.
+    None of their records is at or above the high watermark. The active segment counts too, unless it is
+    empty: when its time has come, the caller rolls it first. Where segments are copied to the remote tier,
+    ``local.retention`` decides, and segments above the log's start may be deleted only after they were
+    copied.
     """
     segments = log.segments
     copies = config.copies_to_remote
-    # Without a policy nothing is deleted for good, but copied segments leave this disk (KIP-1161).
+    # Without a policy nothing is deleted permanently, but copied segments leave this disk (KIP-1161).
     is_bounded = config.cleanup_delete or (copies and not (config.cleanup_compact or config.is_cache))
     retention_ms = config.local_retention_ms if copies else config.retention_ms
     retention_bytes = config.local_retention_bytes if copies else config.retention_bytes

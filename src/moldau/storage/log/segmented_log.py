@@ -1,4 +1,5 @@
-"""A row of segments as one sequence of batches: the bytes of a partition log, without its meaning."""
+"""A sequence of segments as one sequence of batches: the bytes of a partition log, without their
+interpretation."""
 
 import asyncio
 from bisect import bisect_right
@@ -30,10 +31,10 @@ class SegmentedLog:
         self.active: Segment = Segment(machine.disk, folder, 0, config)
         self.end_offset = 0
         self.sealed_size_bytes = 0
-        # Files of an earlier life may have been made and never synced by name.
+        # Files of an earlier process may exist without a synced name.
         self.folder_changed = True
         self.holes: list[tuple[int, int]] = []
-        """Offsets that are missing between segments, as the log was opened."""
+        """Offsets that were missing between segments when the log was opened."""
         self.changing = asyncio.Lock()
         """Held by operations on the files of segments that wait for the disk."""
         self._holders = 0
@@ -67,7 +68,7 @@ class SegmentedLog:
         return segment
 
     def must_roll(self, size_bytes: int, last_offset: int, timestamp_ms: int, now_ms: int) -> bool:
-        """Whether batches of this size need a new segment to go to."""
+        """Whether batches of this size need a new segment."""
         active = self.active
         used = active.size_bytes
         if not used:
@@ -82,7 +83,8 @@ class SegmentedLog:
         )
 
     def is_overdue(self, timestamp_ms: int, now_ms: int) -> bool:
-        """Whether the active segment spans more than ``segment.ms`` (by the records' clock if it can)."""
+        """Whether the active segment spans more than ``segment.ms`` (by the records' timestamps where
+        possible)."""
         active = self.active
         if active.first_timestamp_ms >= 0 and timestamp_ms >= 0:
             waited_ms = timestamp_ms - active.first_timestamp_ms
@@ -158,12 +160,12 @@ class SegmentedLog:
     # -- removing -----------------------------------------------------------------------------
 
     def end_before(self, offset: int) -> int:
-        """Where the log would end if all batches that hold or follow ``offset`` were dropped."""
+        """The end that the log would have if all batches that contain or follow ``offset`` were dropped."""
         return self.segments[self.index_holding(offset)].end_before(offset)[1]
 
     def truncate_to(self, offset: int) -> Callable[[], None]:
-        """Drop all batches that hold or follow ``offset``. Nothing is appended before the returned function,
-        which waits for the disk, has brought the files up to date."""
+        """Drop all batches that hold or follow ``offset``. The returned function waits for the disk and
+        updates the files; no append is allowed before its end."""
         keep = self.index_holding(offset) + 1
         dropped = self.segments[keep:]
         del self.segments[keep:]
@@ -180,7 +182,7 @@ class SegmentedLog:
         return cut_files
 
     def restart_at(self, offset: int) -> None:
-        """The log, whose segments' files are gone, goes on at ``offset``, empty."""
+        """Start over, empty, at ``offset``, after the files of all segments were removed."""
         dropped, self.segments = self.segments, []
         for segment in dropped:
             self._release(segment)
@@ -213,10 +215,11 @@ class SegmentedLog:
         return removed
 
     def swap_files(self, old: Sequence[Segment], base_offset: int) -> tuple[Segment, list[str]]:
-        """Put the files of the cleaned segment of this base offset in the place of others. Blocking.
+        """Replace the files of other segments by those of the cleaned segment with this base offset.
+        Blocking.
 
-        They are whole and durable under their ``.cleaned`` names, and ``old`` are sealed segments that stand
-        in a row and whose files are held. Returns the new segment and the old files, to be removed later.
+        They are whole and durable under their ``.cleaned`` names, and ``old`` are adjacent sealed segments
+        whose files are held. Returns the new segment and the old files, to be removed later.
         """
         commit_cleaned(self._disk, self.folder, base_offset)
         paths: list[str] = []
@@ -268,8 +271,8 @@ class SegmentedLog:
     ) -> None:
         """Make every segment that ends at or above ``from_offset`` and begins below ``up_to`` durable.
 
-        The oldest first, between ``sync_beside`` and ``then``, which are called on the worker. At: the one
-        that was whole and durable may have been sealed since, which completed its indexes.
+        The oldest first, between ``sync_beside`` and ``then``, which are called on the worker. A segment that
+        ends exactly at ``from_offset`` may have been sealed since it was synced, which completed its indexes.
         """
         last = self.index_holding(up_to - 1)
         segments = self.segments[self.index_holding(from_offset - 1) : last + 1]

@@ -1,7 +1,7 @@
-"""Batches of producers that arrived together, written together.
+"""Batches of producers that arrived together, and are written together.
 
-Of what the append of a batch of 1 KiB costs, a third is its system call, and requests that were sent one
-after another often arrive at once.
+A third of the cost of appending a batch of 1 KiB is the system call, and requests that were sent one after
+another often arrive together.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 
 STAGED_BYTES_MAX: Final = 256 * 1024
-"""Beyond it a write of its own costs next to nothing."""
+"""For larger batches a separate write costs almost nothing."""
 
 _INT64_MAX: Final = 2**63 - 1
 
@@ -24,9 +24,9 @@ _INT64_MAX: Final = 2**63 - 1
 class StagedAppends:
     """Owns the batches of one log that are accepted now and written together a little later.
 
-    **The caller's contract.** Between :meth:`stage` and :meth:`write_staged` no other call uses the log, the
-    batches' memory stays, and no append is acknowledged. For the log the batches do not exist yet: its end
-    and its producers do not change until the write, and not at all when it fails.
+    **The caller's contract.** Between :meth:`stage` and :meth:`write_staged` no other call may use the log,
+    the batches' memory must stay valid, and no append may be acknowledged. The log does not contain the
+    batches yet: its end and its producers change only with the write, and not at all if it fails.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class StagedAppends:
         self._producers = producers
         self._appender = appender
         self._config: LogConfig | None = None
-        """The configuration that was looked at last ..."""
+        """The configuration that was checked last."""
         self._stores_as_given = False
-        """... and whether it lets batches be staged."""
+        """Whether that configuration allows staging."""
         self._headers: list[BatchHeader] = []
         self._batches: list[memoryview] = []
         self._producer_ids: set[int] = set()
@@ -56,10 +56,8 @@ class StagedAppends:
         self._newest_ms = 0
 
     def may_stage(self, size_bytes: int, leader_epoch: int) -> bool:
-        """Whether a batch of this size may be staged at all, before anyone looks at it.
-
-        Not where topics have their batches changed or opened, nor for large ones, nor where a new segment or
-        epoch begins.
+        """Whether a batch of this size may be staged at all, before the batch is parsed. False where a
+        topic has batches changed or opened, for large batches, and where a new segment or epoch begins.
         """
         segments = self._segments
         config = segments.config
@@ -75,14 +73,15 @@ class StagedAppends:
         )
 
     def stage(self, batch: memoryview, header: BatchHeader) -> int | None:
-        """Accept a client's validated batch that :meth:`may_stage`; its base offset.
+        """Accept a client's validated batch for which :meth:`may_stage` is true; returns its base offset.
 
-        ``None``: it is for :meth:`Appender.append_as_leader`, which may refuse it, find it again, or check it
-        only when its producer's staged batch is appended. Raises ``KafkaError`` as that method does.
+        ``None``: use :meth:`Appender.append_as_leader`, because the batch may be refused, may be a repeat, or
+        can be checked only after its producer's staged batch is appended. Raises ``KafkaError`` as that
+        method does.
         """
         staged = self._headers
         if not staged:
-            # What is staged together has arrived together.
+            # Batches that are staged together have arrived together.
             self._newest_ms = self._now_ms() + self._segments.config.message_timestamp_after_max_ms
         if header[8] > self._newest_ms:
             return None
@@ -100,7 +99,7 @@ class StagedAppends:
         return offset
 
     def write_staged(self) -> None:
-        """Append what was staged, at the offsets that were given.
+        """Append the staged batches at their assigned offsets.
 
         Raises ``KafkaError(kafka_storage_error)``; then nothing of it is appended.
         """
@@ -124,10 +123,10 @@ class StagedAppends:
 
 
 def _stores_as_given(config: LogConfig) -> bool:
-    """Whether a client's batch that passes the header's checks is stored as it is, and at once."""
+    """Whether a client's batch that passes the header's checks is stored unchanged, and immediately."""
     return (
         config.compression is None
-        # The acknowledgement waits for a flush, perhaps.
+        # The acknowledgement may have to wait for a flush.
         and config.flush_messages == _INT64_MAX
         and config.message_timestamp_type is TimestampType.CREATE_TIME
         and config.message_timestamp_before_max_ms == _INT64_MAX

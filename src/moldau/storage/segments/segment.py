@@ -335,7 +335,7 @@ class Segment:
             self._file = None
 
     def hold_files(self) -> None:
-        """Open the files: readers that hold this segment go on when their names are removed."""
+        """Open the files: readers that hold this segment continue after their names are removed."""
         self.file  # noqa: B018
         self.offset_index.hold_file()
         self.time_index.hold_file()

@@ -1,4 +1,4 @@
-"""Opening the segments of a folder: after a clean stop as they are, after a crash with suspicion.
+"""Opening the segments of a folder: unchanged after a clean stop, checked after a crash.
 
 After a crash of the machine, bytes that were not synced may be damaged: the tail of a file is torn, zero or
 missing; a new file is missing while a later one exists; an index contains anything. So everything from the

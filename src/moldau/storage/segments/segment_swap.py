@@ -59,7 +59,7 @@ def move_in(disk: Disk, folder: str, base_offset: int) -> None:
 
 
 def remove_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
-    """Undo in state 1."""
+    """Undo a swap in state 1."""
     for suffix in SEGMENT_SUFFIXES:
         disk.remove(f"{folder}/{segment_file(base_offset, suffix)}{CLEANED_SUFFIX}")
 

@@ -182,7 +182,7 @@ class SparseIndex:
         self._close_file()
 
     def hold_file(self) -> None:
-        """Open the file of a sealed index: lookups go on when its name is removed."""
+        """Open the file of a sealed index: lookups continue after its name is removed."""
         if self._sealed_size:
             self._open_file()
 

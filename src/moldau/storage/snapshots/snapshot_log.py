@@ -296,7 +296,7 @@ class SnapshotLog:
 
 
 class _Announcing:
-    """A writer whose snapshot is the log's once it is frozen, and whose IO errors are the log's."""
+    """A writer whose snapshot belongs to the log once it is frozen; its IO errors are errors of the log."""
 
     def __init__(self, log: SnapshotLog, writer: FileSnapshotWriter | FileRawSnapshotWriter) -> None:
         self._log = log

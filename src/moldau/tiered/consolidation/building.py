@@ -35,7 +35,7 @@ _PIECE_BYTES: Final = 512 * 1024
 
 @runtime_checkable
 class ScattersRanges(Protocol):
-    """A store that can put a range where it belongs without anything between."""
+    """A store that can read a range directly into its destination, without a buffer in between."""
 
     async def scatter(self, key: str, offset: int, targets: Sequence[tuple[int, memoryview]]) -> None:
         """Fill each view with the bytes at its distance from ``offset``. Raises ``StorageError``."""
@@ -60,7 +60,7 @@ async def build_segments(
     *,
     into: bytearray | memoryview | None = None,
 ) -> list[BuiltSegment]:
-    """:func:`each_segment`, all of them."""
+    """The results of :func:`each_segment`, as a list."""
     return [built async for built in each_segment(segments, storage, workers, into=into)]
 
 

@@ -174,7 +174,7 @@ class SegmentGathering:
 
 @dataclass(slots=True)
 class _OpenRun:
-    """A run that the next batch may go on."""
+    """A run that the next batch may continue."""
 
     object_key: str
     byte_offset: int

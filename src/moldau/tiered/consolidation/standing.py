@@ -45,7 +45,7 @@ _APPLIED_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A partition after its leader has put it in order."""
+    """A partition after its leader has reconciled it."""
 
     log_start: int
     wal_start: int

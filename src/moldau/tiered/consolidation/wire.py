@@ -79,7 +79,7 @@ def _segment_message(work: PlannedWork, numbers: dict[str, int]) -> Consolidatio
 
 
 def as_plan(message: ConsolidationPlanResponse) -> Plan:
-    """Raises :class:`ColumnError` for runs that are none."""
+    """Raises :class:`ColumnError` for invalid runs."""
     keys = list(message.object_keys)
     work = [PlannedWork(_segment(one, keys), one.leader_epoch) for one in message.segments]
     held = [HeldPlan(one.engine, one.until_ms, one.partitions) for one in message.held]

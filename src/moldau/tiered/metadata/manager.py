@@ -153,7 +153,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
-        """Partitions that this broker holds no more: let their metadata go."""
+        """Partitions that this broker holds no more: release their metadata."""
         ...
 
     async def close(self) -> None:

@@ -39,7 +39,7 @@ class TopicOffsets(NamedTuple):
 
 
 class TopicRecords(NamedTuple):
-    """Committed records in order, and the offset to go on at (past offsets that hold no record)."""
+    """Committed records in order, and the offset to continue at (past offsets that hold no record)."""
 
     records: Sequence[tuple[int, bytes]]
     next_offset: int
@@ -88,7 +88,7 @@ class MetadataTopic(Protocol):
         ...
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Return when a record at or after ``offset`` is committed, or may be: looking is cheap."""
+        """Return when a record at or after ``offset`` is committed, or may be, because a check is cheap."""
         ...
 
     async def offsets(self, partition: int, epoch: int = -1) -> TopicOffsets:

@@ -78,7 +78,7 @@ def _floor(entry: Struct, content: memoryview, key: int) -> tuple[int, int] | No
 class RemoteIndexCache:
     """Every call is made on the event loop; worker threads access the files.
 
-    Lookups raise :class:`RemoteStorageError` when the indexes cannot be had.
+    Lookups raise :class:`RemoteStorageError` when the indexes are not available.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RemoteIndexCache:
         self._shrink()
 
     def remove(self, segment_id: UUID) -> None:
-        """A segment was deleted: its indexes are of no use any more."""
+        """A segment was deleted: its indexes are not needed any more."""
         ending = f"_{segment_id}{SUFFIX}"
         for name in [name for name in self._sizes if name.endswith(ending)]:
             self._drop(name)

@@ -21,7 +21,7 @@ SEGMENTS_A_TURN: Final = 200
 
 
 class _Part(NamedTuple):
-    """A segment and the offsets that it speaks for: ``[start, end)``."""
+    """A segment and the offsets for which it is valid: ``[start, end)``."""
 
     segment: RemoteLogSegmentMetadata
     start: int

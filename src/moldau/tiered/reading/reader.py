@@ -30,7 +30,8 @@ __all__ = ["ReaderSettings", "RemoteBatches", "RemoteReader"]
 logger = logging.getLogger(__name__)
 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
-"""A client's larger limit is cut to this (a larger first batch is not): so much waits for one answer."""
+"""A client's larger limit is cut to this (a larger first batch is not). It bounds the memory of one
+answer."""
 INDEX_SLACK_BYTES: Final = 16 * 1024
 """The index leads to a batch slightly before the wanted one."""
 KEPT_S: Final = 5.0
@@ -163,7 +164,7 @@ class RemoteReader:
         taken_bytes = min(wanted.max_bytes, READ_MAX_BYTES)
         self._pacer.take(taken_bytes, loop.time())
         task = self._under_way[key] = loop.create_task(self._work(wanted, wait_s, taken_bytes))
-        # Waiting requests have taken it by then.
+        # Waiting requests have taken the result by then.
         task.add_done_callback(lambda done: loop.call_soon(self._keep, key, done))
         return task
 

@@ -285,7 +285,7 @@ class RemotePartitionRemover:
                 self.empty_partition(partition)
 
     async def close(self) -> None:
-        """Leave the rest to the next start; nothing begins any more."""
+        """Leave the rest to the next start; no new removal begins."""
         self._is_closed = True
         tasks = [*self._jobs.values(), *filter(None, [self._reconciling])]
         for task in tasks:

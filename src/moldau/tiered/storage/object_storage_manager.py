@@ -54,7 +54,8 @@ _NOT_OPTIONS: Final = frozenset({"url", "prefix", "broker.id", "cluster.id", "lo
 
 
 class ObjectStorageManager:
-    """A ``RemoteStorageManager`` over an object store (two views of it: with patience, and for readers)."""
+    """A ``RemoteStorageManager`` over an object store (two views of it: one with long time limits for
+    copies, one for readers)."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class ObjectStorageManager:
         copies_to: ObjectStorage | None = None,
         health: StorageHealth | None = None,
     ) -> None:
-        """``copies_to`` is the same store, with the patience that an upload of a segment needs.
+        """``copies_to`` is the same store, with time limits that are long enough for the upload of a segment.
 
         ``health`` records the outcome of the store's requests.
         """

@@ -60,7 +60,7 @@ class CustomMetadataSizeLimitExceededError(RemoteStorageError):
 
 
 def check_custom_metadata(segment: str, custom: bytes | None, max_bytes: int) -> None:
-    """Raise :class:`CustomMetadataSizeLimitExceededError`, which does not get better the next time."""
+    """Raise :class:`CustomMetadataSizeLimitExceededError`, which a repetition cannot avoid."""
     if custom is not None and len(custom) > max_bytes:
         raise CustomMetadataSizeLimitExceededError(
             f"{segment}: custom metadata of {len(custom)} bytes exceed"

@@ -1,8 +1,9 @@
-"""``min.insync.replicas`` of the topics of which no record may be lost follows their replicas. Pure.
+"""``min.insync.replicas`` of the topics of which no record may be lost follows the number of their replicas.
+Pure.
 
 Such a topic is created with the minimum that its first replicas allow. When moves have given each partition a
-second replica, its minimum becomes 2; when they leave one replica, it becomes 1, without which nothing could
-be written any more.
+second replica, its minimum becomes 2; when they leave one replica, it becomes 1, because a minimum of 2 would
+then stop all writes.
 """
 
 from collections.abc import Sequence
@@ -20,11 +21,11 @@ from moldau.protocol.schema import Message
 
 
 def minima_after(view: View, records: Sequence[Message]) -> list[Message]:
-    """The records by which minima follow the moves that end with ``records``."""
+    """Records that adjust the minima after the moves that end with ``records``."""
     moved = {
         record.topic_id
         for record in records
-        # A move that only adds replicas ends when none of them is new any more.
+        # A move that only adds replicas ends when no replica is marked as being added.
         if isinstance(record, PartitionChangeRecord)
         and (record.replicas is not None or record.adding_replicas is not None)
     }

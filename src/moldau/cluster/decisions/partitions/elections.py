@@ -71,7 +71,8 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
 
 
 def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:
-    """Let go of eligible replicas by the minima of in-sync replicas that hold now, of some topics or of all.
+    """Remove the eligible leader replicas that the current minima of in-sync replicas do not need, of some
+    topics or of all.
 
     Where enough replicas are in sync for a new minimum, the watermark advances without the others
     (KIP-966).

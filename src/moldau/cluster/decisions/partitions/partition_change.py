@@ -122,7 +122,7 @@ def change_partition(
 
 
 def _with_ended_move(target: PartitionRegistration) -> PartitionRegistration:
-    """The partition with only the replicas it is to have, once all of them are in sync (KIP-455)."""
+    """The partition with only its target replicas, once all of them are in sync (KIP-455)."""
     if not target.is_reassigning:
         return target
     replicas = tuple(each for each in target.replicas if each not in target.removing_replicas)

@@ -79,7 +79,7 @@ def _place_one(
 def check_assignment(
     image: MetadataImage, index: int, replicas: tuple[int, ...], replication_factor: int | None
 ) -> None:
-    """Raise ``KafkaError(invalid_replica_assignment)`` for an assignment by hand that cannot be."""
+    """Raise ``KafkaError(invalid_replica_assignment)`` for an invalid manual assignment."""
     reason = _assignment_fault(image, index, replicas, replication_factor)
     if reason is not None:
         raise KafkaError(ErrorCode.invalid_replica_assignment, reason)

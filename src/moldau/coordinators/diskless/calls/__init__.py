@@ -26,10 +26,10 @@ MAX_FILE_BATCHES: Final = 65_536
 """A file with more is refused: its record must fit one batch of the coordinator's log."""
 
 METADATA_MAX_MESSAGE_BYTES: Final = 8 << 20
-"""``max.message.bytes`` of ``__diskless_metadata``, for the largest file at its worst."""
+"""``max.message.bytes`` of ``__diskless_metadata``; large enough for the record of the largest file."""
 
 FENCE_ONLY: Final = -1
-"""As both offsets of a prune: only record the epoch."""
+"""As both offsets of a prune, it means: only record the epoch."""
 
 DEFINITE_REFUSALS: Final = frozenset(
     {ErrorCode.resource_not_found, ErrorCode.invalid_timestamp, ErrorCode.invalid_request}
@@ -43,7 +43,7 @@ INVALID_REQUEST: the call is malformed. After any other error the outcome is unk
 FORGOTTEN: Final = ErrorCode.operation_not_attempted
 """Code of a refused ``commit_file`` of a file that is older than the coordinator's memory of results.
 
-Nothing was done now. Whether an earlier call was carried out is not known, and no later one will tell.
+This call did nothing. The outcome of an earlier call is unknown, and stays unknown.
 """
 
 
@@ -176,7 +176,7 @@ class FindBatchesCall:
 
 
 class AbortedRange(NamedTuple):
-    """An aborted transaction: the producer's records in this range are not for readers of committed ones."""
+    """An aborted transaction: read_committed consumers skip the producer's records in this range."""
 
     producer_id: int
     first_offset: int
@@ -232,7 +232,7 @@ class ListedOffset(NamedTuple):
     wal_start_offset: int = -1
     batch: BatchCoordinate | None = None
     last_stable_offset: int = -1
-    """The partition's; an answer for read_committed is always below it."""
+    """Last stable offset of the partition; a read_committed lookup returns only offsets below it."""
 
 
 class OffsetToDelete(NamedTuple):
@@ -278,7 +278,7 @@ class PrunedPartition(NamedTuple):
     log_start_offset: int = -1
     wal_start_offset: int = -1
     remote_metadata_position: int = -1
-    """That of the last prune: a reader of the metadata up to here knows all segments below
+    """The position given with the last prune. A reader of the metadata up to it knows all segments below
     ``wal_start_offset``.
     """
     wal_size_bytes: int = -1
@@ -337,7 +337,7 @@ class DescribedPartition(NamedTuple):
     objects_bytes: int
     """Total size of the objects that hold live batches of it."""
     deleted_bytes: int
-    """Bytes of those objects that are no live batch of any partition here."""
+    """Bytes of those objects that belong to no live batch of this coordinator."""
 
 
 class DescribedObjects(NamedTuple):

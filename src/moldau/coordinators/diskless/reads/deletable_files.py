@@ -10,7 +10,7 @@ from moldau.coordinators.diskless.store.database import END_OF_LOG, Database, de
 
 
 class DeletableFiles:
-    """Reads the files without live batches, those first that have been so for longest."""
+    """Reads the files without live batches, the longest unused first."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

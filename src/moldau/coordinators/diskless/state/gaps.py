@@ -1,8 +1,8 @@
 """Batches of idempotent producers that arrive before their predecessors, through other brokers. Pure.
 
 A batch may overtake the previous one where a producer changes brokers with requests in flight. It is then
-*held*: its broker commits it again with its next object, while the missing one is in progress. Only when that
-does not arrive for long, the batch is checked as Kafka's brokers do immediately.
+*held*: its broker commits it again with its next object, while the missing one is in progress. If the missing
+batch does not arrive in time, the held one is checked, as Kafka's brokers do immediately.
 
 This is transient state: it is in no record, and a new leader starts the waits over.
 """

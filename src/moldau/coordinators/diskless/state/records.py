@@ -80,7 +80,7 @@ class Run(NamedTuple):
     topic_id: UUID
     partition_index: int
     base_offset: int
-    """Of the first; the others follow without a gap."""
+    """Offset of the first batch; the others follow without a gap."""
     batches: int
 
 
@@ -90,11 +90,11 @@ class Moved(NamedTuple):
     partition: PartitionState
     next_offset: int
     windows: Mapping[int, Window]
-    """After it, of the producers that the file has batches of, by producer id."""
+    """Windows after the run, by producer id, of the producers with batches in the file."""
 
 
 class Rejected(NamedTuple):
-    """A batch that got no offset now: refused, or (``error`` none) a duplicate of an accepted one."""
+    """A batch without a new offset: refused, or (``error`` none) a duplicate of an accepted one."""
 
     position: int
     """Position in the request."""

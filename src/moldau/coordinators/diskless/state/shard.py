@@ -65,7 +65,7 @@ class DisklessShard:
     def commit_file(
         self, call: CommitFileCall, now_ms: int, token: Token, elapsed_ms: int | None = None
     ) -> Effects[DisklessRecord]:
-        """Commit a file. ``elapsed_ms`` is of a clock that does not jump, ``now_ms`` without it.
+        """Commit a file. ``elapsed_ms`` is the time of a clock that does not jump; ``now_ms`` by default.
 
         Answers :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN.
         """

@@ -124,7 +124,7 @@ class CheckpointSource:
         return next(self._values, None)
 
     def end(self) -> None:
-        """Let go of the tables."""
+        """End the read transaction."""
         self._values = iter(())
         self._connection.execute("rollback")
 

@@ -236,7 +236,7 @@ class Database:
     def trim(self, partition: WrittenPartition, limit: int, now_ms: int) -> bool:
         """Free up to ``limit`` extents below the partition's WAL start; returns whether more are left.
 
-        Only here a file loses batches.
+        This is the only place where a file loses batches.
         """
         start = END_OF_LOG if partition.deleted else partition.wal_start
         found = [

@@ -97,7 +97,7 @@ class Materialiser:
 class _Slice:
     """Records of one transaction; similar ones are combined.
 
-    Partitions are changed in copies, which count once the transaction has.
+    Partitions are changed in copies, which replace the originals once the transaction is committed.
     """
 
     def __init__(self, owner: Materialiser, now_ms: int) -> None:

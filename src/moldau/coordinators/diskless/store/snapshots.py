@@ -23,7 +23,7 @@ class Snapshotter:
         self._running = False
 
     async def snapshot(self) -> LogPosition | None:
-        """Write a snapshot of what is committed, and drop the log before the one that was the latest.
+        """Write a snapshot of the committed state, and drop the log before the previous snapshot.
 
         Followers that fetch the previous one, or are slightly behind, then need not start over at every
         snapshot. ``None`` when one is being written, or the latest covers everything. Where the file system

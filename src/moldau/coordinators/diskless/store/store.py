@@ -36,11 +36,11 @@ logger = logging.getLogger(__name__)
 
 FLUSH_DELAY_S: Final = 0.02
 FLUSH_RECORDS: Final = 12
-"""Maximum number of records in a transaction; the event loop runs after each. With more, a producer's window
-is written once instead of twice more often; with fewer, commits wait less.
+"""Maximum number of records in a transaction; the event loop runs after each. A larger number combines more
+writes of a producer's window; a smaller one makes commits wait less.
 """
 MAX_UNWRITTEN_RECORDS: Final = 256
-"""Beyond it, records are written as they are handed over."""
+"""With more unwritten records than this, records are written as they are passed on."""
 
 Listener: TypeAlias = Callable[[Sequence[StoredPartition]], None]
 """Called with the partitions that a commit has changed."""
@@ -79,7 +79,7 @@ class DisklessStore:
         self._moved: dict[int, Sequence[Moved]] = {}
         """Changes of files that are replayed but not committed yet, by offset."""
         self._expired: dict[int, Sequence[tuple[int, int]]] = {}
-        """Producers that were forgotten in a replay, likewise."""
+        """Producers that were forgotten in a replay that is not committed yet, by offset."""
         self._handle: asyncio.Handle | None = None
         self._closing: asyncio.Future[None] | None = None
         """The last database of this store, until it is closed."""
@@ -220,14 +220,14 @@ class DisklessStore:
             await asyncio.shield(self._closing)
 
     def _close_database(self, database: Database, clean: bool) -> None:
-        """Syncs: for a worker."""
+        """Syncs the file, so it must run on a worker thread."""
         if database.close(clean=clean):
             # A full disk must not end the stop: without its sum the database is rebuilt.
             with contextlib.suppress(OSError):
                 seal_database(self.machine.disk, self.path)
 
     def _found_damage(self, error: Exception) -> None:
-        """Trust the file no more."""
+        """Mark the file as not to be trusted."""
         if not self._is_damaged:
             self._is_damaged = True
             logger.error("%s is damaged and is rebuilt from the log: %s", self.path, error)
@@ -249,7 +249,7 @@ class DisklessStore:
             await asyncio.sleep(0)
 
     def pause_writing(self) -> None:
-        """Hold writes back: for a reader of a database that cannot have both."""
+        """Stop writes while a reader uses a database that cannot have a reader and a writer at once."""
         self._paused += 1
 
     def resume_writing(self) -> None:

@@ -38,7 +38,7 @@ class Group:
         self.topics: frozenset[str] | None = None
         """Topics of the members' subscriptions; ``None`` when they are unknown."""
         self.member_added = False
-        """Someone has joined during the initial delay, which is then extended."""
+        """A member has joined during the initial delay, which is then extended."""
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
         self._supported: Counter[str] = Counter()

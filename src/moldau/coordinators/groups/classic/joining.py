@@ -89,7 +89,8 @@ def join(turn: Turn, group: Group, event: Join) -> None:
 
 
 def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
-    """Whether there is room for what a member brings; little of it has room always, and what it has kept."""
+    """Whether the bound on metadata allows the join. A small amount is always allowed, and the amount that
+    the member already has is not counted."""
     size = event.metadata_bytes
     member = group.members.get(event.request.member_id)
     kept = 0 if member is None else member.metadata_bytes

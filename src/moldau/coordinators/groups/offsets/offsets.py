@@ -37,7 +37,7 @@ class GroupOffsets:
         self.store.end_transaction(producer_id, committed)
 
     def commit(self, turn: Turn, token: Token, request: OffsetCommitRequest) -> None:
-        """OffsetCommit with topics by name, of a client that may."""
+        """OffsetCommit with topics by name, from a client that is allowed to commit."""
         topics = operations.commit(turn, request)
         turn.out.reply(token, OffsetCommitResponse(topics=topics))
 

@@ -63,7 +63,7 @@ def check_transactional_commit(group: Group, request: OffsetCommitRequest) -> No
 
 
 def commit(turn: Turn, request: OffsetCommitRequest) -> list[OffsetCommitResponseTopic]:
-    """Write the offsets down whose metadata is not too large."""
+    """Record the offsets whose metadata is not too large."""
     retention_ms = request.retention_time_ms
     expire_ms = -1 if retention_ms < 0 else min(turn.now_ms + retention_ms, INT64_MAX)
     topics = []

@@ -75,7 +75,7 @@ class OffsetStore:
         producer_id: int,
         transactional: bool,
     ) -> None:
-        """A commit: of a transaction, it waits for the transaction's end."""
+        """Apply a commit; one of a transaction stays pending until the transaction ends."""
         stored = StoredOffset(value, record_offset)
         if transactional:
             self._open.setdefault(producer_id, {}).setdefault(group_id, {})[place] = stored

@@ -46,7 +46,7 @@ def as_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
 
 
 def as_transactional(answer: OffsetCommitResponse) -> TxnOffsetCommitResponse:
-    """The answer to a commit as that of a transaction."""
+    """Convert the answer to a commit into one to TxnOffsetCommit."""
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(

@@ -47,12 +47,13 @@ class DisklessCommitFileRequest(Message):
     VERSIONS = "0-1"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
+    several."""
     object_key: str = wire("string")
     object_format: int = wire("int8", default=1)
     file_size: int = wire("int64")
     created_ms: int = wire("int64", default=-1)
-    """Ours: when the uploader began the object; a file that is too old is refused."""
+    """Moldau's own field: when the uploader began the object; a file that is too old is refused."""
     uploader_broker_id: int = wire("int32", default=-1)
     """Ours."""
     owner_ids: Sequence[int] = wire(["int32"], default=())
@@ -68,7 +69,7 @@ class DisklessCommitFileResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """Ours: of the call as a whole."""
+    """Moldau's own field: the error of the whole call."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     batches: Sequence[DisklessCommitBatchResult] = wire([DisklessCommitBatchResult], "0", default=())
     columns: bytes = wire("bytes", "1+", default=b"")

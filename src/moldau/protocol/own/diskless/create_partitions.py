@@ -13,7 +13,8 @@ class DisklessCreatablePartitions(Message):
     name: str = wire("string")
     num_partitions: int = wire("int32", default=0)
     partition_indexes: Sequence[int] | None = wire(["int32"], nullable="0+", default=None)
-    """Ours: those that belong to this coordinator; null for all from 0 to ``num_partitions``."""
+    """Moldau's own field: those that belong to this coordinator; null for all from 0 to
+    ``num_partitions``."""
 
 
 @message
@@ -29,7 +30,8 @@ class DisklessCreatePartitionsRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
+    several."""
     topics: Sequence[DisklessCreatablePartitions] = wire([DisklessCreatablePartitions], default=())
     timeout_ms: int = wire("int32", default=60000)
 
@@ -41,7 +43,7 @@ class DisklessCreatePartitionsResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """Ours: of the call as a whole."""
+    """Moldau's own field: the error of the whole call."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     topics: Sequence[DisklessCreatablePartitionsResult] = wire(
         [DisklessCreatablePartitionsResult], default=()

@@ -18,7 +18,7 @@ class DisklessDescribeFileResult(Message):
     error_message: str | None = wire("string", nullable="0+", default=None)
     has_live_batches: bool = wire("bool", default=False)
     is_known: bool = wire("bool", default=False)
-    """Ours, as all that follows."""
+    """Moldau's own field, like all that follow."""
     is_closed: bool = wire("bool", default=False)
     file_size: int = wire("int64", default=-1)
     used_bytes: int = wire("int64", default=0)
@@ -35,7 +35,8 @@ class DisklessDescribeFilesRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
+    several."""
     files: Sequence[DisklessDescribeFileEntry] | None = wire(
         [DisklessDescribeFileEntry], nullable="0+", default=()
     )
@@ -52,7 +53,7 @@ class DisklessDescribeFilesResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """Ours: of the call as a whole."""
+    """Moldau's own field: the error of the whole call."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     files: Sequence[DisklessDescribeFileResult] = wire([DisklessDescribeFileResult], default=())
 

@@ -38,7 +38,8 @@ class DisklessDescribeTopicsRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
+    several."""
     topic_ids: Sequence[UUID] | None = wire(["uuid"], nullable="0+", default=None)
     """Null for all."""
     timeout_ms: int = wire("int32", default=60000)
@@ -53,7 +54,7 @@ class DisklessDescribeTopicsResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """Ours: of the call as a whole."""
+    """Moldau's own field: the error of the whole call."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     topics: Sequence[DisklessDescribedTopic] = wire([DisklessDescribedTopic], default=())
 

@@ -52,12 +52,12 @@ class DisklessFindBatchesPartitionResult(Message):
     wal_start_offset: int = wire("int64", default=-1)
     """Ours."""
     moved_to_tier: bool = wire("bool", default=False)
-    """Ours: the offset must be read from remote storage."""
+    """Moldau's own field: the offset must be read from remote storage."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
     last_stable_offset: int = wire("int64", "1+", default=-1)
     """Ours."""
     aborted: Sequence[DisklessAbortedRange] = wire([DisklessAbortedRange], "1+", default=())
-    """Ours: aborted transactions with an offset within the batches."""
+    """Moldau's own field: aborted transactions with an offset within the batches."""
 
 
 @message
@@ -74,14 +74,15 @@ class DisklessFindBatchesRequest(Message):
     VERSIONS = "0-1"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
+    several."""
     fetch_max_bytes: int = wire("int32")
     max_batches_per_partition: int = wire("int32", default=0)
     topics: Sequence[DisklessFindBatchesTopic] = wire([DisklessFindBatchesTopic], default=())
     min_bytes: int = wire("int32", default=0)
-    """Ours: answer when so many bytes are found."""
+    """Moldau's own field: answer when this number of bytes is found."""
     max_wait_ms: int = wire("int32", default=0)
-    """Ours: or after this time."""
+    """Moldau's own field: answer after this time at the latest."""
     timeout_ms: int = wire("int32", default=60000)
 
 
@@ -92,7 +93,7 @@ class DisklessFindBatchesResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """Ours: of the call as a whole."""
+    """Moldau's own field: the error of the whole call."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     topics: Sequence[DisklessFindBatchesTopicResult] = wire([DisklessFindBatchesTopicResult], default=())
 

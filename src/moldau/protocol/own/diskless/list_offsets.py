@@ -32,7 +32,7 @@ class DisklessListOffsetsPartitionResult(Message):
     wal_start_offset: int = wire("int64", default=-1)
     """Ours."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
-    """Ours: at most one, the batch that contains the record."""
+    """Moldau's own field: at most one, the batch that contains the record."""
     last_stable_offset: int = wire("int64", "1+", default=-1)
     """Ours."""
 
@@ -51,7 +51,8 @@ class DisklessListOffsetsRequest(Message):
     VERSIONS = "0-1"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
+    several."""
     topics: Sequence[DisklessListOffsetsTopic] = wire([DisklessListOffsetsTopic], default=())
     timeout_ms: int = wire("int32", default=60000)
 
@@ -63,7 +64,7 @@ class DisklessListOffsetsResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """Ours: of the call as a whole."""
+    """Moldau's own field: the error of the whole call."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     topics: Sequence[DisklessListOffsetsTopicResult] = wire([DisklessListOffsetsTopicResult], default=())
 

@@ -31,7 +31,7 @@ class DisklessPrunePartitionResult(Message):
     log_start_offset: int = wire("int64", default=-1)
     wal_start_offset: int = wire("int64", default=-1)
     remote_metadata_position: int = wire("int64", default=-1)
-    """Of the prune done last."""
+    """Remote metadata position of the last prune."""
     wal_size_bytes: int = wire("int64", default=-1)
     wal_batches: int = wire("int32", default=-1)
 
@@ -48,7 +48,8 @@ class DisklessPruneRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Ours: the partition of ``__diskless_metadata`` that the request is for; a broker may lead several."""
+    """Moldau's own field: the partition of ``__diskless_metadata`` that the request is for; a broker may
+    lead several."""
     topics: Sequence[DisklessPruneTopic] = wire([DisklessPruneTopic], default=())
     timeout_ms: int = wire("int32", default=60000)
 
@@ -60,7 +61,7 @@ class DisklessPruneResponse(Message):
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """Ours: of the call as a whole."""
+    """Moldau's own field: the error of the whole call."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     topics: Sequence[DisklessPruneTopicResult] = wire([DisklessPruneTopicResult], default=())
 

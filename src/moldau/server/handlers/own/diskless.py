@@ -59,7 +59,7 @@ class DisklessHandlers:
         """A waiting FindBatches is answered early when its connection sends the next one.
 
         Answers are sent in the order of the requests: without this, a reader that has stopped waiting would
-        wait on.
+        continue to wait.
         """
         version = context.api_version
         finding = self._finding.setdefault(context.connection, {})

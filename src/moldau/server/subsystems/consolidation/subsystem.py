@@ -1,4 +1,5 @@
-"""Diskless topics on a broker with remote storage: they leave the WAL, are read on below it, and go whole."""
+"""Diskless topics on a broker with remote storage: records leave the WAL, stay readable below it, and are
+deleted with their topic."""
 
 from collections.abc import Awaitable, Callable
 
@@ -144,7 +145,7 @@ class ConsolidationSubsystem(Subsystem):
         self._backlog.max_bytes = self._configs.broker.integer("diskless.wal.backlog.max.bytes")
 
     def nudge(self) -> None:
-        """Do the work of the interval's end now."""
+        """Run the work of an interval now."""
         self._repeating.nudge()
 
     def reconfigure(self) -> None:

@@ -13,10 +13,11 @@ from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.requests.dispatch import HandlerTable
 
 TIMEOUT_MS: Final = 2_000
-"""After this the store is asked: it answers a GET in less, nearly always."""
+"""After this time the store is asked instead; it nearly always answers a GET faster."""
 _LIMITS: Final = ClientLimits(connect_timeout_ms=1_000, reconnect_backoff_max_ms=500)
 _CONNECTIONS: Final = 4
-"""To each broker: answers come in the order of a connection's requests, and one object may be slow."""
+"""Number of connections to each broker: answers come in the order of a connection's requests, and one
+object may be slow."""
 
 
 class RackPeerCalls:

@@ -40,7 +40,7 @@ class ReplicaHost:
 
     @classmethod
     def of(cls, context: BrokerContext) -> "ReplicaHost":
-        """Of the broker itself."""
+        """The host of a broker, which its replicas notify."""
         return cls(
             machine=context.machine,
             logs=context.logs,

@@ -341,7 +341,7 @@ class PartitionHosting:
 
 
 def _without_leader(topic: Topic, leader: int) -> Topic:
-    """The topic as if no partition had this leader."""
+    """A copy of the topic in which this broker leads no partition."""
     return replace(
         topic,
         partitions=tuple(

@@ -60,7 +60,7 @@ class _ReadPeer:
         self.wanted: dict[int, _Wanted] = {}
         """By partition."""
         self.task: asyncio.Task[None] | None = None
-        """Fetches as long as something is wanted."""
+        """Fetches while there are readers."""
 
 
 class MetadataPeers:

@@ -66,7 +66,7 @@ def index_cache_bytes(config: BrokerConfig) -> int:
 
 
 def log_manager_settings(config: BrokerConfig) -> RemoteLogManagerSettings:
-    """Intervals of its tasks, and their number at a time."""
+    """Intervals of the tier's tasks, and the number of tasks that run at a time."""
     return RemoteLogManagerSettings(
         task_interval_ms=config.integer("remote.log.manager.task.interval.ms"),
         retry_backoff_ms=config.integer("remote.log.manager.task.retry.backoff.ms"),

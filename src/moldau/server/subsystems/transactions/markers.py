@@ -32,7 +32,7 @@ from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.log.append_info import AppendOrigin
 
 COMMIT_TIMEOUT_MS: Final = 5_000
-"""So long a marker waits for the high watermark; after it, the coordinator sends the marker again."""
+"""Time for which a marker waits for the high watermark; after it, the coordinator sends the marker again."""
 
 _DONE: Final = frozenset(
     {
@@ -105,9 +105,9 @@ class ClusterMarkers:
         by_leader: dict[int, list[TxnPartition]] = {}
         for partition in sorted(partitions):
             leader = self._view.leader_of(*partition)
-            # The coordinator had seen the topic before it let it join, and what a later coordinator has seen
-            # of the metadata reaches further: a topic that is not there was deleted. So was one that has
-            # become diskless, which takes no transactions.
+            # The coordinator knew the topic when the partition joined, and later coordinators know newer
+            # metadata. So a topic that is missing was deleted, and one that is diskless is another topic,
+            # which accepts no transactions.
             topic = self._view.image.topics.get(partition.topic)
             if leader is None or topic is None or topic.is_diskless:
                 continue

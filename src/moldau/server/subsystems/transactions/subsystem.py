@@ -50,7 +50,7 @@ class TransactionsSubsystem(Subsystem):
             lambda: context.metadata.configs.broker,
         )
         self.appends = TransactionalAppends(self._gate.admit, machine.unexpected)
-        """Takes transactional batches of clients."""
+        """Accepts transactional batches of clients."""
 
     def contribution(self) -> Contribution:
         context, service = self._context, self.service
@@ -74,7 +74,7 @@ class TransactionsSubsystem(Subsystem):
         return {"transactions to complete": self.service.completion.count}
 
     async def drain(self) -> None:
-        """Let the coordinators go: the next ones go on with the markers."""
+        """Unload the coordinators; their successors continue with the markers."""
         await self.service.close()
 
     async def stop(self) -> None:

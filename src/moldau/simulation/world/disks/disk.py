@@ -1,4 +1,4 @@
-"""The Disk port over a simulated volume: the rules of a real disk, faults on order, loss of power."""
+"""The Disk port over a simulated volume: the rules of a real disk, injected faults, loss of power."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Flushes of a log: which of it is durable, and when the rest becomes so."""
+"""Flushes of a log; knows which part of it is durable."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +24,7 @@ class LogFlusher:
         durable: DurableOffset | None,
         now_ms: Callable[[], int],
     ) -> None:
-        """``durable``: the witness of a guarded log, told of each sync."""
+        """``durable`` records each sync of a guarded log."""
         self._gate = gate
         self._segments = segments
         self._offsets = offsets
@@ -35,7 +35,8 @@ class LogFlusher:
         self._last_flush_ms = now_ms()
 
     async def flush(self, up_to: int | None = None) -> int:
-        """Make every append so far durable, or those below ``up_to``; return the offset below which all is.
+        """Make every append so far durable, or those below ``up_to``; return the offset below which
+        everything is durable.
 
         Concurrent calls share one sync: calls during a sync are served by the next. A closed
         segment is synced without the active one, to which producers write.

@@ -16,8 +16,9 @@ from moldau.storage.segments.segment import Segment
 class SegmentRemoval:
     """Takes segments out of a log and renames their files.
 
-    Each method returns the paths of the renamed files, which the caller removes later. The log's start is on
-    the disk, and so is what is needed to go on without the removed batches, before their files are renamed.
+    Each method returns the paths of the renamed files, which the caller removes later. Before files are
+    renamed, the log's start is durable, and so is all state that could be rebuilt only from the removed
+    batches.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class SegmentRemoval:
     ) -> list[str]:
         """Take segments past their retention out of the log, durably, at most ``max_segments`` of them.
 
-        What has been copied to the remote tier leaves the disk only: the log still begins where it did.
-        Returns the paths of their renamed files, to be removed after ``file.delete.delay.ms``.
+        Segments that were copied to the remote tier leave the disk only: the log start does not move. Returns
+        the paths of their renamed files, to be removed after ``file.delete.delay.ms``.
         """
         steps = self._deleting_old(now_ms, high_watermark, max_segments)
         return await self._operations.do("deleting segments of", steps)
@@ -89,7 +90,7 @@ class SegmentRemoval:
 
         def remove() -> list[str]:
             self._epochs.save()
-            # Before the batches go from which it could be made again.
+            # Before the batches are removed from which it could be rebuilt.
             snapshots.make_durable()
             paths = [path for segment in removed for path in segment.rename_deleted()]
             snapshots.remove_before(start_offset)
@@ -119,10 +120,10 @@ class SegmentRemoval:
         return paths
 
     async def replace(self, old: Sequence[Segment], base_offset: int, check: Callable[[], None]) -> list[str]:
-        """Put the cleaned segment of this base offset in the place of sealed ones that stand in a row.
+        """Replace adjacent sealed segments by the cleaned segment with this base offset.
 
-        ``check`` raises when they do not any more. Its files are whole and durable under their ``.cleaned``
-        names. Returns the old files, to be removed later.
+        ``check`` raises if they are not adjacent any more. Its files are whole and durable under their
+        ``.cleaned`` names. Returns the old files, to be removed later.
         """
         return await self._operations.do("compacting", self._replacing(old, base_offset, check))
 

@@ -1,8 +1,8 @@
 """Operations on the files of a log that wait for the disk, in steps.
 
-An operation is a generator. What it does itself runs on the event loop, which owns the log's state; what it
-yields is a function that waits for the disk, and it is sent what that function returns. So one description
-of an operation serves the loop, which leaves the yielded functions to a worker, and a blocking caller.
+An operation is a generator. The generator's own code runs on the event loop, which owns the log's state. It
+yields functions that wait for the disk, and receives their results. So one implementation serves both the
+event loop, which passes the functions to a worker, and a blocking caller.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ def run_steps(steps: FileSteps[T]) -> T:
 
 
 async def run_whole(work: Coroutine[Any, Any, T]) -> T:
-    """Await ``work``, which goes on to its end when the caller is cancelled; only then is that seen."""
+    """Await ``work``, which is completed even if the caller is cancelled; the cancellation is raised after
+    that."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -47,7 +48,7 @@ async def run_whole(work: Coroutine[Any, Any, T]) -> T:
 
 
 class FileOperations:
-    """Carries out operations on a log's files one at a time, their waits for the disk by workers."""
+    """Carries out operations on a log's files one at a time; workers wait for the disk."""
 
     def __init__(self, workers: Workers, gate: FailureGate, segments: SegmentedLog) -> None:
         self._workers = workers
@@ -55,7 +56,7 @@ class FileOperations:
         self._segments = segments
 
     async def do(self, doing: str, steps: FileSteps[T]) -> T:
-        """Carry out an operation; it goes to its end though the caller is cancelled."""
+        """Carry out an operation; it is completed even if the caller is cancelled."""
         return await run_whole(self._in_turn(doing, steps))
 
     def do_now(self, doing: str, steps: FileSteps[T]) -> T:
@@ -85,7 +86,7 @@ class FileOperations:
 
 
 def holding_files(segments: Sequence[Segment]) -> FileSteps[None]:
-    """Open their files, for readers that go on while they get other names."""
+    """Open the segments' files, for readers that continue while the files are renamed."""
     for start in range(0, len(segments), FILES_HELD_TOGETHER):
         for segment in segments[start : start + FILES_HELD_TOGETHER]:
             segment.hold_files()

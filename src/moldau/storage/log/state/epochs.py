@@ -1,4 +1,4 @@
-"""The leader epochs of an open log: in memory, and in the file that is brought up to date a little later."""
+"""The leader epochs of an open log: in memory, and in a file that is updated a little later."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,14 +13,15 @@ from moldau.storage.segments.batch_scan import scan
 
 
 class LogEpochs:
-    """Owns the epochs of one log, their file, and which content the file is to have.
+    """Owns the epochs of one log, their file, and the content that the file must get.
 
-    A change is noted under a version by the event loop and written by any thread. The epochs of a cache are
-    not written, and those of a log that has lost them not before :meth:`restore`.
+    The event loop records a change with a version; any thread writes it. The epochs of a cache are not
+    written. Lost epochs are not written before :meth:`restore`.
     """
 
     def __init__(self, disk: Disk, segments: SegmentedLog, report: RecoveryReport) -> None:
-        """Load the file. Blocking; an unreadable one is removed, and the log's batches tell the epochs."""
+        """Load the file. Blocking; an unreadable one is removed, and the epochs are then read from the
+        log's batches."""
         self._segments = segments
         self._file = LeaderEpochFile(disk, f"{segments.folder}/{LEADER_EPOCHS}")
         self._is_unreadable = False
@@ -36,20 +37,20 @@ class LogEpochs:
         self.current = -1
         """The epoch of the last batch; -1 when there is none."""
         self.start_offset_at_open = 0
-        """Where the first epoch of the file began when the log was opened; 0 when there was none."""
+        """The start of the file's first epoch when the log was opened; 0 when there was none."""
         self.are_lost = False
-        """Includes epochs of the remote part: rebuilt epochs are not written before these are known."""
+        """Also contains epochs of the remote part; rebuilt epochs are not written before these are known."""
         self.on_change: Callable[[], None] | None = None
-        """Told when the file is out of date: :meth:`to_save` is to be written."""
+        """Called when the file is out of date, so that :meth:`to_save` must be written."""
         self._noted = entries.entries
         self._version = 0
 
     def opened(self, log_start_offset: int) -> int:
-        """The segments are open: the start of the log, to which the epochs are cut. Blocking.
+        """The segments are open: determine the start of the log, and cut the epochs to it. Blocking.
 
         ``log_start_offset`` is the checkpointed start. The epochs are cut at the log's start, at once and
-        durably, whenever it moves: the checkpoint may be older, or lost. Without a remote tier they may also
-        just begin behind a hole. Lost ones are learnt from the batches.
+        durably, whenever it moves: the checkpoint may be older, or lost. Without a remote tier, the epochs
+        may also simply begin after a hole. Lost epochs are read from the batches.
         """
         entries, end_offset = self.entries, self._segments.end_offset
         earliest = entries.earliest
@@ -60,7 +61,8 @@ class LogEpochs:
         self._noted = entries.entries
         entries.truncate_from_end(end_offset)
         if earliest is not None and not len(entries):
-            # All records were deleted, and the start may be known here alone: it outlives this start, too.
+            # All records were deleted, and only this file may contain the log's start, so the start must stay
+            # in it.
             entries.assign(earliest.epoch, end_offset)
         entries.truncate_from_start(log_start_offset)
         if not self._noted and end_offset:
@@ -72,7 +74,8 @@ class LogEpochs:
         return log_start_offset
 
     def _learn_first(self) -> None:
-        """The epochs were lost: the first batch knows its own, so that they begin where the log does."""
+        """The epochs were lost: the first batch contains its own, so that they begin at the start of the
+        log."""
         segment = self._segments.segments[0]
         if segment.size_bytes:
             header = parse_header(segment.file.read_at(0, HEADER_SIZE_BYTES))
@@ -97,7 +100,8 @@ class LogEpochs:
     # -- changes ------------------------------------------------------------------------------
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """An epoch is in the file before its first batch is durable; until then its batches tell of it."""
+        """Begin an epoch. It is in the file before its first batch is durable; until then only its batches
+        contain it."""
         if epoch > self._latest:
             self.entries.assign(epoch, start_offset)
         self._note()
@@ -129,7 +133,7 @@ class LogEpochs:
         self.are_lost = False
 
     def restore(self, entries: Iterable[EpochEntry], start_offset: int) -> None:
-        """Lost epochs were found: these come before those that are known. May save, blocking."""
+        """Insert lost epochs that were found, before the known ones. May save the file, which blocks."""
         self.are_lost = False
         self.entries.extend_back(entries)
         self.entries.truncate_from_start(start_offset)
@@ -145,7 +149,8 @@ class LogEpochs:
         if not entries.truncate_from_end(end_offset):
             return
         if not len(entries) and end_offset:
-            entries.assign(0, end_offset)  # the start of a log whose records were deleted is known here alone
+            # only this file contains the start of a log whose records were deleted
+            entries.assign(0, end_offset)
         self.current = self._latest
         self._announce()  # soon enough: a start drops such epochs, too
 
@@ -167,7 +172,7 @@ class LogEpochs:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the file holds what was last noted."""
+        """Whether the file contains the last recorded change."""
         return self._file.saved_version >= self._version
 
     def to_save(self) -> SavedEpochs:

@@ -21,7 +21,7 @@ class FailureGate:
         self.failure: KafkaError | None = None
         """The reason why the gate is closed; None while it is open."""
         self.on_failure: Callable[[OSError], None] | None = None
-        """Told once when the disk fails."""
+        """Called once when the disk fails."""
 
     def check(self) -> None:
         """Raise ``KafkaError(kafka_storage_error)`` when the gate is closed."""
@@ -40,7 +40,7 @@ class FailureGate:
         raise KafkaError(ErrorCode.kafka_storage_error, self.failure.message) from error
 
     def check_descriptors(self, doing: str, error: OSError) -> None:
-        """Raise a retriable error if nothing but a free file descriptor was missing: the log is well."""
+        """Raise a retriable error if nothing but a free file descriptor was missing: the log is intact."""
         if error.errno in LACK_OF_DESCRIPTORS:
             reason = f"{doing} {self._directory} failed: {error.strerror or error} (see ulimit -n)"
             raise KafkaError(ErrorCode.kafka_storage_error, reason) from error
@@ -62,5 +62,5 @@ class FailureGate:
                 self._release()
 
     def end(self, message: str) -> None:
-        """Close after the log's files were closed in good order."""
+        """Close after the log's files were closed cleanly."""
         self.failure = KafkaError(ErrorCode.kafka_storage_error, message)

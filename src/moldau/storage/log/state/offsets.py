@@ -1,4 +1,4 @@
-"""The offsets that mark out a log, apart from its end."""
+"""The offsets that describe a log, except its end."""
 
 from dataclasses import dataclass
 

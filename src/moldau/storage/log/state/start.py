@@ -1,4 +1,4 @@
-"""The start of an open log: where it is, what may move it, and when a move is durable."""
+"""The start of an open log: its offset, the rules for moves, and the durability of a move."""
 
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -33,7 +33,8 @@ class LogStart:
         *,
         has_snapshots: bool,
     ) -> None:
-        """``has_snapshots``: snapshots cover what lies before the first segment, so that nothing is lost."""
+        """``has_snapshots``: snapshots cover the records before the first segment, so that nothing is
+        lost."""
         self._gate = gate
         self._segments = segments
         self._offsets = offsets
@@ -44,14 +45,13 @@ class LogStart:
         self.awaits_config = False
         """Whether its topic's configuration is not known yet, so that nothing may be deleted."""
         self._is_settled = False
-        """Whether its start was settled since it was opened."""
+        """Whether the start was determined since the log was opened."""
         self.checkpoint: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Makes the start durable, and the leader epochs before. Raises ``OSError``."""
 
     def move(self, offset: int) -> None:
-        """The caller has made sure that it is a move up, to what is not above the end.
-
-        It is durable once the owner of the log has saved its epochs, or the caller has.
+        """Move the start. The caller has checked that it is a move up, and not above the end. It is
+        durable once the log's owner, or the caller, has saved the epochs.
         """
         self._offsets.move_start(offset)
         self._producers.state.advance_log_start(offset)
@@ -72,7 +72,8 @@ class LogStart:
                 self.settle()
 
     def settle(self) -> None:
-        """With the configuration it is known whether anything lies before the first local segment."""
+        """The configuration is known, and with it whether there are records before the first local
+        segment."""
         segments, start_offset = self._segments, self._offsets.log_start_offset
         tiered = segments.config.remote_storage_enable
         start = self._epochs.start_offset_at_open if tiered else segments.segments[0].base_offset
@@ -93,7 +94,7 @@ class LogStart:
             self._report.add(Repair(RepairKind.LOST, self._segments.folder, reason, start))
 
     async def persist(self, workers: Workers) -> None:
-        """Return when the start is durable as it is now, as far as the owner of the log sees to it.
+        """Return when the start is durable as it is now, if the owner of the log makes it durable.
 
         Raises ``KafkaError(kafka_storage_error)``.
         """

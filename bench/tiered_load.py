@@ -164,23 +164,23 @@ class CatchUpReader:
         self._connection.sendall(canned.frame(ApiKey.FETCH, canned.FETCH_VERSION, request))
         self._left = 4
         self._left = self._integer(">i")
-        self._take(4 + 4 + 2 + 4 + 4)  # correlation, throttle time, error, session, one topic
-        self._take(self._integer(">h"))
+        self._consume(4 + 4 + 2 + 4 + 4)  # correlation, throttle time, error, session, one topic
+        self._consume(self._integer(">h"))
         for _ in range(self._integer(">i")):
             self._partition()
         assert not self._left
 
     def _partition(self) -> None:
-        number, error = struct.unpack(">ih", self._take(6))
-        self._take(8 + 8 + 8)
+        number, error = struct.unpack(">ih", self._consume(6))
+        self._consume(8 + 8 + 8)
         aborted = self._integer(">i")
-        self._take(max(0, aborted) * 16 + 4)
+        self._consume(max(0, aborted) * 16 + 4)
         size = self._integer(">i")
         if error:
             raise RuntimeError(f"fetching {self._topic}-{number}: error {error}")
         self.size_bytes += size
         while size >= BATCH_HEAD_BYTES:
-            base_offset, length, last_delta = _batch_head(self._take(BATCH_HEAD_BYTES))
+            base_offset, length, last_delta = _batch_head(self._consume(BATCH_HEAD_BYTES))
             self._skip(length + 12 - BATCH_HEAD_BYTES)
             size -= length + 12
             self._offsets[number] = base_offset + last_delta + 1
@@ -188,10 +188,10 @@ class CatchUpReader:
             self._offsets[number] = 0
 
     def _integer(self, form: str) -> int:
-        value: int = struct.unpack(form, self._take(struct.calcsize(form)))[0]
+        value: int = struct.unpack(form, self._consume(struct.calcsize(form)))[0]
         return value
 
-    def _take(self, size: int) -> bytes:
+    def _consume(self, size: int) -> bytes:
         self._left -= size
         return canned.receive_exactly(self._connection, size) if size else b""
 

@@ -112,7 +112,7 @@ DIFFERENCES = (
         lambda case: not _is_static(case),
     ),
     Difference(
-        "Kafka checks this in the acceptor of a running broker, which the judging JVM does not have.",
+        "Kafka checks this in the acceptor of a running broker, which the checking JVM does not have.",
         False,
         ("num.network.threads",),
         lambda case: not _is_static(case),

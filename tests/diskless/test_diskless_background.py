@@ -25,7 +25,7 @@ from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep
 from moldau.diskless.upkeep.orphans import OrphanScan, OrphanSettings
 from moldau.diskless.upkeep.reclaim import FileReclaimer
-from moldau.diskless.upkeep.strays import StrayScan
+from moldau.diskless.upkeep.unowned_files import UnownedFileScan
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, MemoryStorage
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine, SeededEntropy
@@ -220,7 +220,7 @@ def test_no_orphan_is_judged_while_a_coordinator_is_away(tmp_path: Path) -> None
 def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path) as here:
-            strays = StrayScan(here.service, here.service, lambda: (0, 1), here.clock, 180_000)
+            strays = UnownedFileScan(here.service, here.service, lambda: (0, 1), here.clock, 180_000)
             stray, whole, live = [await here.upload() for _ in range(3)]
             await here.commit(stray, 1, owners=(0, 1))  # its broker died before it came to the owner
             await here.commit(whole, 0, 1)
@@ -278,7 +278,7 @@ def test_retention_by_time_goes_on_until_nothing_is_too_old(
             await upkeep.apply_retention()
             (described,) = await here.service.describe_topics(0)
             assert (described.log_start_offset, described.high_watermark) == (30, 50)
-            await upkeep.tidy()
+            await upkeep.snapshot_and_expire()
             assert here.service.records_since_snapshot(0) == 0
 
     run(story())

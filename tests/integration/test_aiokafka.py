@@ -11,7 +11,7 @@ from aiokafka.errors import MessageSizeTooLargeError
 TIMEOUT_S = 120.0
 
 
-async def take(consumer: AIOKafkaConsumer, count: int) -> list[ConsumerRecord]:
+async def consume(consumer: AIOKafkaConsumer, count: int) -> list[ConsumerRecord]:
     async with asyncio.timeout(TIMEOUT_S):
         return [await consumer.getone() for _ in range(count)]
 
@@ -32,7 +32,7 @@ def test_every_codec_and_acks_level_round_trips(
         async with AIOKafkaConsumer(
             topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
         ) as consumer:
-            records = await take(consumer, 200)
+            records = await consume(consumer, 200)
         assert [record.value for record in records] == values
         assert (records[0].key, records[0].headers) == (b"k", (("h", b"v"),))
         assert records[0].timestamp == 1_234
@@ -87,7 +87,7 @@ def test_offsets_times_and_seeks(bootstrap: str, topic: str) -> None:
             assert await consumer.end_offsets([partition]) == {partition: 5}
             assert (await consumer.offsets_for_times({partition: 2_500}))[partition].offset == 2
             consumer.seek(partition, 3)
-            assert [record.offset for record in await take(consumer, 2)] == [3, 4]
+            assert [record.offset for record in await consume(consumer, 2)] == [3, 4]
 
     asyncio.run(scenario())
 

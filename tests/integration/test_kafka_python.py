@@ -18,7 +18,7 @@ def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
     client.close()
 
 
-def take(consumer: KafkaConsumer, count: int) -> list[ConsumerRecord]:
+def consume(consumer: KafkaConsumer, count: int) -> list[ConsumerRecord]:
     taken: list[ConsumerRecord] = []
 
     def enough() -> bool:
@@ -49,7 +49,7 @@ def test_every_codec_and_acks_level_round_trips(
     producer.flush(TIMEOUT_S)
     producer.close()
     consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-    records = take(consumer, 200)
+    records = consume(consumer, 200)
     consumer.close()
     assert [record.value for record in records] == values
     first = records[0]
@@ -84,16 +84,16 @@ def test_a_group_commits_resumes_and_seeks(
         "enable_auto_commit": False,
     }
     first = KafkaConsumer(topic, **options)
-    assert [record.offset for record in take(first, 4)] == [0, 1, 2, 3]
+    assert [record.offset for record in consume(first, 4)] == [0, 1, 2, 3]
     first.commit({partition: OffsetAndMetadata(4, "a note", -1)})
     assert first.beginning_offsets([partition]) == {partition: 0}
     assert first.end_offsets([partition]) == {partition: 10}
     assert first.offsets_for_times({partition: 4_500})[partition].offset == 4
     first.close()
     second = KafkaConsumer(topic, **options)
-    assert [record.offset for record in take(second, 6)] == [4, 5, 6, 7, 8, 9]
+    assert [record.offset for record in consume(second, 6)] == [4, 5, 6, 7, 8, 9]
     second.seek(partition, 2)
-    assert take(second, 1)[0].offset == 2
+    assert consume(second, 1)[0].offset == 2
     second.close()
     held = admin.list_group_offsets({group: None})
     assert held[group][partition].offset == 4

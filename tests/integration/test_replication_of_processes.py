@@ -65,7 +65,7 @@ class Load:
                 self._producer.produce("events", value, key=value, on_delivery=self._delivered)
                 self._sent += 1
             self._producer.poll(0.01)
-            self.take(0.0)
+            self.consume(0.0)
 
     def _delivered(self, error: object, message: object) -> None:
         if error is None:
@@ -73,7 +73,7 @@ class Load:
         else:
             self.refused.append(str(error))
 
-    def take(self, timeout_s: float) -> None:
+    def consume(self, timeout_s: float) -> None:
         self.read += [
             message.value() for message in self._consumer.consume(500, timeout_s) if not message.error()
         ]
@@ -84,7 +84,7 @@ class Load:
         self._consumer.close()
 
     def _has_read_all(self) -> bool:
-        self.take(0.5)
+        self.consume(0.5)
         return set(self.read) >= self.acknowledged
 
 

@@ -27,8 +27,8 @@ from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.pipeline.checks import verify as verifying
-from moldau.pipeline.checks.damage import find_gaps, judge_batch, uncovered
-from moldau.pipeline.checks.orphans import FixedClock, OrphansJob, find_orphans
+from moldau.pipeline.checks.damage import compare_batch, find_gaps, uncovered
+from moldau.pipeline.checks.orphans import FixedClock, OrphansJob, reconcile_deletions
 from moldau.pipeline.checks.verify import VerifyJob, verify_once
 from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
 from moldau.pipeline.reading.tier_segments import SegmentObject, list_segments
@@ -64,11 +64,11 @@ def test_the_first_batch_may_begin_before_and_others_may_not() -> None:
 
 def test_a_batch_is_what_its_coordinator_means() -> None:
     data = build_batch([Record(offset, 1, None, b"value") for offset in range(3)], base_offset=0)
-    assert judge_batch(data, coordinate(7, 9, len(data))) is None
-    assert "3 offsets, the coordinator has 4" in str(judge_batch(data, coordinate(7, 10, len(data))))
-    assert "CRC" in str(judge_batch(data[:-1] + b"!", coordinate(7, 9, len(data))))
-    assert judge_batch(data[:-1], coordinate(7, 9, len(data))) is not None
-    assert judge_batch(b"", coordinate(7, 9, len(data))) is not None
+    assert compare_batch(data, coordinate(7, 9, len(data))) is None
+    assert "3 offsets, the coordinator has 4" in str(compare_batch(data, coordinate(7, 10, len(data))))
+    assert "CRC" in str(compare_batch(data[:-1] + b"!", coordinate(7, 9, len(data))))
+    assert compare_batch(data[:-1], coordinate(7, 9, len(data))) is not None
+    assert compare_batch(b"", coordinate(7, 9, len(data))) is not None
 
 
 @pytest.fixture
@@ -261,16 +261,16 @@ def test_orphans_are_found_and_only_they_are_removed(
     known = set(objects(node)) - {orphan, foreign}
     job = OrphansJob(node.bootstrap_servers, delete=True)
 
-    young = find_orphans(job, run_here)
+    young = reconcile_deletions(job, run_here)
     assert (young["orphans"], young["deleted"], young["old"]) == (0, 0, 0)
     later = FixedClock(now_ms + DAY_MS)
-    dry = find_orphans(OrphansJob(node.bootstrap_servers), run_here, later)
+    dry = reconcile_deletions(OrphansJob(node.bootstrap_servers), run_here, later)
     assert (dry["orphans"], dry["deleted"], dry["foreign"]) == (1, 0, 1)
     assert dry["examples"] == [str(orphan.relative_to(orphan.parents[3]))]
     assert dry["known"] == len(known)
     assert orphan.exists()
 
-    gone = find_orphans(job, run_here, later)
+    gone = reconcile_deletions(job, run_here, later)
     assert (gone["orphans"], gone["deleted"], gone["orphan_bytes"]) == (1, 1, 11)
     assert set(objects(node)) == known | {foreign}
     assert verify(node)["damages"] == 0
@@ -284,17 +284,17 @@ def test_parts_of_killed_tasks_are_orphans_after_a_day(node: moldau.testing.Node
         path.write_bytes(b"left behind")
     job = OrphansJob(node.bootstrap_servers, delete=True)
     now_ms = SystemClock().now_ms()
-    assert find_orphans(job, run_here, FixedClock(now_ms + DAY_MS - 60_000))["deleted"] == 0
+    assert reconcile_deletions(job, run_here, FixedClock(now_ms + DAY_MS - 60_000))["deleted"] == 0
     later = FixedClock(now_ms + DAY_MS + 60_000)
-    dry = find_orphans(OrphansJob(node.bootstrap_servers), run_here, later)
+    dry = reconcile_deletions(OrphansJob(node.bootstrap_servers), run_here, later)
     assert (dry["orphans"], dry["orphan_bytes"], dry["deleted"]) == (1, 11, 0)
     assert dry["examples"] == ["sink/q/parts/a-b"]
     assert part.exists()
-    assert find_orphans(job, run_here, later)["deleted"] == 1
+    assert reconcile_deletions(job, run_here, later)["deleted"] == 1
     assert (part.exists(), intent.exists()) == (False, True)
     part.write_bytes(b"left behind")
     told = OrphansJob(node.bootstrap_servers, delete=True, older_than_ms=1000)
-    assert find_orphans(told, run_here, FixedClock(now_ms + DAY_MS // 2))["deleted"] == 1
+    assert reconcile_deletions(told, run_here, FixedClock(now_ms + DAY_MS // 2))["deleted"] == 1
 
 
 def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
@@ -315,10 +315,10 @@ def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
     stray.write_bytes(b"left behind")
     one.with_name("notes.txt").write_bytes(b"somebody's")
 
-    young = find_orphans(OrphansJob(node.bootstrap_servers), run_here)
+    young = reconcile_deletions(OrphansJob(node.bootstrap_servers), run_here)
     assert (young["tier_objects"], young["tier_old"], young["tier_orphans"]) == (4 * segments + 2, 0, 0)
     later = FixedClock(SystemClock().now_ms() + DAY_MS)
-    found = find_orphans(OrphansJob(node.bootstrap_servers, delete=True), run_here, later)
+    found = reconcile_deletions(OrphansJob(node.bootstrap_servers, delete=True), run_here, later)
     assert (found["orphans"], found["tier_orphans"]) == (0, 2 * segments + 1)
     orphans = {store / key for key in found["tier_examples"]}
     assert stray in orphans
@@ -326,7 +326,7 @@ def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
     for path in orphans:
         path.unlink()
     assert verify(node)["damages"] == 0
-    assert find_orphans(OrphansJob(node.bootstrap_servers), run_here, later)["tier_orphans"] == 0
+    assert reconcile_deletions(OrphansJob(node.bootstrap_servers), run_here, later)["tier_orphans"] == 0
 
     monkeypatch.setattr(pipeline_checks, "check_spark", lambda: None)
     monkeypatch.setattr(pipeline_checks, "run_job_once", lambda name, work, master: work(run_here))
@@ -347,7 +347,7 @@ def test_a_coordinator_that_cannot_be_asked_saves_what_there_is(
 
     monkeypatch.setattr(DisklessCoordinators, "describe_files", refuse)
     later = FixedClock(SystemClock().now_ms() + DAY_MS)
-    found = find_orphans(OrphansJob(node.bootstrap_servers, delete=True), run_here, later)
+    found = reconcile_deletions(OrphansJob(node.bootstrap_servers, delete=True), run_here, later)
     assert (found["orphans"], found["deleted"]) == (0, 0)
     assert found["unanswered"] == len(objects(node))
     assert len(json.dumps(found)) > 0
@@ -364,7 +364,7 @@ def test_no_orphans_are_sought_where_another_cluster_stores_its_records(
     claim.write_bytes(b"the-other")
     for refused in (job, OrphansJob(node.bootstrap_servers)):
         with pytest.raises(ToolError, match="belongs to cluster the-other, and this is cluster"):
-            find_orphans(refused, run_here, later)
+            reconcile_deletions(refused, run_here, later)
     claim.unlink()
 
     elsewhere = tmp_path / "elsewhere"
@@ -375,11 +375,11 @@ def test_no_orphans_are_sought_where_another_cluster_stores_its_records(
         node.bootstrap_servers, delete=True, storage={"diskless.storage.url": elsewhere.as_uri()}
     )
     with pytest.raises(ToolError, match=r"is not where cluster .* stores its objects"):
-        find_orphans(wrong, run_here, later)
+        reconcile_deletions(wrong, run_here, later)
     assert (stray.exists(), others.exists()) == (True, True)
-    assert find_orphans(job, run_here, later)["deleted"] == 1
+    assert reconcile_deletions(job, run_here, later)["deleted"] == 1
 
 
 def test_orphans_need_diskless_topics() -> None:
     with moldau.testing.Node() as classic, pytest.raises(ToolError, match="no diskless topics"):
-        find_orphans(OrphansJob(classic.bootstrap_servers), run_here)
+        reconcile_deletions(OrphansJob(classic.bootstrap_servers), run_here)

@@ -72,7 +72,7 @@ def test_filters_hold_together() -> None:
 )
 def test_partitions_and_topics_are_left_out(given: Filter, taken: list[int]) -> None:
     narrowing = pushed(given)
-    assert [partition for partition in range(3) if narrowing.takes("orders", partition)] == taken
+    assert [partition for partition in range(3) if narrowing.matches("orders", partition)] == taken
 
 
 def test_a_time_says_where_to_begin() -> None:

@@ -135,7 +135,7 @@ def commit(
 def batches_of(topic: str, values: list[str], partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
     builder = BatchBuilder(Routing(topic, {topic: partitions}), Compression.LZ4, 1_700_000_000_000, LIMIT)
     builder.add(pa.record_batch({"key": values, "value": values}))
-    return {partition: batches for (_, partition), batches in builder.take().items()}
+    return {partition: batches for (_, partition), batches in builder.drain().items()}
 
 
 def written(node: moldau.testing.Node, topic: str) -> list[str]:
@@ -274,7 +274,7 @@ def test_rows_are_spread_as_all_producers_do() -> None:
     ]
     builder.add(pa.RecordBatch.from_pylist(rows))
     # Kafka's own producer puts this key there.
-    assert {place: len(batches) for place, batches in builder.take().items()} == {
+    assert {place: len(batches) for place, batches in builder.drain().items()} == {
         ("a", 0): 1,
         ("a", 9): 1,
         ("b", 0): 1,
@@ -295,13 +295,13 @@ def test_keyless_rows_go_on_from_where_they_are_told_to_begin() -> None:
     for first in range(3):
         builder = BatchBuilder(Routing("a", {"a": 3}), Compression.NONE, 0, LIMIT, first)
         builder.add(pa.record_batch({"value": ["x", "y"]}))
-        places += list(builder.take())
+        places += list(builder.drain())
     assert sorted(places) == [("a", 0), ("a", 1), ("a", 2)]
 
 
 def add_and_take(builder: BatchBuilder, row: dict[str, Any]) -> None:
     builder.add(pa.RecordBatch.from_pylist([row]))
-    builder.take()
+    builder.drain()
 
 
 @pytest.fixture(params=["file", "s3"])

@@ -5,28 +5,28 @@ from moldau.runtime.recycled import RecycledMemory
 
 def test_memory_is_used_again_when_its_last_view_is_gone() -> None:
     memory = RecycledMemory()
-    first = memory.take(5_000)
+    first = memory.allocate(5_000)
     assert len(first) == 5_000
     first[:] = b"x" * 5_000
     part = first[4_000:]
     del first
     assert memory.kept_bytes == 0
-    assert bytes(memory.take(6_000)[:10]) == bytes(10)  # other memory
+    assert bytes(memory.allocate(6_000)[:10]) == bytes(10)  # other memory
     assert bytes(part) == b"x" * 1_000
     kept_bytes = memory.kept_bytes
     del part
     assert memory.kept_bytes == kept_bytes + 8_192
-    again = memory.take(8_192)
+    again = memory.allocate(8_192)
     assert bytes(again[:5_000]) == b"x" * 5_000
 
 
 def test_what_is_kept_is_bounded() -> None:
     memory = RecycledMemory(kept_bytes_max=10_000)
-    views = [memory.take(4_096) for _ in range(5)]
+    views = [memory.allocate(4_096) for _ in range(5)]
     views.clear()
     assert memory.kept_bytes == 8_192
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 4_096, 4_097])
 def test_any_size_is_given(size_bytes: int) -> None:
-    assert len(RecycledMemory().take(size_bytes)) == size_bytes
+    assert len(RecycledMemory().allocate(size_bytes)) == size_bytes

@@ -7,9 +7,9 @@ import pytest
 from simulated_cluster import BROKERS, CONTROLLERS, Cluster, combined, separate
 
 from moldau.runtime import KafkaError
+from moldau.simulation.checks.checker import check
 from moldau.simulation.clients.client import Consumer, Producer
 from moldau.simulation.history import PartitionName
-from moldau.simulation.judges.checker import check
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.world import World
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.simulation.damage.checks import Contents, Reports, check_refusal, check_start
 from moldau.simulation.damage.files import FileDamage, Way, kind_of
-from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
 from moldau.simulation.damage.stories import scenario
 from moldau.simulation.damage.story import End
 from moldau.simulation.history import PartitionName
@@ -71,7 +71,7 @@ def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], kinds:
     assert caught, f"{mutate.__doc__} is missed"
 
 
-# The judge ---------------------------------------------------------------------------------------
+# The check ---------------------------------------------------------------------------------------
 
 CLASSIC, DISKLESS = PartitionName("classic", 0), PartitionName("diskless", 0)
 RECORDS = [(0, b"a"), (1, b"b")]
@@ -83,7 +83,7 @@ REPORTED = Reports(["ERROR /data/classic-0: cut"], "{'recovery': '/data/classic-
 SILENT = Reports([], "{}")
 
 
-def judged(
+def violations(
     damage: FileDamage, reports: Reports = SILENT, objects: set[str] | None = None, **changes: Any
 ) -> list[str]:
     after = Contents(
@@ -92,19 +92,19 @@ def judged(
         changes.get("unreadable", {}),
     )
     keys = {"object"} if objects is None else objects
-    return judge_start([damage], BEFORE, after, reports, keys, may_lose={"classic"})
+    return check_start([damage], BEFORE, after, reports, keys, may_lose={"classic"})
 
 
 def test_a_start_that_keeps_everything_is_right() -> None:
-    assert judged(CHECKPOINT) == []
+    assert violations(CHECKPOINT) == []
 
 
 def test_a_reported_loss_of_a_damaged_log_is_right() -> None:
-    assert judged(LOG, REPORTED, records={CLASSIC: RECORDS[:1]}) == []
+    assert violations(LOG, REPORTED, records={CLASSIC: RECORDS[:1]}) == []
 
 
 def test_an_error_that_consumers_meet_is_no_silence() -> None:
-    assert judged(LOG, records={CLASSIC: RECORDS[:1]}, unreadable={CLASSIC: "offset 1: corrupt"}) == []
+    assert violations(LOG, records={CLASSIC: RECORDS[:1]}, unreadable={CLASSIC: "offset 1: corrupt"}) == []
 
 
 @pytest.mark.parametrize(
@@ -121,25 +121,25 @@ def test_an_error_that_consumers_meet_is_no_silence() -> None:
     ],
 )
 def test_what_may_not_be_is_found(damage: FileDamage, reports: Reports, changes: Any, text: str) -> None:
-    assert any(text in found for found in judged(damage, reports, **changes))
+    assert any(text in found for found in violations(damage, reports, **changes))
 
 
 def test_missing_metadata_are_no_silence_where_health_names_their_file() -> None:
     metadata = FileDamage("/data/__diskless_metadata-0/00000000000000000000.log", Way.FLIPPED, "")
     unreadable = {DISKLESS: "leader_not_available"}
     named = Reports([], f"{metadata.path} is damaged")
-    assert judged(metadata, named, records={DISKLESS: []}, unreadable=unreadable) == []
-    assert judged(metadata, SILENT, records={DISKLESS: []}, unreadable=unreadable)
-    assert judged(metadata, named, records={DISKLESS: []})
-    assert judged(metadata, named, records={DISKLESS: []}, unreadable=unreadable, objects=set())
+    assert violations(metadata, named, records={DISKLESS: []}, unreadable=unreadable) == []
+    assert violations(metadata, SILENT, records={DISKLESS: []}, unreadable=unreadable)
+    assert violations(metadata, named, records={DISKLESS: []})
+    assert violations(metadata, named, records={DISKLESS: []}, unreadable=unreadable, objects=set())
 
 
 def test_a_refusal_names_a_damaged_file() -> None:
-    assert judge_refusal([LOG], ValueError(f"{LOG.path} is damaged")) == []
-    assert judge_refusal([CHECKPOINT], ValueError(f"{CHECKPOINT.path} is damaged")) == []
-    assert judge_refusal([LOG], ValueError("a file is damaged"))
-    assert judge_refusal([CHECKPOINT], ValueError("/data is damaged"))
-    assert judge_refusal([LOG, CACHE], TimeoutError("no answer"))
+    assert check_refusal([LOG], ValueError(f"{LOG.path} is damaged")) == []
+    assert check_refusal([CHECKPOINT], ValueError(f"{CHECKPOINT.path} is damaged")) == []
+    assert check_refusal([LOG], ValueError("a file is damaged"))
+    assert check_refusal([CHECKPOINT], ValueError("/data is damaged"))
+    assert check_refusal([LOG, CACHE], TimeoutError("no answer"))
 
 
 def test_kinds_of_files_have_no_offsets_and_no_ids() -> None:

@@ -76,13 +76,13 @@ def unsynced_offset_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 def gap_not_held(patch: pytest.MonkeyPatch) -> None:
     """A producer that is not known may begin anywhere, as at a lone broker."""
-    judge = commit.judge
+    check = commit.check_sequence
 
     def believing(window: Any, *more: Any) -> Any:
-        verdict = judge(window, *more)
+        verdict = check(window, *more)
         return None if window is None and verdict is Verdict.AHEAD else verdict
 
-    patch.setattr(commit, "judge", believing)
+    patch.setattr(commit, "check_sequence", believing)
 
 
 def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:

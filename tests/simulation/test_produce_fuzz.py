@@ -14,10 +14,10 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records import Compression, Record, build_batch
 from moldau.runtime import ErrorCode
+from moldau.simulation.checks.answers_checks import check_budgets, check_defects
 from moldau.simulation.clients.client import Bootstrap, SimulatedClient
 from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import History, PartitionName
-from moldau.simulation.judges.answers_judge import judge_budgets, judge_defects
 from moldau.simulation.stories.diskless_stories import story
 from moldau.simulation.stories.tiny_node import PORT
 from moldau.simulation.world.world import World
@@ -117,8 +117,8 @@ def test_nobody_waits_for_a_batch_that_makes_no_sense(seed: int) -> None:
             process = world.host("clients").start(lambda _machine: fuzz(client, history))
             assert process.main is not None
             await process.main
-            await judge_budgets(node, history)
-            judge_defects(node, history)
+            await check_budgets(node, history)
+            check_defects(node, history)
 
         world.run(run())
         assert not history.violations

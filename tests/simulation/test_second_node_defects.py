@@ -20,10 +20,10 @@ from moldau.replication.partition import ReadRequest
 from moldau.replication.reads import PartitionReader
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.simulation.checks.checker import check
 from moldau.simulation.clients.client import Consumer, Producer
 from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.history import PartitionName
-from moldau.simulation.judges.checker import check
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.object_storage import CLASS_NAME
 from moldau.simulation.world.world import World
@@ -110,8 +110,8 @@ class Brokers:
         for each in partitions:
             name = f"judge of {each.topic}-{each.index}"
             bootstrap = self.cluster.bootstrap(broker)
-            judge = Consumer(name, bootstrap, history, stream(self.world.seed, name), each)
-            logs[each] = await self.cluster.on(name, judge.read_to_end())
+            reader = Consumer(name, bootstrap, history, stream(self.world.seed, name), each)
+            logs[each] = await self.cluster.on(name, reader.read_to_end())
         return check(history, logs)
 
 

@@ -28,10 +28,10 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
 from moldau.server.subsystems.tiered.kind import TieredKind
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
+from moldau.simulation.checks.checker import check
 from moldau.simulation.clients.client import CREATE_TOPICS_VERSION, Consumer, Producer
 from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.history import PartitionName
-from moldau.simulation.judges.checker import check
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.object_storage import TIER_CLASS_NAME
 from moldau.simulation.world.world import World
@@ -114,7 +114,7 @@ class Brokers:
     async def read(self, name: str, broker: int) -> list[str]:
         """Read a topic from its first offset on, and judge it."""
         partition = PartitionName(name, 0)
-        judge = Consumer(
+        reader = Consumer(
             f"judge of {name}",
             self.cluster.bootstrap(broker),
             self.cluster.history,
@@ -122,7 +122,7 @@ class Brokers:
             partition,
         )
         return check(
-            self.cluster.history, {partition: await self.cluster.on(judge.name, judge.read_to_end())}
+            self.cluster.history, {partition: await self.cluster.on(reader.name, reader.read_to_end())}
         )
 
     async def not_uploaded(self, name: str, broker: int) -> list[str]:
@@ -201,7 +201,7 @@ def move_the_leader() -> list[str]:
         return world.run(story())
 
 
-def look_for_strays_with_old_metadata() -> list[str]:
+def reconcile_deletions_with_old_metadata() -> list[str]:
     """The owner of remote data looks for orphans while it has not heard of a topic; the mistakes."""
     with World(2) as world:
         brokers = Brokers(world)
@@ -236,7 +236,7 @@ def look_for_strays_with_old_metadata() -> list[str]:
                 )
                 for _ in range(10):
                     with contextlib.suppress(KafkaError, TimeoutError):  # the quorum cannot be asked
-                        await tiered.remover.look_for_strays()
+                        await tiered.remover.reconcile_deletions()
                     await asyncio.sleep(1.0)
 
             context = process.context()
@@ -250,7 +250,7 @@ def test_the_segments_of_a_topic_stay_when_its_leader_moves() -> None:
 
 
 def test_the_segments_of_a_topic_stay_that_their_owner_has_not_heard_of() -> None:
-    assert look_for_strays_with_old_metadata() == []
+    assert reconcile_deletions_with_old_metadata() == []
 
 
 def test_that_a_replica_which_left_counts_as_a_deleted_topic_is_caught(
@@ -283,4 +283,4 @@ def test_deletions_by_old_metadata_are_caught(monkeypatch: pytest.MonkeyPatch) -
         return self._missing(topic_ids)
 
     monkeypatch.setattr(DeletedTopics, "among", missing)
-    assert look_for_strays_with_old_metadata()
+    assert reconcile_deletions_with_old_metadata()

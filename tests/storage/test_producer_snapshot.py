@@ -97,7 +97,7 @@ def state_at(offset: int, producer_id: int) -> ProducerState:
 def test_the_newest_snapshot_inside_the_log_is_loaded(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
     for offset in (5, 10, 20, 30):
-        snapshots.take(state_at(offset, offset))
+        snapshots.take_snapshot(state_at(offset, offset))
     (tmp_path / "00000000000000000020.log").touch()
     state = ProducerState(expiration_ms=1_000)
     assert snapshots.load_latest(state, 5, 25, now_ms=600) == 20
@@ -108,8 +108,8 @@ def test_the_newest_snapshot_inside_the_log_is_loaded(tmp_path: Path) -> None:
 
 def test_a_damaged_snapshot_is_passed_over_and_deleted(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
-    snapshots.take(state_at(10, 10))
-    snapshots.take(state_at(20, 20))
+    snapshots.take_snapshot(state_at(10, 10))
+    snapshots.take_snapshot(state_at(20, 20))
     Path(snapshots.path(20)).write_bytes(b"rubbish")
     state = ProducerState(expiration_ms=1_000)
     assert snapshots.load_latest(state, 0, 25, now_ms=600) == 10
@@ -125,7 +125,7 @@ def test_without_a_snapshot_the_state_is_rebuilt_from_the_start(tmp_path: Path) 
 
 def test_expired_producers_are_not_loaded(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
-    snapshots.take(state_at(10, 1))
+    snapshots.take_snapshot(state_at(10, 1))
     state = ProducerState(expiration_ms=1_000)
     snapshots.load_latest(state, 0, 10, now_ms=1_500)
     assert len(state) == 0
@@ -134,7 +134,7 @@ def test_expired_producers_are_not_loaded(tmp_path: Path) -> None:
 def test_retention_and_truncation_drop_snapshots(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
     for offset in (5, 10, 15, 20):
-        snapshots.take(state_at(offset, 1))
+        snapshots.take_snapshot(state_at(offset, 1))
     snapshots.remove_before(10)
     snapshots.remove_after(15)
     assert snapshots.offsets() == [10, 15]
@@ -145,8 +145,8 @@ def test_a_crash_leaves_a_whole_snapshot_or_the_one_before(new_box: Any, seed: i
     box = new_box()
     box.disk.make_dirs("/t-0")
     snapshots = ProducerSnapshots(box.disk, "/t-0")
-    snapshots.take(state_at(10, 10))
-    snapshots.take(state_at(20, 20), durably=False)
+    snapshots.take_snapshot(state_at(10, 10))
+    snapshots.take_snapshot(state_at(20, 20), durably=False)
     if seed % 2:
         snapshots.make_durable()
     box.disk.crash(random.Random(seed))

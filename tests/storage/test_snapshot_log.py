@@ -39,14 +39,14 @@ def test_followers_are_validated_as_in_kip_595(box: Any) -> None:
     log = open_log(box)
     for epoch, count in ((1, 5), (3, 5), (5, 5)):
         append(log, epoch, count)
-    judge = log.validate_offset_and_epoch
-    assert judge(0, 0).divergence is Divergence.VALID
-    assert judge(15, 5).divergence is Divergence.VALID
-    assert judge(7, 3).divergence is Divergence.VALID
-    assert judge(12, 3) == (Divergence.DIVERGING, LogPosition(10, 3))
-    assert judge(12, 4) == (Divergence.DIVERGING, LogPosition(10, 3))
-    assert judge(16, 5) == (Divergence.DIVERGING, LogPosition(15, 5))
-    assert judge(3, 9) == (Divergence.DIVERGING, LogPosition(15, 5))
+    validate = log.validate_offset_and_epoch
+    assert validate(0, 0).divergence is Divergence.VALID
+    assert validate(15, 5).divergence is Divergence.VALID
+    assert validate(7, 3).divergence is Divergence.VALID
+    assert validate(12, 3) == (Divergence.DIVERGING, LogPosition(10, 3))
+    assert validate(12, 4) == (Divergence.DIVERGING, LogPosition(10, 3))
+    assert validate(16, 5) == (Divergence.DIVERGING, LogPosition(15, 5))
+    assert validate(3, 9) == (Divergence.DIVERGING, LogPosition(15, 5))
     assert log.last_epoch == 5
 
 
@@ -61,11 +61,11 @@ def test_a_snapshot_lets_the_prefix_go(box: Any) -> None:
     for current in (log, open_log(box)):
         assert (current.start_offset, current.end_offset, current.last_epoch) == (8, 10, 2)
         assert current.earliest_snapshot_id() == current.latest_snapshot_id() == LogPosition(8, 2)
-        judge = current.validate_offset_and_epoch
-        assert judge(3, 1) == (Divergence.SNAPSHOT, LogPosition(8, 2))
-        assert judge(0, 0) == (Divergence.SNAPSHOT, LogPosition(8, 2))
-        assert judge(8, 2).divergence is Divergence.VALID
-        assert judge(9, 2).divergence is Divergence.VALID
+        validate = current.validate_offset_and_epoch
+        assert validate(3, 1) == (Divergence.SNAPSHOT, LogPosition(8, 2))
+        assert validate(0, 0) == (Divergence.SNAPSHOT, LogPosition(8, 2))
+        assert validate(8, 2).divergence is Divergence.VALID
+        assert validate(9, 2).divergence is Divergence.VALID
         with pytest.raises(KafkaError) as refused:
             current.read(7, 100)
         assert refused.value.code is ErrorCode.offset_out_of_range

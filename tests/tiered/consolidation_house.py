@@ -33,7 +33,7 @@ from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
 from moldau.tiered.consolidation.engine import BrokerEngine, EngineSettings, RemoteCopies
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.ports import LedPartition
-from moldau.tiered.consolidation.standing import SegmentKeeper
+from moldau.tiered.consolidation.reconciler import SegmentReconciler
 from moldau.tiered.metadata.lifecycle import (
     IllegalTransitionError,
     check_segment_move,
@@ -134,9 +134,9 @@ class World:
     def segments(self) -> list[RemoteLogSegmentMetadata]:
         return [one for partition in self.batches for one in self.view(partition).list()]
 
-    # -- the judge ------------------------------------------------------------------------------
+    # -- the check ------------------------------------------------------------------------------
 
-    async def judge(self) -> None:
+    async def check(self) -> None:
         """Every committed record that was not deleted can be read where the coordinator says it is."""
         storage = ObjectStorageManager(self.store)
         for partition, wanted in self.records.items():
@@ -215,7 +215,7 @@ class Steps:
         await self._pause()
         result = await act()
         if changes:
-            await self.world.judge()
+            await self.world.check()
         if dies:
             raise Killed
         await self._pause()
@@ -363,7 +363,7 @@ class Leader:
         self.metadata = Metadata(world, self.steps)
         self.storage = Stepped(storage or ObjectStorageManager(world.store), self.steps)
         self.led = {partition: LedPartition(partition, epoch, **led) for partition in world.batches}
-        self.keeper = SegmentKeeper(
+        self.reconciler = SegmentReconciler(
             self.wal,
             self.metadata,  # type: ignore[arg-type]
             self.storage,
@@ -372,7 +372,7 @@ class Leader:
             lambda _: 0,
         )
         self.leader = ConsolidationLeader(
-            self.keeper,
+            self.reconciler,
             self.wal,
             lambda: self.led,
             world.clock,  # type: ignore[arg-type]

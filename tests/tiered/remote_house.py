@@ -39,9 +39,9 @@ from moldau.tiered.reading.reader import ReaderSettings, RemoteReader
 from moldau.tiered.reading.requests import RemoteRead
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
+from moldau.tiered.tasks.context import RemoteTaskContext, TaskPartition
 from moldau.tiered.tasks.copy import CopyTask
 from moldau.tiered.tasks.expiration import ExpirationTask
-from moldau.tiered.tasks.surroundings import Surroundings, TaskPartition
 
 PARTITION = TopicIdPartition(UUID(int=3), "t", 0)
 CONFIG = LogConfig(
@@ -218,7 +218,7 @@ class House:
         self.metadata = Metadata(self.faults)
         self.storage = Storage(self.faults, self.clock)
         self.meters = TieredMeters(Meters())
-        self.around = Surroundings(
+        self.context = RemoteTaskContext(
             machine=self.machine,
             broker_id=1,
             metadata=self.metadata,
@@ -228,8 +228,8 @@ class House:
             custom_metadata_max_bytes=128,
         )
         self.partition = TaskPartition(PARTITION, self)
-        self.copying = CopyTask(self.around, self.partition)
-        self.expiring = ExpirationTask(self.around, self.partition)
+        self.copying = CopyTask(self.context, self.partition)
+        self.expiring = ExpirationTask(self.context, self.partition)
         self.indexes = RemoteIndexCache(self.machine, self.storage, f"{folder}/indexes", 1 << 20)
         self.reader = self.new_reader(ReaderSettings())
 

@@ -57,7 +57,7 @@ def test_a_pacer_spreads_bytes_evenly(steps: list[tuple[float, int, int]]) -> No
     for pause_s, wanted_bytes, found_bytes in steps:
         now_s += pause_s
         now_s += pacer.wait_s(now_s)
-        pacer.take(wanted_bytes, now_s)
+        pacer.reserve(wanted_bytes, now_s)
         pacer.settle(wanted_bytes, min(found_bytes, wanted_bytes))
         done.append((now_s, min(found_bytes, wanted_bytes)))
     for index, (start_s, _) in enumerate(done):
@@ -72,7 +72,7 @@ def test_a_pacers_reads_each_have_their_moment() -> None:
     waits = []
     for _ in range(4):
         waits.append(pacer.wait_s(100.0))
-        pacer.take(100, 100.0)
+        pacer.reserve(100, 100.0)
     assert waits == pytest.approx([0.0, 0.08, 0.18, 0.28])
     pacer.settle(100, 0)
     assert pacer.wait_s(100.0) == pytest.approx(0.28), "a read that found nothing costs nothing"
@@ -109,7 +109,7 @@ def test_only_the_first_wait_of_a_task_is_shorter(tmp_path: Path, monkeypatch: p
 
     async def story() -> None:
         house = House(tmp_path)
-        manager = RemoteLogManager(house.around, RemoteLogManagerSettings(task_interval_ms=1_000))
+        manager = RemoteLogManager(house.context, RemoteLogManagerSettings(task_interval_ms=1_000))
         monkeypatch.setattr(asyncio, "sleep", note)
         manager.lead(PARTITION, house, copies=True)
         while len(waits) < 2 or min(map(len, waits.values())) < 3:
@@ -128,7 +128,7 @@ def test_tasks_begin_anew_in_a_new_epoch_and_only_then(tmp_path: Path) -> None:
 
     async def story() -> None:
         house = House(tmp_path)
-        manager = RemoteLogManager(house.around, RemoteLogManagerSettings(task_interval_ms=1_000))
+        manager = RemoteLogManager(house.context, RemoteLogManagerSettings(task_interval_ms=1_000))
         begun: list[set[asyncio.Task[object]]] = []
         for epoch in (1, 1, 2):
             manager.lead(PARTITION, house, copies=True, leader_epoch=epoch)

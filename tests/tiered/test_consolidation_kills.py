@@ -53,7 +53,7 @@ async def settled(world: World, epoch: int) -> None:
         for one in segments
     }
     await world.forget_pruned_objects()
-    await world.judge()
+    await world.check()
 
 
 async def steps_of_a_round() -> int:
@@ -186,7 +186,7 @@ def test_what_an_engine_tells_late_or_twice_does_no_harm() -> None:
         assert fenced.error is ErrorCode.fenced_leader_epoch
         assert len(world.events) == events
         world.clock.time_ms += 1_001
-        await leader.leader.tidy_all()  # the lease is over
+        await leader.leader.reconcile_all()  # the lease is over
         assert leader.leader.renew(lease_id, 1_000) is None
         (late,) = await leader.leader.publish(lease_id, [rest[0]])
         assert late.error is ErrorCode.invalid_update_version
@@ -220,7 +220,7 @@ def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
         await Leader(world, 4, **led).run_once()
         assert world.state().log_start == world.state().wal_start < world.state().next
         assert await world.tiered_keys() == set()
-        await world.judge()
+        await world.check()
 
     asyncio.run(scene())
 

@@ -26,9 +26,9 @@ from moldau.tiered.removal.remover import NoHostedPartitions, RemotePartitionRem
 from moldau.tiered.removal.retention import Retention
 from moldau.tiered.restoring import restore_start
 from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError
+from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS, TaskPartition
 from moldau.tiered.tasks.copy import CopyTask
 from moldau.tiered.tasks.expiration import ExpirationTask
-from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS, TaskPartition
 
 Story = Callable[[House], Awaitable[None]]
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -123,7 +123,7 @@ def test_a_failure_at_any_step_leaves_one_copy(tmp_path: Path, after_effect: boo
         assert len(house.metadata.cache) == 2
         assert len(await house.storage.keys()) == 4
         assert house.log.highest_copied_offset == 5
-        assert not house.around.being_copied
+        assert not house.context.being_copied
         return failed
 
     for fail_at in range(1, 20):
@@ -172,8 +172,8 @@ def test_what_another_life_has_begun_is_removed_after_a_while(play: Callable[[St
         house.faults.fail_at, house.faults.after_effect = 2, True
         with pytest.raises(RemoteStorageError):
             await house.copying.run()
-        house.around.being_copied.clear()  # the broker was killed
-        house.copying = CopyTask(house.around, house.partition)
+        house.context.being_copied.clear()  # the broker was killed
+        house.copying = CopyTask(house.context, house.partition)
         await house.copying.run()
         await house.expiring.run()
         assert len(await house.storage.keys()) == 4, "a write may still be on its way"
@@ -191,7 +191,7 @@ def test_a_new_leader_copies_what_is_missing(play: Callable[[Story], None]) -> N
         await house.copying.run()
         house.log.highest_copied_offset = -1
         house.fill(1)
-        await CopyTask(house.around, house.partition).run()
+        await CopyTask(house.context, house.partition).run()
         assert ranges(house) == [(0, 2), (3, 5), (6, 8), (9, 11)]
 
     play(story)
@@ -203,15 +203,15 @@ def test_nothing_is_removed_while_deletions_are_held(play: Callable[[Story], Non
         await house.copying.run()
         before = await house.storage.keys()
         held = [True]
-        around = replace(house.around, deletions_are_held=lambda: held[0])
-        remover = RemotePartitionRemover(RemoteLogManager(around, RemoteLogManagerSettings()), all_of)
+        context = replace(house.context, deletions_are_held=lambda: held[0])
+        remover = RemotePartitionRemover(RemoteLogManager(context, RemoteLogManagerSettings()), all_of)
         house.log.update_log_start_offset(house.log.log_end_offset)
-        await remover.look_for_strays()
-        await ExpirationTask(around, house.partition).run()
+        await remover.reconcile_deletions()
+        await ExpirationTask(context, house.partition).run()
         await _idle(remover)
         assert await house.storage.keys() == before
         held[0] = False
-        await ExpirationTask(around, house.partition).run()
+        await ExpirationTask(context, house.partition).run()
         assert not await house.storage.keys()
 
     play(story)
@@ -221,13 +221,13 @@ def test_what_was_deleted_remotely_does_not_count_as_copied(play: Callable[[Stor
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
-        manager = RemoteLogManager(house.around, RemoteLogManagerSettings())
+        manager = RemoteLogManager(house.context, RemoteLogManagerSettings())
         remover = RemotePartitionRemover(manager, all_of, NeverTiered())
         remover.empty_partition(PARTITION)
         await _idle(remover)
         assert not await house.storage.keys()
         house.log.highest_copied_offset = -1
-        again = CopyTask(house.around, house.partition)
+        again = CopyTask(house.context, house.partition)
         house.faults.fail_at = house.faults.count + 1
         with pytest.raises(RemoteStorageError):
             await again.run()
@@ -324,11 +324,11 @@ def test_what_finishes_while_a_round_looks_around_is_no_leftover(play: Callable[
             house.metadata.cache.put(segment(number, number * 10, number * 10 + 9))
         slow = replace(segment(2_000, 20_000, 20_009), state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
         house.metadata.cache.put(slow)
-        house.around.being_copied.add(slow.id.id)
+        house.context.being_copied.add(slow.id.id)
         running = asyncio.create_task(house.expiring.run())
         await asyncio.sleep(0)
         house.metadata.cache.put(replace(slow, state=FINISHED))
-        house.around.being_copied.discard(slow.id.id)
+        house.context.being_copied.discard(slow.id.id)
         await running
         found = house.metadata.cache.get(slow.id.id)
         assert found is not None
@@ -375,7 +375,7 @@ def test_what_the_log_start_cannot_pass_yet_stays(play: Callable[[Story], None])
         house.fill(3)
         await house.copying.run()
         behind = SimpleNamespace(log=house.log, high_watermark=4)
-        await ExpirationTask(house.around, TaskPartition(PARTITION, behind)).run()
+        await ExpirationTask(house.context, TaskPartition(PARTITION, behind)).run()
         assert house.log.log_start_offset == 4
         assert ranges(house) == [(3, 5), (6, 8)]
 
@@ -416,7 +416,7 @@ def test_a_segment_that_ends_in_records_of_a_replaced_leader_keeps_the_start(
         house.log.leader_epochs.truncate_from_end(9)
         house.log.leader_epochs.assign(5, 9)
         assert not is_of_lineage(replace(first, end_offset=11), LogLineage(house.log.leader_epochs), 0)
-        await restore_start(house.around, PARTITION, house.log)
+        await restore_start(house.context, PARTITION, house.log)
         assert house.log.log_start_offset == 0
 
     play(story)
@@ -428,12 +428,12 @@ def test_a_duplicate_that_nobody_reads_is_removed(play: Callable[[Story], None])
         await house.copying.run()
         first = house.metadata.cache.list()[0]
         house.log.highest_copied_offset = -1
-        other = CopyTask(house.around, house.partition)
+        other = CopyTask(house.context, house.partition)
         house.metadata.cache.put(replace(first, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
         await other.run()
         house.metadata.cache.put(first)
         assert len(ranges(house)) == 2
-        await ExpirationTask(house.around, house.partition).run()
+        await ExpirationTask(house.context, house.partition).run()
         assert ranges(house) == [(0, 2)]
         assert len(await house.storage.keys()) == 2
 
@@ -468,7 +468,7 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
         house.clock.time_ms += LATE_WRITE_GRACE_MS
         faults = house.faults
         faults.fail_at, faults.after_effect, faults.error = faults.count + fail_at, after_effect, Killed
-        manager = RemoteLogManager(house.around, RemoteLogManagerSettings())
+        manager = RemoteLogManager(house.context, RemoteLogManagerSettings())
         first = RemotePartitionRemover(manager, all_of)
         died = False
         try:
@@ -476,7 +476,7 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
         except Killed:
             died = True
         second = RemotePartitionRemover(manager, all_of)
-        await second.look_for_strays()
+        await second.reconcile_deletions()
         await _idle(second)
         assert not await house.storage.keys()
         assert not house.metadata.remote_partition_deletions()
@@ -518,7 +518,7 @@ def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(
                 house.metadata.cache.put(copied)
 
         house.storage.delete_log_segment_data = delete_before_the_copy_ends  # type: ignore[method-assign]
-        remover = RemotePartitionRemover(RemoteLogManager(house.around, RemoteLogManagerSettings()), all_of)
+        remover = RemotePartitionRemover(RemoteLogManager(house.context, RemoteLogManagerSettings()), all_of)
         remover.delete_partition(PARTITION)
         await _idle(remover)
         assert late
@@ -534,7 +534,7 @@ def test_a_deletion_whose_end_was_not_heard_is_over(play: Callable[[Story], None
         faults = house.faults
         faults.fail_at, faults.after_effect = faults.count + 4, True
         settings = RemoteLogManagerSettings(retry_backoff_ms=1)
-        remover = RemotePartitionRemover(RemoteLogManager(house.around, settings), all_of)
+        remover = RemotePartitionRemover(RemoteLogManager(house.context, settings), all_of)
         remover.delete_partition(PARTITION)
         await _idle(remover)
         assert not house.metadata.remote_partition_deletions()

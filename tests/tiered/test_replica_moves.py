@@ -51,7 +51,7 @@ class TieredBroker:
         self.image = MetadataImage()
         self.registry = PartitionRegistry(lambda: self.image)
         self.logs = LogManager(house.machine, [str(folder)])
-        self.manager = RemoteLogManager(house.around, RemoteLogManagerSettings())
+        self.manager = RemoteLogManager(house.context, RemoteLogManagerSettings())
         self.config = CONFIG
         self.committed: Callable[[], None] = lambda: None
         """Shows what the quorum has committed beyond this broker's image; may raise."""

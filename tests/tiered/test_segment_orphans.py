@@ -18,7 +18,7 @@ GRACE_MS = 1_000
 def scan_of(leader: Leader) -> SegmentOrphanScan:
     world = leader.world
     return SegmentOrphanScan(
-        leader.keeper,
+        leader.reconciler,
         ObjectStorageManager(world.store),
         lambda: leader.led,
         world.clock,  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ def test_what_other_attempts_left_goes_and_nothing_else() -> None:
         world.clock.time_ms += GRACE_MS + 1
         assert await scan.run() == 2  # of the segment that was given up
         assert await scan.run() == 0
-        await world.judge()
+        await world.check()
         await settled_with_attempts(world)
 
     async def settled_with_attempts(world: World) -> None:
@@ -67,7 +67,7 @@ def test_what_other_attempts_left_goes_and_nothing_else() -> None:
         known = {str(one.id.id) for one in world.segments()}
         for key in await world.tiered_keys():
             assert any(id in key for id in known)
-        await world.judge()
+        await world.check()
 
     asyncio.run(scene())
 
@@ -81,6 +81,6 @@ def test_a_leader_that_is_none_any_more_deletes_nothing() -> None:
         before = await world.tiered_keys()
         assert await scan_of(old).run() == 0
         assert await world.tiered_keys() == before
-        await world.judge()
+        await world.check()
 
     asyncio.run(scene())

@@ -363,17 +363,17 @@ def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_
     async def resume() -> None:
         news = asyncio.Event()
         async with managing(topic, tmp_path, on_caught_up=news.set) as manager:
-            around = replace(house.around, metadata=manager)
-            tasks = RemoteLogManager(around, RemoteLogManagerSettings())
+            context = replace(house.context, metadata=manager)
+            tasks = RemoteLogManager(context, RemoteLogManagerSettings())
             remover = RemotePartitionRemover(tasks, all_of, news=news)
             first_look_is_over = asyncio.Event()
-            look = remover.look_for_strays
+            look = remover.reconcile_deletions
 
             async def looks() -> None:
                 await look()
                 first_look_is_over.set()
 
-            remover.look_for_strays = looks  # type: ignore[method-assign]
+            remover.reconcile_deletions = looks  # type: ignore[method-assign]
             topic.read_failure = OSError(5, "not yet")
             manager.on_metadata_partition_leadership(HOME, leads=True)
             remover.start()

@@ -287,7 +287,7 @@ class ShardHost(Generic[S, R]):
         return True
 
     def _make_room(self, kind: BatchKind, more_bytes: int) -> bool:
-        if not self._pending.takes(kind, more_bytes, self._log.max_batch_bytes):
+        if not self._pending.has_room(kind, more_bytes, self._log.max_batch_bytes):
             self._flush()
         return self.state is HostState.ACTIVE
 
@@ -304,7 +304,7 @@ class ShardHost(Generic[S, R]):
         # the records are at the offsets that the shard assumed.
         self._appending = True
         try:
-            base_offset = self._log.append(self._pending.take())
+            base_offset = self._log.append(self._pending.build())
         except Exception as error:
             logger.warning("%s could not append to its log: %s", self.name, error)
             self._lose(error)

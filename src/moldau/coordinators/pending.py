@@ -42,7 +42,7 @@ class PendingBatch:
     def __len__(self) -> int:
         return len(self._records)
 
-    def takes(self, kind: BatchKind, more_bytes: int, max_bytes: int) -> bool:
+    def has_room(self, kind: BatchKind, more_bytes: int, max_bytes: int) -> bool:
         """Whether records of ``kind`` with ``more_bytes`` may be added to this batch."""
         if not self._records:
             return True
@@ -54,8 +54,8 @@ class PendingBatch:
         self._records.append(Record(offset, timestamp_ms, pair.key, pair.value, ()))
         self.size_bytes += pair.size_bytes
 
-    def take(self) -> bytearray:
-        """The batch; this object is empty afterwards."""
+    def build(self) -> bytearray:
+        """Build the batch and empty this object."""
         records, self._records, self.size_bytes = self._records, [], BATCH_OVERHEAD_BYTES
         return bytearray(
             build_batch(

@@ -35,7 +35,7 @@ from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep, UpkeptC
 from moldau.diskless.upkeep.orphans import FileWitness, OrphanScan, OrphanSettings
 from moldau.diskless.upkeep.reclaim import FileKeeper, FileReclaimer
 from moldau.diskless.upkeep.repeating import Repeating
-from moldau.diskless.upkeep.strays import StrayKeeper, StrayScan
+from moldau.diskless.upkeep.unowned_files import UnownedFileScan, UnownedFileStore
 from moldau.diskless.writing.memory import OwnObjects, WriterMemory
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.writer import DisklessWriter
@@ -49,7 +49,7 @@ from moldau.storage.log.config import LogConfig
 logger = logging.getLogger(__name__)
 
 
-class LocalCoordinators(TopicKeeper, FileKeeper, StrayKeeper, UpkeptCoordinators, Protocol):
+class LocalCoordinators(TopicKeeper, FileKeeper, UnownedFileStore, UpkeptCoordinators, Protocol):
     """The coordinators that this broker leads (``DisklessCoordinator``)."""
 
     @property
@@ -168,7 +168,7 @@ class DisklessRuntime:
             _orphan_settings(settings, local.settings),
             meters,
         )
-        self.strays = StrayScan(local, everywhere, ids, clock, self.orphans.settings.min_age_ms)
+        self.unowned_files = UnownedFileScan(local, everywhere, ids, clock, self.orphans.settings.min_age_ms)
 
     def _make_readers_and_writer(self, arrivals: WaitingRoom[PartitionKey], meters: Meters) -> None:
         settings, coordinator = self.settings, self._coordinator
@@ -205,7 +205,7 @@ class DisklessRuntime:
             self._syncing,
             repeat("diskless file deletion", self._reclaim, settings.reclaim_interval_ms),
             repeat("diskless retention", self.upkeep.apply_retention, retention_ms, first_ms),
-            repeat("diskless upkeep", self.upkeep.tidy, settings.tidy_interval_ms),
+            repeat("diskless upkeep", self.upkeep.snapshot_and_expire, settings.upkeep_interval_ms),
             repeat("diskless orphan scan", self._scan_for_orphans, settings.orphan_scan_interval_ms),
         ]
 
@@ -322,7 +322,7 @@ class DisklessRuntime:
         await self._cluster.until_current()
         if self._cluster.is_fenced():
             return
-        await self.strays.run()
+        await self.unowned_files.run()
         # Only one broker scans the store: the leader of the first coordinator.
         if 0 in self._local.coordinator_ids and self._local.is_active(0):
             await self._claim.ensure()

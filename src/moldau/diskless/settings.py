@@ -23,7 +23,7 @@ class DisklessSettings:
     file_delete_grace_ms: int = 3_600_000
     """How long an object is kept after its last batch was removed, and an orphan after its upload."""
     orphan_scan_interval_ms: int = 3_600_000
-    tidy_interval_ms: int = 10_000
+    upkeep_interval_ms: int = 10_000
     snapshot_records: int = 20_000
     """Number of new records after which a coordinator takes a snapshot and shortens its log."""
 

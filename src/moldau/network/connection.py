@@ -282,12 +282,12 @@ class ServerConnection(FrameReceiver):
         self._fail(f"a request length of {length} {what}")
 
     def _on_partial(self, size: int) -> None:
-        self._budget.take(size)
+        self._budget.allocate(size)
         self._counters.in_flight_bytes += size
 
     def _on_partial_done(self, size: int) -> None:
         self._counters.in_flight_bytes -= size
-        self._budget.give_back(size)
+        self._budget.release(size)
 
     def _after_receive(self) -> None:
         if not self._end_turn() or self._finished:
@@ -315,7 +315,7 @@ class ServerConnection(FrameReceiver):
         counters = self._counters
         counters.in_flight_requests += 1
         counters.in_flight_bytes += size_bytes
-        self._budget.take(size_bytes)
+        self._budget.allocate(size_bytes)
         limits = self._limits
         if (
             len(owed) >= limits.max_in_flight_requests_per_connection
@@ -330,7 +330,7 @@ class ServerConnection(FrameReceiver):
     def _settle_bytes(self, size_bytes: int) -> None:
         self._owed_bytes -= size_bytes
         self._counters.in_flight_bytes -= size_bytes
-        self._budget.give_back(size_bytes)
+        self._budget.release(size_bytes)
 
     def _on_answer(self, slot: _Owed, future: LaterAnswer) -> None:
         if self._linger is not None or self._lost:

@@ -86,10 +86,10 @@ class RequestMemory:
     def has_room(self) -> bool:
         return self.limit_bytes is None or self.used_bytes < self.limit_bytes
 
-    def take(self, size: int) -> None:
+    def allocate(self, size: int) -> None:
         self.used_bytes += size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.used_bytes -= size
         assert self.used_bytes >= 0
         if self._waiters and self.has_room():

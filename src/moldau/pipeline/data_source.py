@@ -114,7 +114,7 @@ class MoldauReader(DataSourceReader):
     def _narrowed(self, topic: TopicRanges) -> list[OffsetRange]:
         narrowing = self._narrowing
         cut = [
-            narrowing.cut(one) for one in topic.ranges if narrowing.takes(topic.source.topic, one.partition)
+            narrowing.cut(one) for one in topic.ranges if narrowing.matches(topic.source.topic, one.partition)
         ]
         cut = [one for one in cut if one.end > one.start]
         earliest_ms = narrowing.earliest_ms

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from moldau.client.cluster import parse_bootstrap
 from moldau.client.errors import ToolError
-from moldau.pipeline.checks.orphans import OrphansJob, find_orphans
+from moldau.pipeline.checks.orphans import OrphansJob, reconcile_deletions
 from moldau.pipeline.checks.verify import VerifyJob, verify_once
 from moldau.pipeline.consolidation.job import UNIT_BYTES, ConsolidateJob, consolidate_once
 from moldau.pipeline.export.job import ExportJob, export_once
@@ -252,7 +252,7 @@ def _orphans(table: Table, common: Common) -> Made:
         timeout_s=common.timeout_s,
         storage=common.storage,
     )
-    return Made("orphans", lambda run: find_orphans(job, run))
+    return Made("orphans", lambda run: reconcile_deletions(job, run))
 
 
 def _consolidate(table: Table, common: Common) -> Made:

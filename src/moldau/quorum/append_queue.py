@@ -44,7 +44,7 @@ class AppendQueue:
         """The epoch for which the first waiting records were decided."""
         return self._waiting[0].epoch if self._waiting else None
 
-    def take(self, epoch: int) -> list[Append]:
+    def pop_batch(self, epoch: int) -> list[Append]:
         """Remove the records of the next batch: one epoch, up to the batch size."""
         taken: list[Append] = []
         size_bytes = 0

@@ -323,7 +323,7 @@ class _Reader:
             shift += 7
         raise ValueError("varint of more than 32 bits")
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         end = self._position + size
         if size < 0 or end > len(self._data):
             raise ValueError(f"{size} bytes wanted, {len(self._data) - self._position} left")
@@ -332,10 +332,10 @@ class _Reader:
         return taken
 
     def string(self) -> str:
-        return self.take(self.unsigned_varint() - 1).decode()
+        return self.read(self.unsigned_varint() - 1).decode()
 
     def uuid(self) -> uuid.UUID:
-        return uuid.UUID(bytes=self.take(16))
+        return uuid.UUID(bytes=self.read(16))
 
     def count(self) -> int:
         """Length of a compact array whose elements take a byte at least."""
@@ -347,7 +347,7 @@ class _Reader:
     def skip_tags(self) -> None:
         for _ in range(self.unsigned_varint()):
             self.unsigned_varint()
-            self.take(self.unsigned_varint())
+            self.read(self.unsigned_varint())
 
 
 def _read_leader_change(reader: _Reader) -> LeaderChange:

@@ -270,7 +270,7 @@ class ClassicPartition:
             log = self.log
             headers = validate_produce(records, max_batch_bytes=log.segments.config.max_message_bytes)
             opening = self._opening
-            if (opening is not None and opening.is_busy(client)) or log.takes_long(headers[0]):
+            if (opening is not None and opening.is_busy(client)) or log.is_slow_to_admit(headers[0]):
                 return self._append_opened(records, headers, client, terms)
             try:
                 admitted = log.admit(records, headers, QUICK_BYTES)

@@ -149,17 +149,17 @@ class PartitionReader:
         offset, epoch = request.offset, request.last_fetched_epoch
         if epoch < 0 and offset >= log.start_offset:
             return None
-        judged = log.validate_offset_and_epoch(offset, epoch)
-        match judged.divergence:
+        validation = log.validate_offset_and_epoch(offset, epoch)
+        match validation.divergence:
             case Divergence.VALID:
                 return None
             case Divergence.SNAPSHOT:
-                return self._known()._replace(snapshot_id=judged.position)
+                return self._known()._replace(snapshot_id=validation.position)
             case Divergence.DIVERGING:
-                end_offset, diverging = judged.position
+                end_offset, diverging = validation.position
                 return self._known()._replace(diverging_epoch=(diverging, end_offset))
             case _:
-                assert_never(judged.divergence)
+                assert_never(validation.divergence)
 
     def _aborted(self, offset: int, result: ReadResult) -> list[AbortedTransaction]:
         return [

@@ -28,7 +28,7 @@ class RecycledMemory:
         self._lock = threading.RLock()
         self.kept_bytes = 0
 
-    def take(self, size_bytes: int) -> memoryview:
+    def allocate(self, size_bytes: int) -> memoryview:
         """A writable view of undefined content, aligned to a page; its block is recycled with its last
         view.
         """
@@ -42,10 +42,10 @@ class RecycledMemory:
         # A memory map cannot report when its views are gone. This object lives as long as they do, and can
         # report it.
         shown = _array_type(block_bytes).from_buffer(block)
-        weakref.finalize(shown, self._take_back, block).atexit = False
+        weakref.finalize(shown, self._recycle, block).atexit = False
         return memoryview(shown).cast("B")[:size_bytes]
 
-    def _take_back(self, block: mmap.mmap) -> None:
+    def _recycle(self, block: mmap.mmap) -> None:
         with self._lock:
             if self.kept_bytes + len(block) <= self._kept_bytes_max:
                 self._kept.setdefault(len(block), []).append(block)

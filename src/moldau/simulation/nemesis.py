@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from moldau.simulation.checks.answers_checks import stop_and_check
 from moldau.simulation.history import History
-from moldau.simulation.judges.answers_judge import stop_and_judge
 from moldau.simulation.world.defects import DefectPlace
 from moldau.simulation.world.disks.disk import DiskFault
 from moldau.simulation.world.disks.disk_losses import lose_databases, lose_folders
@@ -131,7 +131,7 @@ class Nemesis:
     async def stop(self, host: Host) -> None:
         """Stop a host's program cleanly; it stays down until :meth:`start`."""
         self._down.add(host.name)
-        await stop_and_judge(host, self._history)
+        await stop_and_check(host, self._history)
 
     def start(self, host: Host) -> None:
         """Start the program of a host that was stopped."""

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from moldau.runtime import Machine
+from moldau.simulation.checks.answers_checks import watch_budgets
+from moldau.simulation.checks.checker import check
 from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.coordinators.agreement import AgreementTally, watch_coordinators
 from moldau.simulation.history import History, PartitionName
-from moldau.simulation.judges.answers_judge import watch_budgets
-from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Nemesis, Weather
 from moldau.simulation.offsets.committer import OffsetCommitter
-from moldau.simulation.offsets.member import CommittingMember, GroupJudge
+from moldau.simulation.offsets.member import CommittingMember, GroupMonitor
 from moldau.simulation.patience import StuckError, patience
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.host import Host, Program
@@ -35,7 +35,7 @@ class Afterlife(Protocol):
         """Called when no client works any more; returns when the node has reclaimed everything."""
         ...
 
-    async def judge(self, world: World, node: Host, history: History) -> None:
+    async def check(self, world: World, node: Host, history: History) -> None:
         """Called after everything was read: record violations in the history."""
         ...
 
@@ -202,7 +202,7 @@ class _Story:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")
         violations = check(self.history, final, first_offsets)
         if afterlife is not None and not violations:
-            await afterlife.judge(self._world, self._node, self.history)
+            await afterlife.check(self._world, self._node, self.history)
             await afterlife.spoil(self._world, self._node, self.history)
             again, first_again = await self._read_all("second judge")
             for partition in scenario.partitions:
@@ -247,10 +247,10 @@ class _Story:
         ]
 
     def _members(self) -> "list[asyncio.Task[Any]]":
-        scenario, judge = self._scenario, GroupJudge("members", self.history)
+        scenario, monitor = self._scenario, GroupMonitor("members", self.history)
         members = [
             CommittingMember(
-                name, self._bootstrap, judge, stream(self._world.seed, name), len(scenario.partitions)
+                name, self._bootstrap, monitor, stream(self._world.seed, name), len(scenario.partitions)
             )
             for name in (f"member-{number}" for number in range(scenario.group_member_count))
         ]
@@ -280,13 +280,13 @@ class _Story:
         return self._on(self._world.host(name), consumer.run())
 
     async def _read_all(
-        self, judge: str
+        self, reader_prefix: str
     ) -> tuple[dict[PartitionName, list[tuple[int, bytes]]], dict[PartitionName, int]]:
         """All records, and the first offset of each partition."""
         final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         first_offsets: dict[PartitionName, int] = {}
         for partition in self._scenario.partitions:
-            name = f"{judge}-{partition.topic}-{partition.index}"
+            name = f"{reader_prefix}-{partition.topic}-{partition.index}"
             chance = stream(self._world.seed, name)
             reader = Consumer(
                 name,

@@ -15,10 +15,10 @@ from typing import Final, Protocol, TypeAlias
 from moldau.runtime import Entropy, KafkaError
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.storage.storage_manager import RemoteStorageError
+from moldau.tiered.tasks.context import LocalReplica, RemoteTaskContext, TaskPartition
 from moldau.tiered.tasks.copy import CopyTask
 from moldau.tiered.tasks.expiration import ExpirationTask
 from moldau.tiered.tasks.follower import FollowerTask
-from moldau.tiered.tasks.surroundings import LocalReplica, Surroundings, TaskPartition
 from moldau.tiered.work_pool import WorkPool
 
 __all__ = ["RemoteLogManager", "RemoteLogManagerSettings"]
@@ -60,7 +60,7 @@ class Task(Protocol):
     def stop(self) -> None: ...
 
 
-_MakeTask: TypeAlias = Callable[[Surroundings, TaskPartition], Task]
+_MakeTask: TypeAlias = Callable[[RemoteTaskContext, TaskPartition], Task]
 
 
 class _Running:
@@ -80,8 +80,8 @@ class _Running:
 class RemoteLogManager:
     """Is notified by the host of partitions of this broker's role for each of them."""
 
-    def __init__(self, around: Surroundings, settings: RemoteLogManagerSettings) -> None:
-        self.around = around
+    def __init__(self, context: RemoteTaskContext, settings: RemoteLogManagerSettings) -> None:
+        self.context = context
         self._settings = settings
         self._copier = WorkPool(settings.copier_pool_size)
         self._expiration = WorkPool(settings.expiration_pool_size)
@@ -92,7 +92,7 @@ class RemoteLogManager:
         self._stopping: set[asyncio.Task[None]] = set()
         self._begun_count = 0
         self._is_closed = False
-        around.meters.watch_tasks(self._copier, self._expiration)
+        context.meters.watch_tasks(self._copier, self._expiration)
 
     @property
     def settings(self) -> RemoteLogManagerSettings:
@@ -127,24 +127,24 @@ class RemoteLogManager:
         if copies:
             wanted["copy"] = (self._copier, CopyTask)
         self._begin(partition, replica, wanted, leader_epoch)
-        self.around.metadata.on_partition_leadership_changes([partition], [])
+        self.context.metadata.on_partition_leadership_changes([partition], [])
 
     def follow(self, partition: TopicIdPartition, replica: LocalReplica) -> None:
         """This broker has a replica of the partition and does not lead it. May be repeated."""
         if self._is_closed:
             return
         self._begin(partition, replica, {"follow": (self._following, FollowerTask)})
-        self.around.metadata.on_partition_leadership_changes([], [partition])
+        self.context.metadata.on_partition_leadership_changes([], [partition])
 
     def stop(self, partition: TopicIdPartition) -> "asyncio.Task[None] | None":
         """Stop the partition's tasks; the result is done when the last one has ended."""
-        self.around.meters.forget(partition.topic, partition.partition)
+        self.context.meters.forget(partition.topic, partition.partition)
         return self._end(partition, list(self._running.pop(partition, {}).values()))
 
     def release(self, partition: TopicIdPartition) -> None:
         """This broker has no replica any more: like :meth:`stop`, and drop its metadata."""
         self.stop(partition)
-        self.around.metadata.on_stop_partitions([partition])
+        self.context.metadata.on_stop_partitions([partition])
 
     def _begin(
         self,
@@ -160,7 +160,7 @@ class RemoteLogManager:
         self._end(partition, [running.pop(name) for name in over])
         for name, (pool, make) in wanted.items():
             if name not in running:
-                task = make(self.around, TaskPartition(partition, replica))
+                task = make(self.context, TaskPartition(partition, replica))
                 rounds = asyncio.get_running_loop().create_task(
                     self._repeat(partition, name, task, pool), name=f"{name} {partition}"
                 )
@@ -200,7 +200,7 @@ class RemoteLogManager:
                 failures += 1
                 logger.exception("a round to %s %s failed; it will be tried again", name, partition)
             wait_ms = (
-                self._settings.backoff_ms(failures, self.around.machine.entropy) if failures else interval_ms
+                self._settings.backoff_ms(failures, self.context.machine.entropy) if failures else interval_ms
             )
             await asyncio.sleep(wait_ms / 1000)
             interval_ms = float(self._settings.task_interval_ms)

@@ -13,14 +13,14 @@ from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segment_cache import epoch_ranges
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
 from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError, RemoteStorageManager
-from moldau.tiered.tasks.surroundings import Surroundings
+from moldau.tiered.tasks.context import RemoteTaskContext
 
 __all__ = ["fetch_auxiliary_state", "restore_start"]
 
 logger = logging.getLogger(__name__)
 
 
-async def restore_start(around: Surroundings, partition: TopicIdPartition, log: PartitionLog) -> None:
+async def restore_start(context: RemoteTaskContext, partition: TopicIdPartition, log: PartitionLog) -> None:
     """Called when the partition's metadata are loaded. Raises ``RemoteStorageError``.
 
     Lost epochs are restored from the newest remote segment, which has those of all earlier offsets. Segments
@@ -31,13 +31,13 @@ async def restore_start(around: Surroundings, partition: TopicIdPartition, log: 
         return
     finished = [
         segment
-        for segment in around.metadata.list_remote_log_segments(partition)
+        for segment in context.metadata.list_remote_log_segments(partition)
         if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         and segment.start_offset < log.local_log_start_offset
     ]
     if log.leader_epochs.epoch_for_offset(log.log_start_offset) is None and finished:
         newest = max(finished, key=lambda segment: (segment.leader_epochs[-1].epoch, segment.end_offset))
-        log.restore_epochs(await _epochs_of(around.storage, newest))
+        log.restore_epochs(await _epochs_of(context.storage, newest))
         logger.warning("the leader epochs of %s were restored from %s", partition, newest.id)
     else:
         log.restore_epochs(())

@@ -58,7 +58,7 @@ class MoodyStorageManager:
     def __init__(self, storage: RemoteStorageManager) -> None:
         self._storage = storage
 
-    async def _judge(self) -> None:
+    async def _check(self) -> None:
         if MOOD.is_down:
             raise RemoteStorageError("the store is down")
         if MOOD.is_broken:
@@ -67,20 +67,20 @@ class MoodyStorageManager:
             await asyncio.to_thread(MOOD.answers.wait)
 
     async def copy_log_segment_data(self, *copied: Any) -> bytes | None:
-        await self._judge()
+        await self._check()
         stored = await self._storage.copy_log_segment_data(*copied)
         return stored if MOOD.custom_metadata is None else MOOD.custom_metadata
 
     async def fetch_log_segment(self, *wanted: Any) -> memoryview:
-        await self._judge()
+        await self._check()
         return await self._storage.fetch_log_segment(*wanted)
 
     async def fetch_index(self, *wanted: Any) -> Any:
-        await self._judge()
+        await self._check()
         return await self._storage.fetch_index(*wanted)
 
     async def delete_log_segment_data(self, metadata: Any) -> None:
-        await self._judge()
+        await self._check()
         await self._storage.delete_log_segment_data(metadata)
 
     async def close(self) -> None:

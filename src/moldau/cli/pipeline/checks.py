@@ -103,7 +103,7 @@ def orphans(
     """
     parse_bootstrap(bootstrap)
     check_spark()
-    from moldau.pipeline.checks.orphans import OrphansJob, find_orphans
+    from moldau.pipeline.checks.orphans import OrphansJob, reconcile_deletions
 
     job = OrphansJob(
         bootstrap,
@@ -112,7 +112,7 @@ def orphans(
         timeout_s=timeout_s,
         storage=key_values(storage, "--storage"),
     )
-    report = run_job_once("orphans", lambda run: find_orphans(job, run), master)
+    report = run_job_once("orphans", lambda run: reconcile_deletions(job, run), master)
     if as_json:
         print_json(report)
         return

@@ -41,7 +41,7 @@ class QuorumChanges:
         self._check_voter = check_voter
 
     @staticmethod
-    def takes(request: Message) -> bool:
+    def handles(request: Message) -> bool:
         if isinstance(request, UpdateFeaturesRequest):
             return any(update.feature == KRAFT_VERSION_FEATURE for update in request.feature_updates)
         return isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest)

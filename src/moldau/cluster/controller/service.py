@@ -108,7 +108,7 @@ class ControllerService:
                 request, ErrorCode.not_controller, "This node is not the active controller."
             )
         changes = self._quorum_changes
-        if changes is not None and changes.takes(request):
+        if changes is not None and changes.handles(request):
             return await changes.handle(request, partial(self.handle, caller=caller, deadline=deadline))
         async with self._deciding:
             if deadline is not None and asyncio.get_running_loop().time() >= deadline:

@@ -185,7 +185,7 @@ class Cacher:
 
     # -- the follower's side of the lanes -------------------------------------------------------
 
-    async def judge(self, cache: PartitionCache, found: FoundPartition) -> bool:
+    async def apply_answer(self, cache: PartitionCache, found: FoundPartition) -> bool:
         if found.high_watermark < 0 or found.high_watermark < cache.local_end_offset:
             return await self._resolve(cache)
         is_first = not cache.is_known
@@ -247,7 +247,7 @@ class Cacher:
         self._learn(cache, listed, listed.offset)
         return False
 
-    def take(self, cache: PartitionCache, batches: Batches) -> bool:
+    def append(self, cache: PartitionCache, batches: Batches) -> bool:
         size_bytes = sum(len(view) for _, view in batches)
         return self._append_cached(cache, size_bytes, lambda: cache.append(batches, self._scratch))
 
@@ -278,7 +278,7 @@ class Cacher:
         if any(batch.timestamp_type == LOG_APPEND_TIME for batch in run.batches):
             start = first.byte_offset
             views = [run.content[one.byte_offset - start :][: one.size_bytes] for one in run.batches]
-            self.take(cache, list(zip(run.batches, views, strict=True)))
+            self.append(cache, list(zip(run.batches, views, strict=True)))
             return None
         writes: list[AsideWrite | None] = []
         self._append_cached(

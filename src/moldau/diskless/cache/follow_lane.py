@@ -46,11 +46,11 @@ class BatchFinder(Protocol):
 class LaneOwner(Protocol):
     """The owner of a lane: interprets answers and appends batches."""
 
-    async def judge(self, cache: PartitionCache, found: FoundPartition) -> bool:
+    async def apply_answer(self, cache: PartitionCache, found: FoundPartition) -> bool:
         """Process an answer; returns False when its batches must not be read (request again)."""
         ...
 
-    def take(self, cache: PartitionCache, batches: Batches) -> bool:
+    def append(self, cache: PartitionCache, batches: Batches) -> bool:
         """Append batches and wake readers; returns False when they cannot be appended."""
         ...
 
@@ -278,7 +278,7 @@ class FollowLane:
                 partition = found_still
             is_fit = False
             with self._unexpected.contained("judging what a coordinator found", passing=_EXPECTED):
-                is_fit = await self._follower.judge(member.cache, partition)
+                is_fit = await self._follower.apply_answer(member.cache, partition)
             if not is_fit:
                 # At once the first time; but an answer that never matches must not make a busy loop.
                 self._retry_later(member)
@@ -314,7 +314,7 @@ class FollowLane:
             member, is_taken = members[number], False
             # One partition's batches must not delay those that are read with them.
             with self._unexpected.contained("caching batches"):
-                is_taken = not member.cache.is_closed and self._follower.take(member.cache, batches)
+                is_taken = not member.cache.is_closed and self._follower.append(member.cache, batches)
             if not is_taken:
                 read_round.give_up(number)
                 self._retry_later(member)

@@ -28,7 +28,7 @@ class Scratch:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def take(self, size_bytes: int) -> memoryview:
+    def reserve(self, size_bytes: int) -> memoryview:
         """``size_bytes`` writable bytes, valid until the next call."""
         if len(self._buffer) < size_bytes:
             self._buffer = bytearray(max(size_bytes, 2 * len(self._buffer)))
@@ -230,7 +230,7 @@ class PartitionCache:
     def _append_some(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:
         log = self.log
         expected = log.log_end_offset
-        buffer = scratch.take(sum(len(view) for _, view in batches))
+        buffer = scratch.reserve(sum(len(view) for _, view in batches))
         end = 0
         error: CorruptRecordError | None = None
         for coordinate, view in batches:

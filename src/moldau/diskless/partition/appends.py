@@ -16,7 +16,7 @@ from moldau.replication.appending.opening import OpeningQueue
 from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient, Steps, exhaust
-from moldau.storage.log.admission import checked, must_open, takes_long
+from moldau.storage.log.admission import checked, is_slow_to_admit, must_open
 from moldau.storage.log.config import LogConfig
 
 _UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -99,7 +99,7 @@ class PartitionAppends:
             header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
             _refuse_transaction(header)
             is_lasting = required_acks == 0
-            if self._opening.is_busy(client) or takes_long(config, header, now_ms):
+            if self._opening.is_busy(client) or is_slow_to_admit(config, header, now_ms):
                 answer: AppendAnswer = self._append_opened(
                     records, header, timeout_ms, client, is_lasting=is_lasting
                 )

@@ -92,13 +92,13 @@ class CoordinatorUpkeep:
                 return
             await asyncio.sleep(0)
 
-    async def tidy(self) -> None:
+    async def snapshot_and_expire(self) -> None:
         """Take snapshots where the log has grown enough, and remove outdated entries."""
         for coordinator_id in self._active():
             try:
                 await self._coordinators.forget_old(coordinator_id)
             except KafkaError as error:
-                logger.info("coordinator %d is not tidied now: %s", coordinator_id, error)
+                logger.info("coordinator %d keeps its outdated entries for now: %s", coordinator_id, error)
         # Each replica takes its own snapshots (KIP-630) and shortens its own log.
         for coordinator_id in (*self._active(), *self._coordinators.standby_ids):
             try:

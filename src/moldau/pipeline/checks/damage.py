@@ -90,7 +90,7 @@ def uncovered(held: Iterable[tuple[int, int]], start: int, end: int) -> list[tup
     return gaps
 
 
-def judge_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
+def compare_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
     """The difference of these bytes from the coordinator's batch; ``None`` when they match."""
     try:
         header = check_batch(data)

@@ -120,7 +120,7 @@ class ScanFolders:
             await client.close()
 
 
-def find_orphans(job: OrphansJob, run: RunUnits, clock: Clock | None = None) -> dict[str, Any]:
+def reconcile_deletions(job: OrphansJob, run: RunUnits, clock: Clock | None = None) -> dict[str, Any]:
     """Scan the whole store; returns the findings as JSON. Raises ``ToolError`` and ``KafkaError``."""
     scan = asyncio.run(_prepare(job, clock or SystemClock()))
     reports: list[OrphanReport] = run(scan, [*wal_folders(), PARTS_FOLDER])

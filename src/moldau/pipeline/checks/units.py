@@ -13,7 +13,7 @@ from moldau.coordinators.diskless.calls import BatchCoordinate, FoundPartition
 from moldau.diskless.reading.object_reads import PlannedRead, plan_reads
 from moldau.objects.factory import StorageSettings
 from moldau.objects.storage import ObjectNotFoundError, StorageError
-from moldau.pipeline.checks.damage import CORRUPT, GAP, MISSING, Checked, Findings, find_gaps, judge_batch
+from moldau.pipeline.checks.damage import CORRUPT, GAP, MISSING, Checked, Findings, compare_batch, find_gaps
 from moldau.pipeline.checks.tier import BrokerCheck, SegmentCheck, VerifyUnit
 from moldau.pipeline.reading.object_ranges import RangeReader, open_ranges
 from moldau.pipeline.reading.tier_segments import Tier
@@ -69,11 +69,11 @@ class WalCheck:
         while positions:
             share = max(1, PAGE_BATCHES // len(positions))
             rows = await self._coordinators.find(self._coordinator_id, self._topic_id, positions, share)
-            found = [self._judged(row, positions, ends) for row in rows]
+            found = [self._checked(row, positions, ends) for row in rows]
             await self._read([batches for batches in found if batches])
         return self._findings.result()
 
-    def _judged(
+    def _checked(
         self,
         row: FoundPartition,
         positions: dict[int, int],
@@ -157,7 +157,7 @@ class WalCheck:
             return None
 
     def _check_batch(self, one: BatchCoordinate, data: memoryview) -> None:
-        reason = judge_batch(data, one)
+        reason = compare_batch(data, one)
         if reason is None:
             self._findings.good(one.last_offset - one.base_offset + 1, one.size_bytes)
         else:

@@ -108,7 +108,7 @@ class WalReader:
             offsets = {}
             for row in rows:
                 partition = row.partition_index
-                batches = await self._judged(row, found.get(partition) or [])
+                batches = await self._checked(row, found.get(partition) or [])
                 found[partition] = batches
                 if batches is None:
                     continue
@@ -126,7 +126,7 @@ class WalReader:
         longest = max(self._ends[partition] - offset for partition, offset in offsets.items())
         return min(ROUND_BATCHES // len(offsets) + 1, int(longest / self._records_a_batch * 1.05) + 8)
 
-    async def _judged(
+    async def _checked(
         self, row: FoundPartition, before: list[BatchCoordinate]
     ) -> list[BatchCoordinate] | None:
         """A partition's coordinates up to its end with the next ones; ``None``: ask the broker."""

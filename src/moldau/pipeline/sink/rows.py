@@ -103,7 +103,7 @@ class BatchBuilder:
         self.batches.setdefault(place, []).append(batch)
         self.size_bytes += len(batch)
 
-    def take(self) -> dict[Place, list[bytes]]:
+    def drain(self) -> dict[Place, list[bytes]]:
         """All batches, including unfinished ones; the builder is empty afterwards."""
         for place, (records, _) in self._open.items():
             self._close(place, records)

@@ -199,8 +199,8 @@ class _Tasks:
             for some in rows:
                 builder.add(some)
                 if builder.size_bytes >= PART_BYTES:
-                    parts += await self._store(client, builder.take(), query_id)
-            batches = builder.take()
+                    parts += await self._store(client, builder.drain(), query_id)
+            batches = builder.drain()
             if batches:
                 parts += await self._store(client, batches, query_id)
         return WrittenTask(query_id, tuple(parts))

@@ -32,7 +32,7 @@ class Narrowing:
     timestamp_us: NumberBounds = NumberBounds()
     """Microseconds since the epoch."""
 
-    def takes(self, topic: str, partition: int) -> bool:
+    def matches(self, topic: str, partition: int) -> bool:
         return (
             (self.topics is None or topic in self.topics)
             and (self.partitions is None or partition in self.partitions)

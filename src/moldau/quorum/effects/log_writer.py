@@ -79,7 +79,7 @@ class LogWriter:
     async def append_as_leader(self, epoch: int) -> None:
         """Write the queued appends of ``epoch``, as far as they fit one batch."""
         appends, now_ms = self._appends, self._machine.clock.now_ms()
-        taken = appends.take(epoch)
+        taken = appends.pop_batch(epoch)
         if not taken:
             return
         values = [value for append in taken for value in append.values]

@@ -217,7 +217,7 @@ class LocalFile:
 
     def read_once(self, position: int, size: int) -> memoryview:
         before = position % mmap.PAGESIZE
-        pages = recycled.PROCESS.take(-(-(before + size) // mmap.PAGESIZE) * mmap.PAGESIZE)
+        pages = recycled.PROCESS.allocate(-(-(before + size) // mmap.PAGESIZE) * mmap.PAGESIZE)
         with self._used() as descriptor:
             found = self._read_uncached(descriptor, position - before, pages)
             while found < before + size:

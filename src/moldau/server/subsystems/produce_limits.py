@@ -41,7 +41,7 @@ class ProduceLimitWarnings(Subsystem):
         """The arguments return the effective configuration of the broker, and of a topic by name."""
         self._broker = broker
         self._topic = topic
-        self._judged: tuple[BrokerConfig, int] | None = None
+        self._checked: tuple[BrokerConfig, int] | None = None
         self._of_broker: tuple[str, ...] = ()
         self._of_topics: dict[str, tuple[str, ...]] = {}
 
@@ -61,17 +61,17 @@ class ProduceLimitWarnings(Subsystem):
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Check the broker, and topics whose configuration or replicas have changed."""
         broker, count = self._broker(), len(image.brokers)
-        if (broker, count) != self._judged:
-            self._judged = broker, count
-            before, self._of_broker = self._of_broker, tuple(_judge_broker(broker, count))
+        if (broker, count) != self._checked:
+            self._checked = broker, count
+            before, self._of_broker = self._of_broker, tuple(_check_broker(broker, count))
             _tell("this broker", before, self._of_broker)
         for name in dict.fromkeys(_changed(delta)):
             known = self._of_topics.pop(name, ())
-            if found := tuple(self._judge_topic(image, name)):
+            if found := tuple(self._check_topic(image, name)):
                 self._of_topics[name] = found
                 _tell(f"topic {name}", known, found)
 
-    def _judge_topic(self, image: MetadataImage, name: str) -> Iterator[str]:
+    def _check_topic(self, image: MetadataImage, name: str) -> Iterator[str]:
         own = image.config(ResourceType.TOPIC, name)
         topic = image.topics.get(name)
         if topic is None or _KEYS_OF_TOPICS.isdisjoint(own):
@@ -86,7 +86,7 @@ class ProduceLimitWarnings(Subsystem):
             )
 
 
-def _judge_broker(broker: BrokerConfig, broker_count: int) -> Iterator[str]:
+def _check_broker(broker: BrokerConfig, broker_count: int) -> Iterator[str]:
     largest_request = broker.integer("socket.request.max.bytes")
     if largest_request < SMALLEST_REQUEST_BYTES:
         yield f"socket.request.max.bytes={largest_request} is less than any produce request has"

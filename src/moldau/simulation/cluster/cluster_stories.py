@@ -14,15 +14,15 @@ from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
+from moldau.simulation.checks.checker import check
 from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.quorum_stories import QuorumCheckers, Witness
 from moldau.simulation.coordinators.agreement import watch_coordinators
 from moldau.simulation.history import History, PartitionName
-from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.offsets.committer import OffsetCommitter
-from moldau.simulation.offsets.member import CommittingMember, GroupJudge
+from moldau.simulation.offsets.member import CommittingMember, GroupMonitor
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.disks.disk import MountedDisk
@@ -124,7 +124,7 @@ class ClusterStory:
         )
         await self._on("late admin", later.create_topic("later", 2, {}))
         await self._converge(self._problem)
-        violations = await self._judge(readers, committers)
+        violations = await self._check(readers, committers)
         supervisor.cancel()
         for watch in watches:
             watch.cancel()
@@ -149,7 +149,7 @@ class ClusterStory:
 
     def _work(self, committers: list[OffsetCommitter]) -> "list[asyncio.Task[Any]]":
         """Everything that clients do until they are done."""
-        scenario, seed, judge = self._scenario, self._world.seed, GroupJudge("members", self.history)
+        scenario, seed, monitor = self._scenario, self._world.seed, GroupMonitor("members", self.history)
         tasks = []
         for number, name in self._names("producer"):
             producer = Producer(
@@ -163,7 +163,7 @@ class ClusterStory:
             tasks.append(self._on(name, producer.run(scenario.records_per_producer, pause_s=0.3)))
         for number, name in self._names("member"):
             chance = stream(seed, name)
-            member = CommittingMember(name, self._bootstrap(number), judge, chance, len(PARTITIONS))
+            member = CommittingMember(name, self._bootstrap(number), monitor, chance, len(PARTITIONS))
             tasks.append(self._on(name, member.run(scenario.joins_per_member)))
         count = scenario.commits_per_committer
         return [*tasks, *(self._on(each.name, each.run(count, pause_s=0.3)) for each in committers)]
@@ -223,14 +223,14 @@ class ClusterStory:
 
     # The end
 
-    async def _judge(
+    async def _check(
         self, readers: "list[asyncio.Task[Any]]", committers: list[OffsetCommitter]
     ) -> list[str]:
         await asyncio.gather(*(self._on(f"{each.name} judge", each.verify()) for each in committers))
         final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         for number, partition in enumerate(PARTITIONS):
-            judge = self._consumer(f"judge-{number}", number, observed=False)
-            final[partition] = await self._on(judge.name, judge.read_to_end())
+            final_reader = self._consumer(f"judge-{number}", number, observed=False)
+            final[partition] = await self._on(final_reader.name, final_reader.read_to_end())
         for reader in readers:
             if reader.done() and not reader.cancelled() and reader.exception() is not None:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")

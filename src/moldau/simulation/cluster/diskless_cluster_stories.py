@@ -25,6 +25,8 @@ from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.simulation.checks.checker import check
+from moldau.simulation.checks.diskless_checks import QUIET_S, ObjectsChecker
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
     Bootstrap,
@@ -38,8 +40,6 @@ from moldau.simulation.cluster.clocks import JUMP_MS, KEPT_FOR_LESS_THAN_A_JUMP
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.coordinators.agreement import CoordinatorWatch
 from moldau.simulation.history import History, PartitionName
-from moldau.simulation.judges.checker import check
-from moldau.simulation.judges.diskless_judge import QUIET_S, ObjectsJudge
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -108,7 +108,7 @@ def diskless_cluster_store() -> Scenario:
     """A store that is down, slow or throttled; at the end, no unreferenced object may be left."""
     faults = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR, Fault.KILL, Fault.PAUSE, Fault.CUT)
     scenario = scenario_of(faults)
-    return replace(scenario, story=partial(DisklessClusterStory, judges_leaks=True), fault_count=4)
+    return replace(scenario, story=partial(DisklessClusterStory, checks_leaks=True), fault_count=4)
 
 
 def diskless_cluster_behind() -> Scenario:
@@ -161,7 +161,7 @@ class DisklessClusterStory:
         scenario: Scenario,
         *,
         properties: Mapping[str, str] = MappingProxyType({}),
-        judges_leaks: bool = False,
+        checks_leaks: bool = False,
         leaves_behind: bool = False,
         loses_all_power: bool = False,
         racks: Mapping[int, str] | None = None,
@@ -174,7 +174,7 @@ class DisklessClusterStory:
         self._world = world
         self._scenario = scenario
         self._properties = properties
-        self._judges_leaks = judges_leaks
+        self._checks_leaks = checks_leaks
         self._leaves_behind = leaves_behind
         self._loses_all_power = loses_all_power
         self.history = History(world.loop.elapsed_s)
@@ -211,13 +211,13 @@ class DisklessClusterStory:
         await self._converge()
         final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         for number, each in enumerate(PARTITIONS):
-            judge = self._consumer(f"judge-{number}", number, observed=False)
-            final[each] = await self._on(judge.name, judge.read_to_end())
+            final_reader = self._consumer(f"judge-{number}", number, observed=False)
+            final[each] = await self._on(final_reader.name, final_reader.read_to_end())
         for reader in readers:
             if reader.done() and not reader.cancelled() and reader.exception() is not None:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")
             reader.cancel()
-        await self._judge()
+        await self._check()
         supervisor.cancel()
         watch.end()
         return check(self.history, final)
@@ -390,21 +390,21 @@ class DisklessClusterStory:
             if isinstance(replica, DisklessPartition):
                 yield replica
 
-    async def _judge(self) -> None:
+    async def _check(self) -> None:
         for each in PARTITIONS:
             contents = [_content(replica) for replica in self._caches(each)]
             for offset in set().union(*contents):
                 if len({content[offset] for content in contents if offset in content}) > 1:
                     self.history.violate(f"the caches of {each} are not equal at {offset}")
-        if self._judges_leaks:
+        if self._checks_leaks:
             self.history.note("quiet")
             await asyncio.sleep(QUIET_S)
             await self._converge()
-        judge = ObjectsJudge(self._world, self.history)
+        checker = ObjectsChecker(self._world, self.history)
         for node_id in self._node_ids:
-            await judge.judge(self._world.host(f"node-{node_id}"))
-        if self._judges_leaks:
-            judge.judge_leaks()
+            await checker.check(self._world.host(f"node-{node_id}"))
+        if self._checks_leaks:
+            checker.check_leaks()
 
 
 def _content(replica: DisklessPartition) -> Mapping[int, bytes]:

@@ -9,7 +9,7 @@ from typing import Any
 from moldau.simulation.clients.client import Bootstrap
 from moldau.simulation.history import History, PartitionName
 from moldau.simulation.offsets.committer import OffsetCommitter
-from moldau.simulation.offsets.member import CommittingMember, GroupJudge
+from moldau.simulation.offsets.member import CommittingMember, GroupMonitor
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
 
@@ -30,7 +30,7 @@ class GroupsAtWork:
     ) -> None:
         """``partitions``: those of the topic whose offsets are committed. ``run_on`` runs work on a host."""
         first, *others = brokers
-        topic, count, judge = partitions[0].topic, len(partitions), GroupJudge("members", history)
+        topic, count, monitor = partitions[0].topic, len(partitions), GroupMonitor("members", history)
         self._scenario = scenario
         self._run_on = run_on
         self._committers = [
@@ -38,7 +38,7 @@ class GroupsAtWork:
             for name in (f"group-{number}" for number in range(scenario.committer_count))
         ]
         self._members = [
-            CommittingMember(name, first, judge, stream(seed, name), count)
+            CommittingMember(name, first, monitor, stream(seed, name), count)
             for name in (f"member-{number}" for number in range(scenario.group_member_count))
         ]
         for each in (*self._committers, *self._members):

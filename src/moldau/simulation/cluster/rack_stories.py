@@ -62,21 +62,21 @@ class RackStory(DisklessClusterStory):
         )
         return consumer
 
-    async def _judge(self) -> None:
-        await super()._judge()
+    async def _check(self) -> None:
+        await super()._check()
         if self._is_calm:
             await asyncio.sleep(1)
-            self._judge_bytes()
-            self._judge_gets()
+            self._check_bytes()
+            self._check_gets()
 
-    def _judge_bytes(self) -> None:
+    def _check_bytes(self) -> None:
         for node_id, node in self.nodes.items():
             traffic = node.get(DisklessSubsystem).runtime.rack_traffic
             crossed = traffic.bytes_in.value, traffic.bytes_out.value
             if any(crossed):
                 self.history.violate(f"bytes crossed racks at node {node_id}: {crossed}")
 
-    def _judge_gets(self) -> None:
+    def _check_gets(self) -> None:
         gets: Counter[tuple[str, str]] = Counter()
         for (host, key), count in self._world.object_store.counts.gets_of.items():
             gets[RACKS[int(host.removeprefix("node-"))], key] += count

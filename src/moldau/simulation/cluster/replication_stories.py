@@ -19,6 +19,7 @@ from moldau.replication.classic import ClassicPartition
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.simulation.checks.checker import check
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
     Bootstrap,
@@ -33,7 +34,6 @@ from moldau.simulation.cluster.groups_at_work import GroupsAtWork
 from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.coordinators.agreement import CoordinatorWatch
 from moldau.simulation.history import History, PartitionName
-from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -240,8 +240,8 @@ class ReplicationStory:
         await self._converge()
         final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         for number, each in enumerate(PARTITIONS):
-            judge = self._consumer(f"judge-{number}", number, observed=False)
-            final[each] = await self._on(judge.name, judge.read_to_end())
+            final_reader = self._consumer(f"judge-{number}", number, observed=False)
+            final[each] = await self._on(final_reader.name, final_reader.read_to_end())
         for reader in readers:
             if reader.done() and not reader.cancelled() and reader.exception() is not None:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")

@@ -21,6 +21,7 @@ from moldau.runtime import KafkaError
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
+from moldau.simulation.checks.checker import check
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
     Consumer,
@@ -37,7 +38,6 @@ from moldau.simulation.cluster.replication_stories import (
     ReplicationStory,
 )
 from moldau.simulation.history import PartitionName
-from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
@@ -214,8 +214,8 @@ class TieredClusterStory(ReplicationStory):
     async def _read_all(self, name: str) -> dict[PartitionName, list[tuple[int, bytes]]]:
         final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         for number, each in enumerate(PARTITIONS):
-            judge: Consumer = self._consumer(f"{name}-{number}", number, observed=False)
-            final[each] = await self._on(judge.name, judge.read_to_end())
+            final_reader: Consumer = self._consumer(f"{name}-{number}", number, observed=False)
+            final[each] = await self._on(final_reader.name, final_reader.read_to_end())
         return final
 
     async def _read_with_others_leading(

@@ -15,8 +15,8 @@ from moldau.server.settings import development_config
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.clients.client import Bootstrap, Producer, Sending, SimulatedClient
+from moldau.simulation.damage.checks import Contents, Reports, check_refusal, check_start
 from moldau.simulation.damage.files import Copy, FileDamage, copy_of, damage, restore
-from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
 from moldau.simulation.damage.objects import live_objects
 from moldau.simulation.damage.reading import PATIENCE_S, Reader, health
 from moldau.simulation.history import History, Outcome, PartitionName
@@ -207,7 +207,7 @@ class DamageStory:
             return before
         await asyncio.sleep(CHECKPOINTED_S + self._chance.uniform(0.0, 5.0))
         contents = await self._contents(f"before {self._round}")
-        self._judge_work(before, contents, first)
+        self._check_work(before, contents, first)
         return contents
 
     async def _pass(self) -> None:
@@ -227,7 +227,7 @@ class DamageStory:
         await producer.run(10, pause_s=0.1)
         await client.delete_topic(topic)
 
-    def _judge_work(self, before: Contents, contents: Contents, first: int) -> None:
+    def _check_work(self, before: Contents, contents: Contents, first: int) -> None:
         for partition, error in contents.unreadable.items():
             self.history.violate(f"{partition} is unreadable without any damage: {error}")
         for partition, records in before.records.items():
@@ -251,23 +251,23 @@ class DamageStory:
             self.history.note(f"damage: {each}")
         error = await self._start()
         if error is None:
-            after = await self._judge_start(damages, before)
+            after = await self._check_start(damages, before)
             if self.history.violations or (not after.unreadable and after.records == before.records):
                 return after
             # The operator restores lost files.
             self._node.kill()
         else:
             self.history.note(f"refused: {error}")
-            self.history.violations += judge_refusal(damages, error)
+            self.history.violations += check_refusal(damages, error)
             self._node.kill()
         restore(self._node, copy)
         error = await self._start()
         if error is not None:
             self.history.violate(f"the restored node does not start: {error!r}, after {damages}")
             return before
-        return await self._judge_start([], before)
+        return await self._check_start([], before)
 
-    async def _judge_start(self, damages: Sequence[FileDamage], before: Contents) -> Contents:
+    async def _check_start(self, damages: Sequence[FileDamage], before: Contents) -> Contents:
         await asyncio.sleep(QUIET_S)
         process = self._node.process
         assert process is not None
@@ -281,7 +281,7 @@ class DamageStory:
             list(self._log_lines), await self._on(f"health {number}", health("node-1", HEALTH_PORT))
         )
         after = await self._contents(f"after {number}")
-        self.history.violations += judge_start(
+        self.history.violations += check_start(
             damages,
             before,
             after,
@@ -292,10 +292,10 @@ class DamageStory:
         return after
 
     async def _verify_commits(self, number: str) -> None:
-        judges = [self._on(f"{each.name} judge {number}", each.verify()) for each in self._committers]
-        _, pending = await asyncio.wait(judges, timeout=PATIENCE_S)
-        for judge in pending:
-            judge.cancel()
+        checks = [self._on(f"{each.name} judge {number}", each.verify()) for each in self._committers]
+        _, pending = await asyncio.wait(checks, timeout=PATIENCE_S)
+        for each in pending:
+            each.cancel()
             self.history.violate("the offsets of a group cannot be fetched")
 
     # Contents ------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A member of a consumer group: it joins, gets its assignment, sends heartbeats, leaves and joins again.
 
-The members of one group share a :class:`GroupJudge`. A generation whose assignment a member received is in
+The members of one group share a :class:`GroupMonitor`. A generation whose assignment a member received is in
 the group's log. So no partition has two owners in it, whatever happens to the coordinator, and a member that
 synchronises later does not get an earlier one.
 """
@@ -41,7 +41,7 @@ _EXPECTED: Final = RETRIABLE | {
 }
 
 
-class GroupJudge:
+class GroupMonitor:
     """Answers that the members of one group received."""
 
     def __init__(self, group_id: str, history: History) -> None:
@@ -75,12 +75,12 @@ class CommittingMember(GroupClient):
         self,
         name: str,
         bootstrap: Bootstrap,
-        judge: GroupJudge,
+        monitor: GroupMonitor,
         chance: random.Random,
         partition_count: int,
     ) -> None:
-        super().__init__(name, bootstrap, judge.history, chance, judge.group_id)
-        self._judge = judge
+        super().__init__(name, bootstrap, monitor.history, chance, monitor.group_id)
+        self._monitor = monitor
         self._partition_count = partition_count
         self._member_id = ""
 
@@ -113,7 +113,7 @@ class CommittingMember(GroupClient):
         if joined.error_code in (ErrorCode.none, ErrorCode.member_id_required):
             self._member_id = joined.member_id
         self._check(joined.error_code)
-        newest = self._judge.newest
+        newest = self._monitor.newest
         answer = await connection.request(
             ApiKey.SYNC_GROUP,
             SYNC_GROUP_VERSION,
@@ -128,7 +128,7 @@ class CommittingMember(GroupClient):
         )
         self._check(answer.error_code)
         partitions = bytes(answer.assignment)
-        self._judge.assigned(self._member_id, joined.generation_id, partitions, newest)
+        self._monitor.assigned(self._member_id, joined.generation_id, partitions, newest)
         self.history.note(f"{self.name} has {list(partitions)} in generation {joined.generation_id}")
         return joined.generation_id
 

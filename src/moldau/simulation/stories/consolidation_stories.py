@@ -1,6 +1,6 @@
 """Stories of diskless topics that leave the WAL within seconds, with failures of node and store."""
 
-from moldau.simulation.judges.consolidation_judge import ConsolidationAfterlife
+from moldau.simulation.checks.consolidation_checks import ConsolidationAfterlife
 from moldau.simulation.nemesis import Fault
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.stories.diskless_stories import ALWAYS, story

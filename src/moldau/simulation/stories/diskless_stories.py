@@ -5,10 +5,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from moldau.runtime import Machine
+from moldau.simulation.checks.diskless_checks import DisklessAfterlife
 from moldau.simulation.clients.administrator import delete_some_records, open_passing_topic
 from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.history import PartitionName
-from moldau.simulation.judges.diskless_judge import DisklessAfterlife
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Afterlife, Scenario
 from moldau.simulation.stories.tiny_node import PORT as NODE_PORT
@@ -98,7 +98,7 @@ def diskless_clock() -> Scenario:
 
 
 def _clock_afterlife(topics: tuple[str, ...]) -> Afterlife:
-    return DisklessAfterlife(topics, judges_leaks=False)
+    return DisklessAfterlife(topics, checks_leaks=False)
 
 
 def story(

@@ -5,10 +5,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from moldau.runtime import Machine
+from moldau.simulation.checks.tiered_checks import TieredAfterlife
 from moldau.simulation.clients.administrator import delete_some_records, open_passing_topic
 from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.history import PartitionName
-from moldau.simulation.judges.tiered_judge import TieredAfterlife
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.stories.tiny_node import PORT as NODE_PORT

@@ -201,7 +201,7 @@ class LogCleaner:
             )
             for entry in log.producers.state
         }
-        judge = BatchFilter(
+        record_filter = BatchFilter(
             offsets,
             transactions,
             last_records,
@@ -210,7 +210,7 @@ class LogCleaner:
         )
         bytes_before = bytes_after = 0
         for group in group_sources(sources, log.config):
-            rewriting = Rewriting(self._machine.disk, log.config, group, judge, now_ms)
+            rewriting = Rewriting(self._machine.disk, log.config, group, record_filter, now_ms)
             try:
                 await self._work(rewriting.run(transactions))
                 paths = await view.swap(group, rewriting.base_offset)

@@ -113,12 +113,12 @@ class Rewriting:
     """Makes one ``.cleaned`` segment from a group of them."""
 
     def __init__(
-        self, disk: Disk, config: LogConfig, group: Sequence[Source], judge: BatchFilter, now_ms: int
+        self, disk: Disk, config: LogConfig, group: Sequence[Source], record_filter: BatchFilter, now_ms: int
     ) -> None:
         self._disk = disk
         self._config = config
         self.group = group
-        self._judge = judge
+        self._filter = record_filter
         self._now_ms = now_ms
         first = group[0].segment
         self.folder = first.folder
@@ -133,7 +133,7 @@ class Rewriting:
             waiting = _Waiting(cleaned)
             for source in self.group:
                 for header, batch in _batches(source):
-                    kept = self._judge.filter(header, batch)
+                    kept = self._filter.filter(header, batch)
                     written = waiting.add(header, kept) if kept is not None else 0
                     yield header.size_bytes + written
             waiting.write()

@@ -1,9 +1,9 @@
 """The form in which a topic stores a client's batch: recompressed, stamped, its records checked. Pure.
 
 Most topics store a batch unchanged. Checking records takes time in proportion to their number and their
-decompressed size, which the batch's own size does not show; see :func:`takes_long`. Records are decompressed
-once and read once for all requirements of the topic. Faults are reported in the order of Kafka's broker:
-records that do not parse, timestamps, keys, and the size of the result.
+decompressed size, which the batch's own size does not show; see :func:`is_slow_to_admit`. Records are
+decompressed once and read once for all requirements of the topic. Faults are reported in the order of
+Kafka's broker: records that do not parse, timestamps, keys, and the size of the result.
 """
 
 from typing import NamedTuple
@@ -81,7 +81,7 @@ def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
     )
 
 
-def takes_long(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
+def is_slow_to_admit(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
     """Whether a batch must be opened and is, by its header, too large for the event loop.
 
     A compressed batch may still prove too large; :func:`admit` detects that, given ``QUICK_BYTES``.

@@ -14,7 +14,7 @@ from moldau.records.batch import (
 )
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.log.admission import Admitted, admit, takes_long
+from moldau.storage.log.admission import Admitted, admit, is_slow_to_admit
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 from moldau.storage.log.producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
@@ -174,9 +174,9 @@ class Appender:
         """Convert a client's batch to the form in which the topic stores it; see ``admission.admit``."""
         return admit(self._segments.config, batch, headers, self._now_ms(), limit)
 
-    def takes_long(self, header: BatchHeader) -> bool:
+    def is_slow_to_admit(self, header: BatchHeader) -> bool:
         """Whether :meth:`admit` must run on a worker rather than the event loop; see ``admission``."""
-        return takes_long(self._segments.config, header, self._now_ms())
+        return is_slow_to_admit(self._segments.config, header, self._now_ms())
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """A leader's epoch begins at the end. Raises ``KafkaError(fenced_leader_epoch)`` for an old one."""

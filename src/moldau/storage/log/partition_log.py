@@ -92,7 +92,7 @@ class PartitionLog:
         self.append_as_leader = appender.append_as_leader
         self.append_as_follower = appender.append_as_follower
         self.admit = appender.admit
-        self.takes_long = appender.takes_long
+        self.is_slow_to_admit = appender.is_slow_to_admit
         self.begin_epoch = appender.begin_epoch
         self.roll = appender.roll
 

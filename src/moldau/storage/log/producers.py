@@ -111,7 +111,7 @@ class LogProducers:
     def write_snapshot(self, end_offset: int, *, durably: bool = True) -> None:
         """Write the state's snapshot at the log's end."""
         self.state.advance_end(end_offset)
-        self.snapshots.take(self.state, durably=durably)
+        self.snapshots.take_snapshot(self.state, durably=durably)
 
     # -- looking ------------------------------------------------------------------------------
 

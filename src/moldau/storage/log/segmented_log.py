@@ -202,8 +202,8 @@ class SegmentedLog:
         for path in paths:
             self._disk.remove(path)
 
-    def take_first(self, count: int) -> list[Segment]:
-        """Take the first segments out of the log; their files are still there, and open."""
+    def detach_first(self, count: int) -> list[Segment]:
+        """Detach the first segments from the log; their files are still there, and open."""
         removed = self.segments[:count]
         for segment in removed:
             segment.hold_files()

@@ -106,7 +106,7 @@ class ProducerSnapshots:
         found = (base_offset_of(name, PRODUCER_SNAPSHOT_SUFFIX) for name in self._disk.list(self.folder))
         return sorted(offset for offset in found if offset is not None)
 
-    def take(self, state: ProducerState, *, durably: bool = True) -> int:
+    def take_snapshot(self, state: ProducerState, *, durably: bool = True) -> int:
         """Write a snapshot of ``state`` at its end offset, unless it is the last one; returns the offset.
 
         Without ``durably``, it becomes durable by :meth:`sync` and a sync of the folder. After a crash

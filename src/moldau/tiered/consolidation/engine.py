@@ -101,7 +101,7 @@ class BrokerEngine:
 
         Raises only defects.
         """
-        await self._leader.tidy_all()
+        await self._leader.reconcile_all()
         total = 0
         try:
             for _ in range(_PLANS_A_ROUND):

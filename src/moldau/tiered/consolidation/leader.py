@@ -18,8 +18,8 @@ from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError, UnexpectedErro
 from moldau.tiered.consolidation.open_plans import Lease, OpenPlan, OpenPlans, OpenSegment
 from moldau.tiered.consolidation.plan import GatheredSegment, PlannedSegment, SegmentGathering
 from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
+from moldau.tiered.consolidation.reconciler import ConsolidationStatus, SegmentReconciler
 from moldau.tiered.consolidation.side_by_side import side_by_side
-from moldau.tiered.consolidation.standing import SegmentKeeper, Standing
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.manager import RemoteMetadataUnknownOutcomeError
 from moldau.tiered.metadata.segments import TopicIdPartition
@@ -112,7 +112,7 @@ class ConsolidationLeader:
 
     def __init__(
         self,
-        keeper: SegmentKeeper,
+        reconciler: SegmentReconciler,
         wal: WalCoordinator,
         led: Callable[[], Mapping[TopicIdPartition, LedPartition]],
         clock: Clock,
@@ -125,7 +125,7 @@ class ConsolidationLeader:
         """``led``: the partitions that this broker leads now."""
         self.custom_metadata_max_bytes = custom_metadata_max_bytes
         self._unexpected = unexpected or UnexpectedErrors()
-        self._keeper = keeper
+        self._reconciler = reconciler
         self._wal = wal
         self._led = led
         self._clock = clock
@@ -134,24 +134,24 @@ class ConsolidationLeader:
         self._plans = OpenPlans()
         self._locks: dict[TopicIdPartition, asyncio.Lock] = {}
         self._turn = 0
-        self.standings: dict[TopicIdPartition, Standing] = {}
+        self.statuses: dict[TopicIdPartition, ConsolidationStatus] = {}
         """As of the last check of each partition."""
-        self._fresh: dict[TopicIdPartition, tuple[int, int, Standing]] = {}
+        self._fresh: dict[TopicIdPartition, tuple[int, int, ConsolidationStatus]] = {}
         """Partitions that were reconciled a moment ago and are planned next: their epoch, and the time."""
 
     # -- upkeep -------------------------------------------------------------------------------
 
-    async def tidy_all(self) -> None:
+    async def reconcile_all(self) -> None:
         """For each partition: complete interrupted work, apply retention, delete unneeded segments."""
         self._forget_others()
         for one in list(self._led().values()):
             async with self._lock(one.partition):
-                standing = await self._tidy(one)
-            if standing is not None:
-                self._fresh[one.partition] = (one.epoch, self._clock.now_ms(), standing)
-                await self._keeper.sweep(standing.needless)
+                status = await self._reconcile(one)
+            if status is not None:
+                self._fresh[one.partition] = (one.epoch, self._clock.now_ms(), status)
+                await self._reconciler.delete_unneeded(status.needless)
 
-    async def _tidy(self, led: LedPartition) -> Standing | None:
+    async def _reconcile(self, led: LedPartition) -> ConsolidationStatus | None:
         """None when it was not possible now."""
         partition = led.partition
         for late in self._plans.expire(self._clock.now_ms()):
@@ -160,7 +160,7 @@ class ConsolidationLeader:
         if plan is not None and plan.epoch != led.epoch:
             self._plans.drop(plan)
         try:
-            standing = await self._keeper.tidy(led, self._plans.own(partition))
+            status = await self._reconciler.reconcile(led, self._plans.own(partition))
         except (KafkaError, RemoteStorageError, IllegalTransitionError, OSError) as error:
             logger.info("%s is not put in order now: %s", partition, error)
             return None
@@ -168,27 +168,27 @@ class ConsolidationLeader:
             # The other partitions must be reconciled nevertheless.
             self._unexpected.report("putting a partition's segments in order", error)
             return None
-        self._note(led, standing)
-        return standing
+        self._note(led, status)
+        return status
 
-    def _note(self, led: LedPartition, standing: Standing) -> Standing:
-        self.standings[led.partition] = standing
-        self._keeper.measure_backlog(led, standing.wal_size_bytes)
-        return standing
+    def _note(self, led: LedPartition, status: ConsolidationStatus) -> ConsolidationStatus:
+        self.statuses[led.partition] = status
+        self._reconciler.measure_backlog(led, status.wal_size_bytes)
+        return status
 
-    def _just_seen(self, led: LedPartition) -> Standing | None:
-        """The recent result of :meth:`tidy_all`, if it fenced with the same epoch."""
-        epoch, seen_ms, standing = self._fresh.pop(led.partition, (-1, 0, None))
+    def _just_seen(self, led: LedPartition) -> ConsolidationStatus | None:
+        """The recent result of :meth:`reconcile_all`, if it fenced with the same epoch."""
+        epoch, seen_ms, status = self._fresh.pop(led.partition, (-1, 0, None))
         is_fresh = epoch == led.epoch and 0 <= self._clock.now_ms() - seen_ms < _FRESH_MS
-        return standing if is_fresh else None
+        return status if is_fresh else None
 
-    async def _is_due(self, led: LedPartition, standing: Standing) -> bool:
+    async def _is_due(self, led: LedPartition, status: ConsolidationStatus) -> bool:
         """Whether a segment may be due: by size, or by the age of the oldest batch."""
-        if not 0 <= standing.wal_size_bytes < led.rules.segment_bytes:
+        if not 0 <= status.wal_size_bytes < led.rules.segment_bytes:
             return True
         topic_id, _, index = led.partition
         call = FindBatchesCall(
-            [PartitionToFind(topic_id, index, standing.wal_start, 1)], max_batches_per_partition=1
+            [PartitionToFind(topic_id, index, status.wal_start, 1)], max_batches_per_partition=1
         )
         (found,) = await self._wal.find_batches(call)
         if not found.batches:
@@ -205,7 +205,7 @@ class ConsolidationLeader:
         for partition in [partition for partition in self._locks if partition not in known]:
             if not self._locks[partition].locked():
                 del self._locks[partition]
-            self.standings.pop(partition, None)
+            self.statuses.pop(partition, None)
             self._fresh.pop(partition, None)
 
     def _lock(self, partition: TopicIdPartition) -> asyncio.Lock:
@@ -259,22 +259,22 @@ class ConsolidationLeader:
     async def _plan_partition(
         self, led: LedPartition, lease: Lease, budget: "_Budget"
     ) -> Sequence[PlannedSegment]:
-        standing = self._just_seen(led) or await self._tidy(led)
-        if standing is None or self._plans.of(led.partition) is not None:
+        status = self._just_seen(led) or await self._reconcile(led)
+        if status is None or self._plans.of(led.partition) is not None:
             return ()
         try:
-            if not await self._is_due(led, standing):
+            if not await self._is_due(led, status):
                 return ()
-            if not standing.is_fenced:
+            if not status.is_fenced:
                 # No older leader has seen a segment that begins after this, so none can treat it as
                 # abandoned.
-                standing = self._note(led, Standing.of(await self._keeper.fence(led)))
+                status = self._note(led, ConsolidationStatus.of(await self._reconciler.fence(led)))
             async with budget.gathering:
                 if budget.left_bytes <= 0:
                     return ()
-                gathered = await self._gather(led, standing.wal_start, budget.left_bytes)
+                gathered = await self._gather(led, status.wal_start, budget.left_bytes)
                 budget.left_bytes -= sum(one.size_bytes for one in gathered)
-            return await self._begin(led, lease, standing, gathered)
+            return await self._begin(led, lease, status, gathered)
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
             # The recorded segments have no engine now: the next round deletes them.
             logger.info("%s is not planned now: %s", led.partition, error)
@@ -309,7 +309,11 @@ class ConsolidationLeader:
         return gathered[:_SEGMENTS_A_PLAN]
 
     async def _begin(
-        self, led: LedPartition, lease: Lease, standing: Standing, gathered: Sequence[GatheredSegment]
+        self,
+        led: LedPartition,
+        lease: Lease,
+        status: ConsolidationStatus,
+        gathered: Sequence[GatheredSegment],
     ) -> Sequence[PlannedSegment]:
         if not gathered:
             return ()
@@ -325,11 +329,11 @@ class ConsolidationLeader:
             for one in gathered
         ]
         await side_by_side(
-            self._keeper.metadata.add_remote_log_segment_metadata,
+            self._reconciler.metadata.add_remote_log_segment_metadata,
             [segment.metadata for segment in planned],
             _SEGMENTS_A_PLAN,
         )
-        plan = OpenPlan(led.partition, lease, led.epoch, standing.wal_start)
+        plan = OpenPlan(led.partition, lease, led.epoch, status.wal_start)
         plan.segments = [OpenSegment(segment) for segment in planned]
         self._plans.add(plan)
         return planned
@@ -348,9 +352,9 @@ class ConsolidationLeader:
             one = self._led().get(plan.partition)
             if one is not None:
                 async with self._lock(plan.partition):
-                    standing = await self._tidy(one)
-                if standing is not None:
-                    await self._keeper.sweep(standing.needless)
+                    status = await self._reconcile(one)
+                if status is not None:
+                    await self._reconciler.delete_unneeded(status.needless)
 
     async def publish(self, lease_id: UUID, copies: Sequence[BuiltCopy]) -> list[PublishedSegment]:
         """Copied segments: record them as finished, then advance the WAL's start behind them."""
@@ -401,17 +405,17 @@ class ConsolidationLeader:
             found.is_copied, found.custom_metadata = True, copy.custom_metadata
             return PublishedSegment(id, is_waiting=True)
         try:
-            segments = self._keeper.metadata.list_remote_log_segments(led.partition)
+            segments = self._reconciler.metadata.list_remote_log_segments(led.partition)
         except RemoteStorageError as error:
             return PublishedSegment(id, ErrorCode.kafka_storage_error, str(error))
         known = next((one for one in segments if one.id.id == id), None)
-        standing = self.standings.get(led.partition)
+        status = self.statuses.get(led.partition)
         if (
             known is not None
             and known.state is _State.COPY_SEGMENT_FINISHED
             and known.custom_metadata == copy.custom_metadata
-            and standing is not None
-            and known.end_offset < standing.wal_start
+            and status is not None
+            and known.end_offset < status.wal_start
         ):
             return PublishedSegment(id)
         return PublishedSegment(id, ErrorCode.invalid_update_version, "its plan has lapsed")
@@ -439,14 +443,14 @@ class ConsolidationLeader:
         metadata = copied.planned.metadata
         if plan.wal_start > metadata.end_offset:
             return  # all of it was deleted meanwhile; the next round deletes its objects
-        event = self._keeper.event(metadata, _State.COPY_SEGMENT_FINISHED, copied.custom_metadata)
+        event = self._reconciler.event(metadata, _State.COPY_SEGMENT_FINISHED, copied.custom_metadata)
         for attempt in range(_WRITES_MAX):
             try:
-                position = await self._keeper.metadata.update_remote_log_segment_metadata(event)
+                position = await self._reconciler.metadata.update_remote_log_segment_metadata(event)
                 break
             except RemoteMetadataUnknownOutcomeError:
                 if attempt == _WRITES_MAX - 1:
                     raise
-        here = await self._keeper.prune(led, metadata, plan.wal_start, position.offset)
+        here = await self._reconciler.prune(led, metadata, plan.wal_start, position.offset)
         plan.wal_start = here.wal_start_offset
-        self._note(led, Standing.of(here))
+        self._note(led, ConsolidationStatus.of(here))

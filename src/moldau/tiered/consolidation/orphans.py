@@ -19,7 +19,7 @@ from moldau.metrics import Meters
 from moldau.objects.storage import StorageError
 from moldau.runtime import Clock, Entropy, KafkaError
 from moldau.tiered.consolidation.ports import LedPartition
-from moldau.tiered.consolidation.standing import SegmentKeeper
+from moldau.tiered.consolidation.reconciler import SegmentReconciler
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.segments import (
     EpochStart,
@@ -45,7 +45,7 @@ class SegmentOrphanScan:
 
     def __init__(
         self,
-        keeper: SegmentKeeper,
+        reconciler: SegmentReconciler,
         storage: ObjectStorageManager,
         led: Callable[[], Mapping[TopicIdPartition, LedPartition]],
         clock: Clock,
@@ -56,7 +56,7 @@ class SegmentOrphanScan:
         grace_ms: int,
     ) -> None:
         """``led``: the diskless partitions that this broker leads."""
-        self._keeper = keeper
+        self._reconciler = reconciler
         self._storage = storage
         self._led = led
         self._clock = clock
@@ -123,9 +123,9 @@ class SegmentOrphanScan:
             segment_size_bytes=0,
             leader_epochs=(EpochStart(LEADER_EPOCH, 0),),
         )
-        await self._keeper.metadata.add_remote_log_segment_metadata(barrier)
-        await self._keeper.fence(led)
-        await self._keeper.discard(barrier)
+        await self._reconciler.metadata.add_remote_log_segment_metadata(barrier)
+        await self._reconciler.fence(led)
+        await self._reconciler.discard(barrier)
         orphans = self._orphans(led.partition, keys)
         for start in range(0, len(orphans), _DELETED_AT_A_TIME):
             await self._storage.delete_objects(orphans[start : start + _DELETED_AT_A_TIME])
@@ -136,7 +136,7 @@ class SegmentOrphanScan:
 
     def _orphans(self, partition: TopicIdPartition, keys: Mapping[str, ParsedKey]) -> list[str]:
         """The objects without a reference, by the current metadata. Raises ``RemoteStorageError``."""
-        known = {one.id.id: one for one in self._keeper.metadata.list_remote_log_segments(partition)}
+        known = {one.id.id: one for one in self._reconciler.metadata.list_remote_log_segments(partition)}
         return [text for text, key in keys.items() if self._is_orphan(known, key)]
 
     def _is_orphan(self, known: Mapping[UUID, RemoteLogSegmentMetadata], key: ParsedKey) -> bool:

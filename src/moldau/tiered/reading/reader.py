@@ -162,7 +162,7 @@ class RemoteReader:
             self.meters.failed_fetch(wanted.partition.topic)
             return None
         taken_bytes = min(wanted.max_bytes, READ_MAX_BYTES)
-        self._pacer.take(taken_bytes, loop.time())
+        self._pacer.reserve(taken_bytes, loop.time())
         task = self._under_way[key] = loop.create_task(self._work(wanted, wait_s, taken_bytes))
         # Waiting requests have taken the result by then.
         task.add_done_callback(lambda done: loop.call_soon(self._keep, key, done))

@@ -3,38 +3,38 @@
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from moldau.tiered.storage.storage_manager import RemoteStorageError
-from moldau.tiered.tasks.surroundings import Surroundings
+from moldau.tiered.tasks.context import RemoteTaskContext
 
 __all__ = ["delete_objects", "delete_segment"]
 
 
-async def delete_segment(around: Surroundings, segment: RemoteLogSegmentMetadata) -> None:
+async def delete_segment(context: RemoteTaskContext, segment: RemoteLogSegmentMetadata) -> None:
     """May be repeated from the start after any failure. Raises ``RemoteStorageError``."""
     if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-        await around.metadata.update_remote_log_segment_metadata(
-            _event(around, segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        await context.metadata.update_remote_log_segment_metadata(
+            _event(context, segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         )
-    await delete_objects(around, segment)
-    await around.metadata.update_remote_log_segment_metadata(
-        _event(around, segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+    await delete_objects(context, segment)
+    await context.metadata.update_remote_log_segment_metadata(
+        _event(context, segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
     )
 
 
-async def delete_objects(around: Surroundings, segment: RemoteLogSegmentMetadata) -> None:
+async def delete_objects(context: RemoteTaskContext, segment: RemoteLogSegmentMetadata) -> None:
     """The bytes alone. Raises ``RemoteStorageError``."""
     topic = segment.id.topic
-    around.meters.delete_request(topic)
+    context.meters.delete_request(topic)
     try:
-        await around.storage.delete_log_segment_data(segment)
+        await context.storage.delete_log_segment_data(segment)
     except RemoteStorageError:
-        around.meters.failed_delete(topic)
+        context.meters.failed_delete(topic)
         raise
-    around.on_segment_deleted(segment.id.id)
+    context.on_segment_deleted(segment.id.id)
 
 
 def _event(
-    around: Surroundings, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState
+    context: RemoteTaskContext, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState
 ) -> RemoteLogSegmentMetadataUpdate:
     return RemoteLogSegmentMetadataUpdate(
-        segment.id, around.now_ms(), state, around.broker_id, segment.custom_metadata
+        segment.id, context.now_ms(), state, context.broker_id, segment.custom_metadata
     )

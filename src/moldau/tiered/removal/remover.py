@@ -27,7 +27,7 @@ from moldau.tiered.metadata.segments import (
 )
 from moldau.tiered.removal.deletion import delete_objects, delete_segment
 from moldau.tiered.storage.storage_manager import RemoteStorageError
-from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS
+from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS
 
 __all__ = ["HostedPartitions", "NoHostedPartitions", "RemotePartitionRemover"]
 
@@ -86,7 +86,7 @@ class RemotePartitionRemover:
         whether this broker begins and completes the deletion of a partition. ``news`` is set when there may
         be more to remove.
         """
-        self._around = manager.around
+        self._context = manager.context
         self._manager = manager
         self._deleted = deleted
         self._hosted = hosted or NoHostedPartitions()
@@ -169,13 +169,13 @@ class RemotePartitionRemover:
             except Exception:
                 failures += 1
                 logger.exception("removing the remote data of %s failed; it is tried again", partition)
-            entropy = self._around.machine.entropy
+            entropy = self._context.machine.entropy
             await asyncio.sleep(self._manager.settings.backoff_ms(failures, entropy) / 1000)
 
     # -- a deleted topic ----------------------------------------------------------------------
 
     async def _delete_partition(self, partition: TopicIdPartition) -> None:
-        metadata = self._around.metadata
+        metadata = self._context.metadata
         if not self._owns(partition):
             # The log refuses events of this broker: the owner finds the rest.
             metadata.on_stop_partitions([partition])
@@ -191,23 +191,23 @@ class RemotePartitionRemover:
         await metadata.wait_ready(partition)
         segments = metadata.list_remote_log_segments(partition)  # nothing new begins after MARKED
         for segment in segments:
-            await delete_objects(self._around, segment)
+            await delete_objects(self._context, segment)
         for segment in await self._outwait_late_writes(segments):
-            await delete_objects(self._around, segment)
+            await delete_objects(self._context, segment)
         await self._tell(partition, _State.DELETE_PARTITION_FINISHED)
         metadata.on_stop_partitions([partition])
         logger.info("removed the remote data of a deleted partition", extra={"partition": str(partition)})
 
     def _state_of(self, partition: TopicIdPartition) -> RemotePartitionDeleteState | None:
-        for deletion in self._around.metadata.remote_partition_deletions():
+        for deletion in self._context.metadata.remote_partition_deletions():
             if deletion.partition == partition:
                 return deletion.state
         return None
 
     async def _tell(self, partition: TopicIdPartition, state: RemotePartitionDeleteState) -> None:
-        around = self._around
-        await around.metadata.put_remote_partition_delete_metadata(
-            RemotePartitionDeleteMetadata(partition, state, around.now_ms(), around.broker_id)
+        context = self._context
+        await context.metadata.put_remote_partition_delete_metadata(
+            RemotePartitionDeleteMetadata(partition, state, context.now_ms(), context.broker_id)
         )
 
     async def _outwait_late_writes(
@@ -217,12 +217,12 @@ class RemotePartitionRemover:
 
         ``segments``: as they were before their objects were deleted, because a copy may have finished since.
         """
-        around = self._around
+        context = self._context
         begun = [each for each in segments if each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED]
         if not begun:
             return begun
         youngest_ms = max(segment.event_timestamp_ms for segment in begun)
-        wait_ms = min(youngest_ms + LATE_WRITE_GRACE_MS - around.now_ms(), LATE_WRITE_GRACE_MS)
+        wait_ms = min(youngest_ms + LATE_WRITE_GRACE_MS - context.now_ms(), LATE_WRITE_GRACE_MS)
         if wait_ms > 0:
             await asyncio.sleep(wait_ms / 1000)
         return begun
@@ -230,7 +230,7 @@ class RemotePartitionRemover:
     # -- a topic that is not tiered any more --------------------------------------------------
 
     async def _empty_partition(self, partition: TopicIdPartition) -> None:
-        metadata = self._around.metadata
+        metadata = self._context.metadata
         metadata.on_partition_leadership_changes([partition], [])
         await metadata.wait_ready(partition)
         begun = await self._outwait_late_writes(metadata.list_remote_log_segments(partition))
@@ -238,8 +238,8 @@ class RemotePartitionRemover:
         # This broker's metadata may be late: another broker may lead the partition, and it may be tiered
         # again. Later copies are not among the segments.
         await self._hosted.until_current()
-        removals = [partial(delete_segment, self._around, segment) for segment in segments]
-        removals += [partial(delete_objects, self._around, segment) for segment in begun]
+        removals = [partial(delete_segment, self._context, segment) for segment in segments]
+        removals += [partial(delete_objects, self._context, segment) for segment in begun]
         for remove in removals:
             if not self._hosted.untiered([partition]):
                 logger.info("what is remote of a partition stays", extra={"partition": str(partition)})
@@ -254,7 +254,7 @@ class RemotePartitionRemover:
     async def _reconcile(self) -> None:
         while True:
             try:
-                await self.look_for_strays()
+                await self.reconcile_deletions()
             except (RemoteStorageError, KafkaError, TimeoutError) as error:
                 logger.warning("cannot look for remote data of deleted topics: %s", error)
             except Exception:
@@ -269,11 +269,11 @@ class RemotePartitionRemover:
         """More is known than at the last check: a lost local cache knows no deletions at first."""
         self._news.set()
 
-    async def look_for_strays(self) -> None:
+    async def reconcile_deletions(self) -> None:
         """Continue unfinished deletions; begin those that were never begun."""
-        metadata = self._around.metadata
+        metadata = self._context.metadata
         known = await metadata.remote_log_partitions()
-        if self._around.deletions_are_held():
+        if self._context.deletions_are_held():
             return
         begun = [deletion.partition for deletion in metadata.remote_partition_deletions()]
         deleted = await self._deleted([partition for partition in known if self._owns(partition)])

@@ -15,7 +15,7 @@ from moldau.tiered.position import find_highest_copied
 from moldau.tiered.removal.deletion import delete_segment
 from moldau.tiered.storage.segment_files import ClosedSegment, closed_segments, epochs_of, read_segment
 from moldau.tiered.storage.storage_manager import RemoteStorageError, check_custom_metadata
-from moldau.tiered.tasks.surroundings import Surroundings, TaskPartition
+from moldau.tiered.tasks.context import RemoteTaskContext, TaskPartition
 
 __all__ = ["CopyTask"]
 
@@ -37,23 +37,23 @@ class _Attempt:
 class CopyTask:
     """The task of one partition while this broker leads it. :meth:`run` is one round."""
 
-    def __init__(self, around: Surroundings, partition: TaskPartition) -> None:
-        self._around = around
+    def __init__(self, context: RemoteTaskContext, partition: TaskPartition) -> None:
+        self._context = context
         self._partition = partition
         self._attempt: _Attempt | None = None
-        self._gauges = around.meters.gauges(partition.partition.topic, partition.partition.partition)
+        self._gauges = context.meters.gauges(partition.partition.topic, partition.partition.partition)
 
     async def run(self) -> None:
         """Copy all complete segments. Raises ``RemoteStorageError``; the next round continues."""
-        around, log = self._around, self._partition.log
-        await around.metadata.wait_ready(self._partition.partition)
+        context, log = self._context, self._partition.log
+        await context.metadata.wait_ready(self._partition.partition)
         log.highest_copied_offset = max(
-            log.highest_copied_offset, find_highest_copied(around.metadata, self._partition.partition, log)
+            log.highest_copied_offset, find_highest_copied(context.metadata, self._partition.partition, log)
         )
         try:
             await self._copy_all(log)
         except RemoteStorageError:
-            around.meters.failed_copy(self._partition.partition.topic)
+            context.meters.failed_copy(self._partition.partition.topic)
             raise
         finally:
             self._measure_lag(log)
@@ -78,13 +78,13 @@ class CopyTask:
 
     def _give_up(self) -> None:
         if self._attempt is not None:
-            self._around.being_copied.discard(self._attempt.metadata.id.id)
+            self._context.being_copied.discard(self._attempt.metadata.id.id)
             self._attempt = None
 
     # -- one segment --------------------------------------------------------------------------
 
     async def _copy(self, log: PartitionLog, closed: ClosedSegment) -> None:
-        around = self._around
+        context = self._context
         if closed.next_offset <= log.log_start_offset:
             return  # deleted meanwhile
         attempt = self._attempt
@@ -103,35 +103,35 @@ class CopyTask:
         if not attempt.is_stored:
             await self._store(log, attempt)
         metadata = attempt.metadata
-        await around.metadata.update_remote_log_segment_metadata(
+        await context.metadata.update_remote_log_segment_metadata(
             RemoteLogSegmentMetadataUpdate(
                 metadata.id,
-                around.now_ms(),
+                context.now_ms(),
                 RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-                around.broker_id,
+                context.broker_id,
                 metadata.custom_metadata,
             )
         )
         self._give_up()
         log.highest_copied_offset = max(log.highest_copied_offset, metadata.end_offset)
-        around.meters.copied(metadata.id.topic, metadata.segment_size_bytes)
+        context.meters.copied(metadata.id.topic, metadata.segment_size_bytes)
         logger.info(
             "copied a segment",
             extra={"segment": str(metadata.id), "start": metadata.start_offset, "end": metadata.end_offset},
         )
 
     def _new_attempt(self, log: PartitionLog, closed: ClosedSegment) -> _Attempt:
-        around, segment = self._around, closed.segment
-        segment_id = RemoteLogSegmentId.of(self._partition.partition, around.machine.entropy.uuid4())
-        around.being_copied.add(segment_id.id)
+        context, segment = self._context, closed.segment
+        segment_id = RemoteLogSegmentId.of(self._partition.partition, context.machine.entropy.uuid4())
+        context.being_copied.add(segment_id.id)
         metadata = RemoteLogSegmentMetadata(
             id=segment_id,
             start_offset=segment.base_offset,
             end_offset=closed.next_offset - 1,
             # Without timestamps a segment has the age of its file: retention must not treat it as older.
             max_timestamp_ms=segment.retention_timestamp_ms,
-            broker_id=around.broker_id,
-            event_timestamp_ms=around.now_ms(),
+            broker_id=context.broker_id,
+            event_timestamp_ms=context.now_ms(),
             segment_size_bytes=segment.size_bytes,
             leader_epochs=epochs_of(log, closed),
             txn_index_empty=not len(segment.transaction_index),
@@ -140,32 +140,32 @@ class CopyTask:
 
     async def _record(self, attempt: _Attempt) -> None:
         if not attempt.is_recorded:
-            await self._around.metadata.add_remote_log_segment_metadata(attempt.metadata)
+            await self._context.metadata.add_remote_log_segment_metadata(attempt.metadata)
             attempt.is_recorded = True
 
     async def _store(self, log: PartitionLog, attempt: _Attempt) -> None:
-        around, machine = self._around, self._around.machine
+        context, machine = self._context, self._context.machine
         try:
             data = await machine.workers.run(read_segment, machine.disk, log, attempt.closed)
         except OSError as error:
             raise RemoteStorageError(f"{attempt.metadata.id} cannot be read: {error}") from error
-        around.meters.copy_request(attempt.metadata.id.topic)
-        custom = await around.storage.copy_log_segment_data(attempt.metadata, data)
+        context.meters.copy_request(attempt.metadata.id.topic)
+        custom = await context.storage.copy_log_segment_data(attempt.metadata, data)
         attempt.metadata = replace(attempt.metadata, custom_metadata=custom)
         try:
-            check_custom_metadata(str(attempt.metadata.id), custom, around.custom_metadata_max_bytes)
+            check_custom_metadata(str(attempt.metadata.id), custom, context.custom_metadata_max_bytes)
         except RemoteStorageError:
             self._give_up()
-            await delete_segment(around, attempt.metadata)
+            await delete_segment(context, attempt.metadata)
             raise
         attempt.is_stored = True
 
     # -- quota and meters ---------------------------------------------------------------------
 
     async def _keep_quota(self, size_bytes: int) -> None:
-        loop, quota = asyncio.get_running_loop(), self._around.copy_quota
+        loop, quota = asyncio.get_running_loop(), self._context.copy_quota
         while (wait_s := quota.throttle_s(loop.time())) > 0:
-            self._around.meters.copy_throttle_ms.update(wait_s * 1000)
+            self._context.meters.copy_throttle_ms.update(wait_s * 1000)
             await asyncio.sleep(min(wait_s, 1.0))
         quota.record(size_bytes, loop.time())
 

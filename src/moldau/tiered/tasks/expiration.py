@@ -14,7 +14,7 @@ from moldau.tiered.removal.deletion import delete_segment
 from moldau.tiered.removal.expiry import ExpiryPlan, unreferenced
 from moldau.tiered.removal.retention import Retention
 from moldau.tiered.restoring import restore_start
-from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS, Surroundings, TaskPartition
+from moldau.tiered.tasks.context import LATE_WRITE_GRACE_MS, RemoteTaskContext, TaskPartition
 
 __all__ = ["ExpirationTask"]
 
@@ -27,22 +27,22 @@ SEGMENTS_A_TURN: Final = 200
 class ExpirationTask:
     """The task of one partition while this broker leads it. :meth:`run` is one round."""
 
-    def __init__(self, around: Surroundings, partition: TaskPartition) -> None:
-        self._around = around
+    def __init__(self, context: RemoteTaskContext, partition: TaskPartition) -> None:
+        self._context = context
         self._partition = partition
         self._has_start = False
-        self._gauges = around.meters.gauges(partition.partition.topic, partition.partition.partition)
+        self._gauges = context.meters.gauges(partition.partition.topic, partition.partition.partition)
 
     async def run(self) -> None:
         """Move the log's start, durably, and then remove the segments before it. Raises
         ``RemoteStorageError``; the next round continues.
         """
-        around, log, partition = self._around, self._partition.log, self._partition.partition
-        if around.deletions_are_held():
+        context, log, partition = self._context, self._partition.log, self._partition.partition
+        if context.deletions_are_held():
             return
-        await around.metadata.wait_ready(partition)
+        await context.metadata.wait_ready(partition)
         if not self._has_start or self._lacks_start():
-            await restore_start(around, partition, log)
+            await restore_start(context, partition, log)
             self._has_start = True
         await self._remove(await self._leftovers())
         started_s = asyncio.get_running_loop().time()
@@ -51,7 +51,7 @@ class ExpirationTask:
             self._retention(log),
             log_start_offset=log.log_start_offset,
             local_only_bytes=self._local_only_bytes(log),
-            now_ms=around.deletion_now_ms(),
+            now_ms=context.deletion_now_ms(),
         )
         count = size_bytes = 0
         async for segments in self._some_at_a_time():
@@ -81,33 +81,33 @@ class ExpirationTask:
         if start >= log.local_log_start_offset:
             return False
         epoch = log.epoch_for_offset(start)
-        return self._around.metadata.remote_log_segment_metadata(partition, epoch, start) is None
+        return self._context.metadata.remote_log_segment_metadata(partition, epoch, start) is None
 
     async def _some_at_a_time(self) -> AsyncIterator[Sequence[RemoteLogSegmentMetadata]]:
         """The partition's current segments; a partition may have very many."""
-        segments = self._around.metadata.list_remote_log_segments(self._partition.partition)
+        segments = self._context.metadata.list_remote_log_segments(self._partition.partition)
         for first in range(0, len(segments), SEGMENTS_A_TURN):
             if first:
                 await asyncio.sleep(0)
             yield segments[first : first + SEGMENTS_A_TURN]
 
     async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
-        around, partition = self._around, self._partition.partition
+        context, partition = self._context, self._partition.partition
         found: list[RemoteLogSegmentMetadata] = []
         # As of the time of the listing: a segment that finishes meanwhile is not an abandoned copy.
-        being_copied = frozenset(around.being_copied)
+        being_copied = frozenset(context.being_copied)
         async for segments in self._some_at_a_time():
             referenced = {
                 read.id.id
                 for segment in segments
                 for epoch, first_offset, _ in epoch_ranges(segment)
-                if (read := around.metadata.remote_log_segment_metadata(partition, epoch, first_offset))
+                if (read := context.metadata.remote_log_segment_metadata(partition, epoch, first_offset))
             }
             found += unreferenced(
                 segments,
                 referenced,
                 being_copied,
-                now_ms=around.deletion_now_ms(),
+                now_ms=context.deletion_now_ms(),
                 grace_ms=LATE_WRITE_GRACE_MS,
             )
         return found
@@ -132,7 +132,7 @@ class ExpirationTask:
         gauges.delete_lag_segments = len(segments)
         gauges.delete_lag_bytes = sum(segment.segment_size_bytes for segment in segments)
         for segment in segments:
-            await delete_segment(self._around, segment)
+            await delete_segment(self._context, segment)
             gauges.delete_lag_segments -= 1
             gauges.delete_lag_bytes -= segment.segment_size_bytes
             logger.info("deleted a remote segment", extra={"segment": str(segment.id)})

@@ -26,10 +26,10 @@ from moldau.coordinators.diskless.state.producers import (
     Verdict,
     Window,
     all_extended,
+    check_sequence,
     expected_sequence,
     extended,
     follows,
-    judge,
     last_sequence,
 )
 from moldau.coordinators.diskless.state.records import (
@@ -308,7 +308,7 @@ class CommitDecision:
                 continue
             number, sequence = NO_PRODUCER, -1
             if batch.producer_id >= 0:
-                refused = self._judge(draft, position, batch)
+                refused = self._check_producer(draft, position, batch)
                 if refused is not None:
                     record.rejected.append(refused)
                     continue
@@ -330,18 +330,18 @@ class CommitDecision:
             record.runs.append(Run(*partition.id, base_offset, count))
             self._moved.append(Moved(partition, draft.next, windows))
 
-    def _judge(self, draft: _Draft, position: int, batch: BatchToCommit) -> Rejected | None:
+    def _check_producer(self, draft: _Draft, position: int, batch: BatchToCommit) -> Rejected | None:
         """Check a producer's batch against its window; when accepted, advance the draft's window."""
         epoch, sequence, delta = batch.producer_epoch, batch.base_sequence, batch.last_offset_delta
         if sequence < 0 or epoch < NO_EPOCH:
             return Rejected(position, ErrorCode.invalid_record)
         window = draft.window(batch.producer_id)
-        verdict = judge(window, epoch, sequence, delta)
+        verdict = check_sequence(window, epoch, sequence, delta)
         has_predecessor = window is not None and follows(window, epoch, sequence)
         if verdict is None and batch.flags & FOLLOWS_DROPPED and not has_predecessor:
             verdict = Verdict.AHEAD
         if verdict is Verdict.AHEAD:
-            verdict = self._judge_ahead(draft, window, batch)
+            verdict = self._check_ahead(draft, window, batch)
         if verdict is None:
             now_ms = self.record.committed_ms
             appended_ms = now_ms if batch.timestamp_type == LOG_APPEND_TIME else -1
@@ -352,7 +352,7 @@ class CommitDecision:
             return Rejected(position, _VERDICTS[verdict])
         return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
 
-    def _judge_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
+    def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
         """Hold a batch whose predecessor is missing; after the time limit refuse it, or accept its
         sequence.
         """

@@ -63,7 +63,9 @@ def time_of(window: Window) -> int:
     return time_ms
 
 
-def judge(window: Window | None, epoch: int, base_sequence: int, delta: int) -> Verdict | Entry | None:
+def check_sequence(
+    window: Window | None, epoch: int, base_sequence: int, delta: int
+) -> Verdict | Entry | None:
     """``None``: append it. An entry: it is a duplicate of that batch.
 
     A producer, and each new epoch of it, begins at 0; one without an epoch at any sequence.

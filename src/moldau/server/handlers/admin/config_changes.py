@@ -48,7 +48,7 @@ class ConfigChangeHandlers:
     async def incremental_alter(
         self, context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
     ) -> incremental.IncrementalAlterConfigsResponse:
-        def judge(resource: incremental.AlterConfigsResource) -> bool:
+        def check(resource: incremental.AlterConfigsResource) -> bool:
             needs_values = [row for row in resource.configs if row.config_operation != ConfigOperation.DELETE]
             self._check(resource, [row.name for row in needs_values if row.value is None])
             if resource.resource_type != ResourceType.BROKER_LOGGER:
@@ -56,48 +56,48 @@ class ConfigChangeHandlers:
             self._change_loggers(context, resource, request.validate_only)
             return True
 
-        rows = await self._answer(context, request, judge, incremental.AlterConfigsResourceResponse)
+        rows = await self._answer(context, request, check, incremental.AlterConfigsResourceResponse)
         return incremental.IncrementalAlterConfigsResponse(responses=rows)
 
     async def alter(
         self, context: RequestContext, request: legacy.AlterConfigsRequest
     ) -> legacy.AlterConfigsResponse:
-        def judge(resource: legacy.AlterConfigsResource) -> bool:
+        def check(resource: legacy.AlterConfigsResource) -> bool:
             self._check(resource, [row.name for row in resource.configs if row.value is None])
             if resource.resource_type == ResourceType.BROKER_LOGGER:
                 raise _unknown(resource.resource_type)
             return False
 
-        rows = await self._answer(context, request, judge, legacy.AlterConfigsResourceResponse)
+        rows = await self._answer(context, request, check, legacy.AlterConfigsResourceResponse)
         return legacy.AlterConfigsResponse(responses=rows)
 
     async def _answer(
         self,
         context: RequestContext,
         request: Any,
-        judge: Callable[[Any], bool],
+        check: Callable[[Any], bool],
         row: Callable[..., Any],
     ) -> Sequence[Any]:
-        """``judge`` refuses a resource, completes it (True), or leaves it to the controller."""
+        """``check`` refuses a resource, completes it (True), or leaves it to the controller."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
-        judged: dict[tuple[int, str], Outcome] = {}
+        checked: dict[tuple[int, str], Outcome] = {}
         passed_on: list[Resource] = []
         for resource in request.resources:
             key = (resource.resource_type, resource.resource_name)
             try:
                 if counts[key] > 1:
                     raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
-                if judge(resource):
-                    judged[key] = (ErrorCode.none, None)
+                if check(resource):
+                    checked[key] = (ErrorCode.none, None)
                 else:
                     passed_on.append(resource)
             except KafkaError as error:
-                judged[key] = (error.code, error.message)
+                checked[key] = (error.code, error.message)
         if passed_on:
             response = await forward(self._controller, context, replace(request, resources=passed_on))
             for decided in response.responses:
                 key = (decided.resource_type, decided.resource_name)
-                judged[key] = (decided.error_code, decided.error_message)
+                checked[key] = (decided.error_code, decided.error_message)
         return [
             row(
                 error_code=code,
@@ -106,7 +106,7 @@ class ConfigChangeHandlers:
                 resource_name=resource.resource_name,
             )
             for resource in request.resources
-            for code, message in (judged[resource.resource_type, resource.resource_name],)
+            for code, message in (checked[resource.resource_type, resource.resource_name],)
         ]
 
     def _check(self, resource: Resource, nulls: Sequence[str]) -> None:

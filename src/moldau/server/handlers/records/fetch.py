@@ -398,8 +398,8 @@ class Remote:
         """See a gathering's."""
         return self._gathering.keys
 
-    def then(self, take: Callable[[Gathering], None], answer: "asyncio.Future[Any]") -> None:
-        """Call ``take`` when all of them are done; an exception of one of them goes to ``answer``."""
+    def then(self, answer_with: Callable[[Gathering], None], answer: "asyncio.Future[Any]") -> None:
+        """Call ``answer_with`` when all of them are done; an exception of one of them goes to ``answer``."""
         left = len(self.reads)
 
         def done(_: "asyncio.Future[ReadOutcome]") -> None:
@@ -410,7 +410,7 @@ class Remote:
             try:
                 for target, position, future in self.reads:
                     note(self._gathering, target, position, future.result())
-                take(self._gathering)
+                answer_with(self._gathering)
             except asyncio.CancelledError:
                 answer.cancel()
             except Exception as error:

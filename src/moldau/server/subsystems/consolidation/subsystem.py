@@ -24,7 +24,7 @@ from moldau.tiered.consolidation.engine import BrokerEngine, RemoteCopies
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.orphans import SegmentOrphanScan
 from moldau.tiered.consolidation.ports import LedPartition
-from moldau.tiered.consolidation.standing import SegmentKeeper
+from moldau.tiered.consolidation.reconciler import SegmentReconciler
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.metadata.topic import metadata_partition_of
 from moldau.tiered.removal.retention import Retention
@@ -48,7 +48,7 @@ class ConsolidationSubsystem(Subsystem):
         self._held: dict[TopicIdPartition, DisklessPartition] = {}
         config, machine, meters = self._configs.broker, context.machine, context.meters.registry
         broker_id = context.identity.node_id
-        self.keeper = SegmentKeeper(
+        self.reconciler = SegmentReconciler(
             diskless.coordinator,
             tiered.metadata,
             tiered.storage,
@@ -59,21 +59,21 @@ class ConsolidationSubsystem(Subsystem):
             meters=tiered.meters,
         )
         self.leader = ConsolidationLeader(
-            self.keeper,
+            self.reconciler,
             diskless.coordinator,
             lambda: self._led,
             machine.clock,
             machine.entropy,
             broker_id,
             unexpected=machine.unexpected,
-            custom_metadata_max_bytes=tiered.manager.around.custom_metadata_max_bytes,
+            custom_metadata_max_bytes=tiered.manager.context.custom_metadata_max_bytes,
         )
         self.engine = BrokerEngine(
             self.leader,
             diskless.runtime.storage,
             RemoteCopies(
                 storage=tiered.storage,
-                quota=tiered.manager.around.copy_quota,
+                quota=tiered.manager.context.copy_quota,
                 meters=tiered.meters,
                 unexpected=machine.unexpected,
             ),
@@ -119,7 +119,7 @@ class ConsolidationSubsystem(Subsystem):
             return None
         config = self._configs.broker
         scan = SegmentOrphanScan(
-            self.keeper,
+            self.reconciler,
             storage,
             lambda: self._led,
             context.machine.deletion_clock,

@@ -29,7 +29,7 @@ from moldau.tiered.reading.index_cache import RemoteIndexCache
 from moldau.tiered.reading.reader import RemoteReader
 from moldau.tiered.removal.remover import RemotePartitionRemover
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
-from moldau.tiered.tasks.surroundings import Surroundings
+from moldau.tiered.tasks.context import RemoteTaskContext
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class TieredSubsystem(Subsystem):
         hold_ms = tiered_settings.deletion_hold_ms(config)
         deletions = DeletionHold(context.logs.report, hold_ms, "remote segments")
         self.manager = RemoteLogManager(
-            Surroundings(
+            RemoteTaskContext(
                 machine=machine,
                 broker_id=view.local_id,
                 metadata=self.metadata,
@@ -146,7 +146,7 @@ class TieredSubsystem(Subsystem):
         config = self._configs.broker
         self.reader.settings = tiered_settings.reader_settings(config)
         self.manager.settings = tiered_settings.log_manager_settings(config)
-        self.manager.around.copy_quota.settings = tiered_settings.copy_quota(config)
+        self.manager.context.copy_quota.settings = tiered_settings.copy_quota(config)
         self.indexes.resize(tiered_settings.index_cache_bytes(config))
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:

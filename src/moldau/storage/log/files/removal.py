@@ -86,7 +86,7 @@ class SegmentRemoval:
     def _removing_first(self, count: int) -> FileSteps[list[str]]:
         segments, snapshots = self._segments, self._producers.snapshots
         start_offset = segments.segments[count].base_offset
-        removed = segments.take_first(count)
+        removed = segments.detach_first(count)
 
         def remove() -> list[str]:
             self._epochs.save()
@@ -110,7 +110,7 @@ class SegmentRemoval:
         if not count:
             return []
         start_offset = segments.segments[count].base_offset
-        removed = segments.take_first(count)
+        removed = segments.detach_first(count)
 
         def rename() -> list[str]:
             snapshots.remove_before(start_offset)

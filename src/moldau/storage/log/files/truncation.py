@@ -111,7 +111,7 @@ class Truncation:
         segments.restart_at(offset)
         self._producers.restart_at(offset, producers, self._now_ms())
         if producers:
-            yield partial(self._producers.snapshots.take, self._producers.state)
+            yield partial(self._producers.snapshots.take_snapshot, self._producers.state)
 
     def _forget_from(self, end_offset: int) -> None:
         self._epochs.cut(end_offset)

@@ -25,11 +25,11 @@ class TieredAfterlife:
         history.note("quiet")
         await asyncio.sleep(QUIET_S)
 
-    async def judge(self, world: World, node: Host, history: History) -> None:
+    async def check(self, world: World, node: Host, history: History) -> None:
         assert node.process is not None
-        judging = _judge(cast(ServerNode, node.process.exhibit).get(TieredSubsystem), world, history)
+        checking = _check(cast(ServerNode, node.process.exhibit).get(TieredSubsystem), world, history)
         context = node.process.context()
-        task = context.run(world.loop.create_task, judging, name="judge of segments", context=context)
+        task = context.run(world.loop.create_task, checking, name="judge of segments", context=context)
         async with asyncio.timeout(SETTLE_LIMIT_S):
             await task
 
@@ -40,7 +40,7 @@ class TieredAfterlife:
         lose_databases(node)
 
 
-async def _judge(tiered: TieredSubsystem, world: World, history: History) -> None:
+async def _check(tiered: TieredSubsystem, world: World, history: History) -> None:
     expected: set[tuple[str, bool]] = set()
     for partition in tiered.manager.partitions:
         await tiered.metadata.wait_ready(partition)

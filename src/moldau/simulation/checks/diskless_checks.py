@@ -17,8 +17,8 @@ from moldau.records.batch import parse_header
 from moldau.runtime import ErrorCode
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+from moldau.simulation.checks.answers_checks import check_budgets, check_defects
 from moldau.simulation.history import History
-from moldau.simulation.judges.answers_judge import judge_budgets, judge_defects
 from moldau.simulation.world.disks.disk_losses import lose_databases, lose_folders
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
@@ -31,26 +31,26 @@ SETTLE_LIMIT_S = 120.0
 class DisklessAfterlife:
     """The end of a diskless story; the node is its process's exhibit."""
 
-    def __init__(self, topics: tuple[str, ...], *, judges_leaks: bool = True) -> None:
-        """Without ``judges_leaks``, objects may be left: with a clock that went back they are not old enough
+    def __init__(self, topics: tuple[str, ...], *, checks_leaks: bool = True) -> None:
+        """Without ``checks_leaks``, objects may be left: with a clock that went back they are not old enough
         yet.
         """
         self._topics = topics
-        self._judges_leaks = judges_leaks
+        self._checks_leaks = checks_leaks
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
         """Let grace periods pass, and some rounds of background work."""
         history.note("quiet")
         await asyncio.sleep(QUIET_S)
 
-    async def judge(self, world: World, node: Host, history: History) -> None:
+    async def check(self, world: World, node: Host, history: History) -> None:
         assert node.process is not None
-        await judge_budgets(node, history)
-        judge_defects(node, history)
-        judge = ObjectsJudge(world, history)
-        await judge.judge(node)
-        if self._judges_leaks:
-            judge.judge_leaks()
+        await check_budgets(node, history)
+        check_defects(node, history)
+        checker = ObjectsChecker(world, history)
+        await checker.check(node)
+        if self._checks_leaks:
+            checker.check_leaks()
 
     async def spoil(self, world: World, node: Host, history: History) -> None:
         history.note("cache and databases are lost")
@@ -59,7 +59,7 @@ class DisklessAfterlife:
         lose_databases(node)
 
 
-class ObjectsJudge:
+class ObjectsChecker:
     """Compares the coordinators' references with the objects, node after node of one cluster."""
 
     def __init__(self, world: World, history: History) -> None:
@@ -69,27 +69,27 @@ class ObjectsJudge:
         self._live: set[str] = set()
         self._opinions: dict[str, list[str]] = {}
 
-    async def judge(self, node: Host) -> None:
+    async def check(self, node: Host) -> None:
         """Check the coordinators that a node leads, in its own process."""
         assert node.process is not None
         coordinators = cast(ServerNode, node.process.exhibit).get(DisklessSubsystem).coordinators
-        judging = self._judge_all(coordinators)
+        checking = self._check_all(coordinators)
         context = node.process.context()
-        task = context.run(self._world.loop.create_task, judging, name="judge of objects", context=context)
+        task = context.run(self._world.loop.create_task, checking, name="judge of objects", context=context)
         async with asyncio.timeout(SETTLE_LIMIT_S):
             await task
 
-    def judge_leaks(self) -> None:
+    def check_leaks(self) -> None:
         """After all nodes were checked: every object is referenced."""
         for key in sorted(self._objects):
             if parse_object_key(key) is not None and key not in self._live:
                 self._history.violate(f"object {key} has leaked: {'; '.join(self._opinions.get(key, ()))}")
 
-    async def _judge_all(self, coordinators: DisklessCoordinator) -> None:
+    async def _check_all(self, coordinators: DisklessCoordinator) -> None:
         for coordinator_id in coordinators.coordinator_ids:
             await coordinators.until_loaded(coordinator_id)
-            judging = _CoordinatorJudging(coordinators, coordinator_id, self._objects, self._history)
-            await judging.run(self._live)
+            checking = _CoordinatorJudging(coordinators, coordinator_id, self._objects, self._history)
+            await checking.run(self._live)
         for key in sorted(self._objects.keys() - self._live):
             for coordinator_id in coordinators.coordinator_ids:
                 opinion = (await coordinators.describe_files(coordinator_id, [key]))[0]
@@ -122,7 +122,7 @@ class _CoordinatorJudging:
                 batches[batch.object_key] += 1
                 bytes_used[batch.object_key] += batch.size_bytes
                 count += 1
-                self._judge_batch(batch)
+                self._check_batch(batch)
             if count != partition.batches:
                 self._violate(coordinator_id, f"{partition} has {count} batches")
         files = {
@@ -156,7 +156,7 @@ class _CoordinatorJudging:
                 yield batch
                 offset = batch.last_offset + 1
 
-    def _judge_batch(self, batch: BatchCoordinate) -> None:
+    def _check_batch(self, batch: BatchCoordinate) -> None:
         content = self._objects.get(batch.object_key)
         if content is None:
             self._history.violate(f"object {batch.object_key} is missing, which holds {batch}")

@@ -9,8 +9,8 @@ from moldau.coordinators.diskless.calls import DescribedPartition
 from moldau.server.node import ServerNode
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
+from moldau.simulation.checks.diskless_checks import SETTLE_LIMIT_S, DisklessAfterlife
 from moldau.simulation.history import History
-from moldau.simulation.judges.diskless_judge import SETTLE_LIMIT_S, DisklessAfterlife
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 from moldau.tiered.consolidation.retention import readable_chain
@@ -29,12 +29,12 @@ class ConsolidationAfterlife(DisklessAfterlife):
         await super().quiet(world, node, history)
         await asyncio.sleep(REMOVER_QUIET_S)
 
-    async def judge(self, world: World, node: Host, history: History) -> None:
-        await super().judge(world, node, history)
+    async def check(self, world: World, node: Host, history: History) -> None:
+        await super().check(world, node, history)
         assert node.process is not None
-        judging = _Judging(cast(ServerNode, node.process.exhibit), world, history).run()
+        checking = _Judging(cast(ServerNode, node.process.exhibit), world, history).run()
         context = node.process.context()
-        task = context.run(world.loop.create_task, judging, name="judge of segments", context=context)
+        task = context.run(world.loop.create_task, checking, name="judge of segments", context=context)
         async with asyncio.timeout(SETTLE_LIMIT_S):
             await task
 
@@ -51,7 +51,7 @@ class _Judging:
         moved = 0
         for coordinator_id in self._coordinators.coordinator_ids:
             for partition in await self._coordinators.describe_topics(coordinator_id):
-                await self._judge_partition(partition)
+                await self._check_partition(partition)
                 moved += partition.wal_start_offset > partition.log_start_offset
         if not moved:
             self._history.violate("nothing has left the WAL")
@@ -69,7 +69,7 @@ class _Judging:
         for name in sorted(self._expected - found):
             self._history.violate(f"an object of segment {name[0]} is missing")
 
-    async def _judge_partition(self, described: DescribedPartition) -> None:
+    async def _check_partition(self, described: DescribedPartition) -> None:
         partition = TopicIdPartition(described.topic_id, described.topic_name, described.partition_index)
         metadata = self._tiered.metadata
         await metadata.wait_ready(partition)

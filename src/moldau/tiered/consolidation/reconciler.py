@@ -31,7 +31,7 @@ from moldau.tiered.storage.storage_manager import (
     RemoteStorageManager,
 )
 
-__all__ = ["SegmentKeeper", "Standing"]
+__all__ = ["ConsolidationStatus", "SegmentReconciler"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _APPLIED_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ConsolidationStatus:
     """A partition after its leader has reconciled it."""
 
     log_start: int
@@ -62,9 +62,9 @@ class Standing:
         needless: Sequence[RemoteLogSegmentMetadata] = (),
         *,
         is_fenced: bool = True,
-    ) -> "Standing":
-        """The standing that a coordinator's answer describes."""
-        return Standing(
+    ) -> "ConsolidationStatus":
+        """The status that a coordinator's answer describes."""
+        return ConsolidationStatus(
             here.log_start_offset,
             here.wal_start_offset,
             here.wal_size_bytes,
@@ -74,7 +74,7 @@ class Standing:
         )
 
 
-class SegmentKeeper:
+class SegmentReconciler:
     """Carries out the decisions of :mod:`steps`. Every call may be repeated, by any broker, at any time."""
 
     def __init__(
@@ -102,7 +102,7 @@ class SegmentKeeper:
         self._on_deleted = on_deleted
         self._meters = meters or TieredMeters(Meters())
 
-    async def tidy(self, led: LedPartition, own: Collection[UUID]) -> Standing:
+    async def reconcile(self, led: LedPartition, own: Collection[UUID]) -> ConsolidationStatus:
         """Fence older leaders, complete their interrupted work, and move the log start over expired segments.
 
         Raises FENCED_LEADER_EPOCH when there is a newer leader, ``KafkaError`` and ``RemoteStorageError``
@@ -115,7 +115,7 @@ class SegmentKeeper:
         before = {one.id.id for one in self.metadata.list_remote_log_segments(partition)}
         if not before:
             self._measure(led, (), ())
-            return Standing.of(await self._look(led), is_fenced=False)
+            return ConsolidationStatus.of(await self._look(led), is_fenced=False)
         here = await self.fence(led)
         for _ in range(_STEPS_MAX):
             segments = self.metadata.list_remote_log_segments(partition)
@@ -133,7 +133,7 @@ class SegmentKeeper:
             else:
                 break
         self._measure(led, segments, steps.discard)
-        return Standing.of(here, steps.discard)
+        return ConsolidationStatus.of(here, steps.discard)
 
     def _measure(
         self,
@@ -206,7 +206,7 @@ class SegmentKeeper:
         _check(here)
         return here
 
-    async def sweep(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+    async def delete_unneeded(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
         """Delete segments; one that cannot be deleted now is left for the next time."""
         for segment in segments:
             self._meters.delete_request(segment.id.topic)

@@ -27,7 +27,7 @@ _ASKED_AT_A_TIME: Final = 200
 _FILES_A_SCAN: Final = 10_000
 
 
-class StrayKeeper(Protocol):
+class UnownedFileStore(Protocol):
     """The files of others that the coordinators led here know."""
 
     @property
@@ -42,12 +42,12 @@ class StrayKeeper(Protocol):
     async def take_over(self, coordinator_id: int, file: FileToHandOver) -> None: ...
 
 
-class StrayScan:
+class UnownedFileScan:
     """Scans a bounded number of files at a time, and continues after them the next time."""
 
     def __init__(
         self,
-        keeper: StrayKeeper,
+        keeper: UnownedFileStore,
         witness: FileWitness,
         coordinator_ids: Callable[[], Sequence[int]],
         clock: Clock,

@@ -35,7 +35,7 @@ class Reports:
     health: str
 
 
-def judge_refusal(damages: Sequence[FileDamage], error: BaseException) -> list[str]:
+def check_refusal(damages: Sequence[FileDamage], error: BaseException) -> list[str]:
     """Check a refused start; ``error`` ended it, and its text is the line that an operator gets."""
     text = str(error)
     if not any(_is_named(each, text) for each in damages):
@@ -43,7 +43,7 @@ def judge_refusal(damages: Sequence[FileDamage], error: BaseException) -> list[s
     return []
 
 
-def judge_start(
+def check_start(
     damages: Sequence[FileDamage],
     before: Contents,
     after: Contents,
@@ -70,11 +70,11 @@ def judge_start(
         damaged = [each for each in damages if each.folder == f"{DATA}/{_name(partition)}"]
         if partition in after.unreadable and _lacks_metadata(damages, reports.health):
             continue
-        found += _judge_partition(partition, records, after, reports, bool(damaged), may_lose, damages)
+        found += _check_partition(partition, records, after, reports, bool(damaged), may_lose, damages)
     return found
 
 
-def _judge_partition(
+def _check_partition(
     partition: PartitionName,
     before: Sequence[tuple[int, bytes]],
     after: Contents,

@@ -53,7 +53,7 @@ async def watch_budgets(host: Host, history: History) -> None:
                 return
 
 
-async def stop_and_judge(host: Host, history: History) -> None:
+async def stop_and_check(host: Host, history: History) -> None:
     """Stop a node cleanly; it must have no resources in use after that."""
     process = host.process
     if process is None or process.main is None or process.exhibit is None:
@@ -76,7 +76,7 @@ async def stop_and_judge(host: Host, history: History) -> None:
     host.kill()
 
 
-async def judge_budgets(host: Host, history: History) -> None:
+async def check_budgets(host: Host, history: History) -> None:
     """Check that no resources are in use; call it when no client sends requests."""
     assert host.process is not None
     node: Any = host.process.exhibit
@@ -89,7 +89,7 @@ async def judge_budgets(host: Host, history: History) -> None:
             history.violate(f"{host.name} still has in hand: {name}: {value}")
 
 
-def judge_defects(host: Host, history: History) -> None:
+def check_defects(host: Host, history: History) -> None:
     """Check that the node reported the planted defects as unexpected errors, and no others."""
     reported = sum(errors.count for errors in host.unexpected)
     met = sum(host.defects.met.values())

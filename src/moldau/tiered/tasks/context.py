@@ -13,7 +13,7 @@ from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.storage.storage_manager import RemoteStorageManager
 
-__all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "Surroundings"]
+__all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "RemoteTaskContext"]
 
 LATE_WRITE_GRACE_MS = 60_000
 """An abandoned write, or one whose sender is gone, may still take effect within this time: the rest of a
@@ -32,7 +32,7 @@ class LocalReplica(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class RemoteTaskContext:
     """One for each broker. All copies share ``copy_quota``."""
 
     machine: Machine

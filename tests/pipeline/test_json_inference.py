@@ -180,6 +180,24 @@ def test_a_repeated_name_makes_a_dead_letter(value: bytes) -> None:
 @pytest.mark.parametrize(
     "value",
     [
+        b'{"x": 1, "x": null}',
+        b'{"x": 1, "x" :[null]}',
+        b'{"x":1,"b":{"c":null},"x"\r:{ }}',
+        b'{"b": {"x": [1, 2], "x": {}}}',
+        b'{"b": {"s": ":", "x": 1, "x": null}}',
+        b'{"": 1, "": null}',
+        b'{"a.b": {"x": 1, "x": {}}, "": 5}',
+    ],
+)
+def test_the_last_value_of_a_name_does_not_hide_the_others(value: bytes) -> None:
+    rows, rejected = export({"a": 1, "b": {"c": 1}}, value, {"a": None, "b": {"c": 2, "y": ":"}})
+    assert set(rejected) == {1}
+    assert rows[2]["b"]["c"] == 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
         b'{"a": NaN}',
         b'{"a": Infinity}',
         b'{"a": "\xff"}',

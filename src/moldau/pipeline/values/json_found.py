@@ -10,6 +10,7 @@ as its JSON text. The reasons are in docs/decisions/0017-columns-by-counts.md.
 import enum
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from moldau.pipeline.values.ddl import DECIMAL_DIGITS_MAX
+from moldau.pipeline.values.json_rows import has_repeated_names
 
 MISFITS_SHARE: Final = 100
 """At most one record in this many may become a dead letter because of a column's type."""
@@ -29,6 +31,9 @@ NAMES_MAX: Final = 1_000
 """Maximum number of names in one object."""
 NAME_CHARACTERS_MAX: Final = 255
 _LOOK_EVERY: Final = 1024
+_NOTHING: Final = re.compile(rb"null|\{\s*\}|\[\s*\]")
+_SPACED_QUOTES: Final = (b'" ', b'"\n', b'"\t', b'"\r')
+_SPACED_NAME_ENDS: Final = re.compile(rb'"\s+:')
 _INT64: Final = range(-(2**63), 2**63)
 _DECIMALS: Final = range(-(10**DECIMAL_DIGITS_MAX) + 1, 10**DECIMAL_DIGITS_MAX)
 _EXACT_MAX: Final = 2**53
@@ -116,7 +121,9 @@ class FoundValues:
                 self.odd = True
                 return
         self._records += 1
-        _count(self.root, parsed, self._records, self.levels)
+        members = _count(self.root, parsed, self._records, self.levels)
+        if _may_hide_a_value(value, members) and has_repeated_names(value):
+            self.odd = True
         if self._records % _LOOK_EVERY == 0:
             self._bound()
 
@@ -143,6 +150,14 @@ class FoundValues:
         return self
 
 
+def _may_hide_a_value(value: bytes, members: int) -> bool:
+    """Whether a name may be there twice, with a last value that has no type: it hides the others."""
+    names = value.count(b'":')  # with strings that begin with a colon
+    if members == names and not any(quoted in value for quoted in _SPACED_QUOTES):
+        return False
+    return bool(_NOTHING.search(value)) and members != names + len(_SPACED_NAME_ENDS.findall(value))
+
+
 def _parse_int(text: str) -> int | float:
     return int(text) if len(text) < DECIMAL_DIGITS_MAX * 2 else float("inf")
 
@@ -154,8 +169,8 @@ def _counts_of_levels(root: ValueCounts) -> Iterator[int]:
         level = [inside for one in level for inside in one.inside()]
 
 
-def _count(found: ValueCounts, value: Any, record: int, levels: int) -> None:
-    """``value`` is not null."""
+def _count(found: ValueCounts, value: Any, record: int, levels: int) -> int:
+    """Returns the number of members inside. ``value`` is not null."""
     kind = _KINDS.get(type(value), -1)
     if kind < 0:
         kind = _kind_of_number(value)
@@ -166,20 +181,23 @@ def _count(found: ValueCounts, value: Any, record: int, levels: int) -> None:
         if found.last_record != record:
             found.last_record = record
             found.records += 1
+    count = 0
     if kind == _OBJECT and levels:
+        count = len(value)
         members = found.members
         for name, one in value.items():
             if one is not None:
                 member = members.get(name)
                 if member is None:
                     member = members[name] = ValueCounts()
-                _count(member, one, record, levels - 1)
+                count += _count(member, one, record, levels - 1)
     elif kind == _ARRAY and levels:
         if found.element is None:
             found.element = ValueCounts()
         for one in value:
             if one is not None:
-                _count(found.element, one, record, levels - 1)
+                count += _count(found.element, one, record, levels - 1)
+    return count
 
 
 # Plain numbers: the hash of an enum's member costs as much as all the rest.

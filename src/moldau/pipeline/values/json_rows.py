@@ -138,13 +138,15 @@ class _Object(_Node):
         names: set[str] = set()
         for name, one in _members(raw, repeated):
             place = self._places.get(name.lower() if self._whole else name)
-            if place is None:
-                if self._whole and not _holds_nothing(one):
-                    raise Misfit(f"no column holds member {_shown_path((*self._path, name))}")
+            if place is None and not self._whole:
                 continue
-            if name in names or (place.own in seen and one != b"null"):
+            if name in names or (place is not None and place.own in seen and one != b"null"):
                 raise Misfit(f"member {_shown_path((*self._path, name))} is there more than once")
             names.add(name)
+            if place is None:
+                if not _holds_nothing(one, repeated):
+                    raise Misfit(f"no column holds member {_shown_path((*self._path, name))}")
+                continue
             if one == b"null":
                 continue
             seen.add(place.own)
@@ -201,9 +203,12 @@ def _decoder_of_pairs() -> json.JSONDecoder:
     return json.JSONDecoder(object_pairs_hook=list, parse_int=len, parse_float=len)
 
 
-def _holds_nothing(raw: bytes) -> bool:
-    """Null, and objects and arrays that contain nothing else, have no type and no content to lose."""
-    if raw[:1] not in b"n{[":
+def _holds_nothing(raw: bytes, repeated: bool) -> bool:
+    """Null, and objects and arrays that contain nothing else, have no type and no content to lose.
+
+    ``repeated``: a name may be there twice, of which only the last value would be seen.
+    """
+    if raw[:1] not in b"n{[" or (repeated and has_repeated_names(raw)):
         return False
     try:
         return _is_nothing(msgspec.json.decode(raw))

@@ -204,7 +204,7 @@ def test_no_record_closes_the_coordinator_of_groups(key: bytes | None, value: by
     log.append(batch_of((key, value), offset_of("beside", 2)))
     log.append(batch_of(offset_of("behind", 3)))
     shard = GroupShard(GroupSettings(), GroupTally())
-    loader = ShardLoader(shard, OFFSETS, log, skips_broken=True)
+    loader = ShardLoader(shard, OFFSETS, log, policy=LogPolicy(skips_broken=True))
     assert asyncio.run(loader.run(0)) == 3
     assert offsets_in(Loaded([shard], None, None)) == {"beside": 2, "behind": 3}
 
@@ -250,7 +250,7 @@ def test_a_batch_of_many_records_is_replayed_in_turns() -> None:
     """The loop turns in the middle of a batch, however many records it has."""
     log = MemoryLog()
     log.append(batch_of(*(offset_of(f"group-{number}", number) for number in range(5_000))))
-    loader = ShardLoader(GroupShard(GroupSettings(), GroupTally()), OFFSETS, log, skips_broken=True)
+    loader = ShardLoader(GroupShard(GroupSettings(), GroupTally()), OFFSETS, log, policy=LogPolicy(skips_broken=True))
     replayed = []
 
     async def watch() -> None:

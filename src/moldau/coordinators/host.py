@@ -409,7 +409,7 @@ class ShardHost(Generic[S, R]):
             log,
             remember if store is not None else None,
             name=self.name,
-            skips_broken=self.kind.policy.skips_broken,
+            policy=self.kind.policy,
         )
         self._end_offset = await loader.run(start, hand_over)
         if store is not None:

@@ -22,6 +22,8 @@ class LogPolicy:
     compression: Compression = Compression.NONE
     skips_broken: bool = False
     """Records are independent: a load skips an unreadable one instead of stopping."""
+    skips_damaged: bool = True
+    """With ``skips_broken``: batches with a wrong checksum, too. They may have held decisions."""
     commit_timeout_ms: int = 5000
     """Time for which a write waits for the high watermark."""
 

@@ -1,21 +1,24 @@
 """Brings a shard to the state of its log: restore, then replay, a bounded chunk at a time.
 
-Where records are independent (committed offsets, groups), an unreadable record must not make a partition
-unavailable for ever: it is skipped, logged and counted. Where later records depend on earlier ones
-(diskless metadata), loading stops at it and names its offset. Records of unknown types are skipped in the
-former case, as in Kafka; a later version may have written them.
+Where records are independent (committed offsets, groups, transactional ids), an unreadable record must not
+make a partition unavailable for ever: it is skipped, logged and counted. Where later records depend on earlier
+ones (diskless metadata), loading stops at it and names its offset. Records of unknown types are skipped in the
+former case, as in Kafka; a later version may have written them. Loading stops at a damaged batch also where it
+may have held the outcome of a transaction.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.log import CoordinatorLog
-from moldau.coordinators.shard import RecordCodec, Shard
+from moldau.coordinators.kind import LogPolicy
+from moldau.coordinators.shard import RecordCodec, Shard, UnreadableRecordError
 from moldau.records.batch import BatchHeader, check_batch, iter_headers
 from moldau.records.control import EndTransactionMarker, parse_control_record
+from moldau.records.errors import CorruptRecordError
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -73,15 +76,15 @@ class ShardLoader(Generic[R]):
         on_record: Callable[[int, R], None] | None = None,
         *,
         name: str = "the log",
-        skips_broken: bool = False,
+        policy: LogPolicy | None = None,
     ) -> None:
-        """``skips_broken``: records are independent, and a load continues after an unreadable one."""
+        """``policy`` of the kind: whether a load continues after an unreadable record."""
         self._shard = shard
         self._codec = codec
         self._log = log
         self._on_record = on_record
         self._name = name
-        self._skips_broken = skips_broken
+        self._policy = policy or LogPolicy()
         self._since_turn = 0
         self.records_replayed = 0
         self.records_unknown = 0
@@ -126,22 +129,30 @@ class ShardLoader(Generic[R]):
 
     def _replay_record(self, header: BatchHeader, entry: Record) -> None:
         try:
-            record = self._codec.decode(entry.key, entry.value)
-            if record is None:
-                self.records_unknown += 1
-                return
-            kind = BatchKind(header.producer_id, header.producer_epoch, header.is_transactional)
-            self._shard.replay(entry.offset, record, kind)
+            self._apply(header, entry)
         except Exception as error:
             self._skip(entry.offset, error)
+
+    def _apply(self, header: BatchHeader, entry: Record) -> None:
+        kind = BatchKind(header.producer_id, header.producer_epoch, header.is_transactional)
+        try:
+            record = self._codec.decode(entry.key, entry.value)
+        except UnreadableRecordError as error:
+            stand_in: Any = error.stand_in
+            self._shard.replay(entry.offset, stand_in, kind)
+            raise
+        if record is None:
+            self.records_unknown += 1
             return
+        self._shard.replay(entry.offset, record, kind)
         self.records_replayed += 1
         if self._on_record is not None:
             self._on_record(entry.offset, record)
 
     def _skip(self, offset: int, error: Exception) -> None:
         reason = f"{self._name} has a broken record at offset {offset}: {type(error).__name__}: {error}"
-        if not self._skips_broken:
+        is_damaged = isinstance(error, CorruptRecordError)
+        if not self._policy.skips_broken or (is_damaged and not self._policy.skips_damaged):
             raise BrokenRecordError(reason) from error
         self.broken.add(offset)
         if self.broken.count <= LOGGED_MAX:

@@ -32,6 +32,14 @@ class Shard(Protocol[R]):
         ...
 
 
+class UnreadableRecordError(Exception):
+    """A record that cannot be read, but names its subject: ``stand_in`` is replayed in its place."""
+
+    def __init__(self, stand_in: object, reason: str) -> None:
+        super().__init__(reason)
+        self.stand_in = stand_in
+
+
 class RecordCodec(Protocol[R]):
     """Converts between a shard's records and the keys and values of its topic."""
 
@@ -40,7 +48,10 @@ class RecordCodec(Protocol[R]):
         ...
 
     def decode(self, key: bytes | None, value: bytes | None) -> R | None:
-        """The record, or ``None`` for a kind this version does not know and can skip."""
+        """The record, or ``None`` for a kind this version does not know and can skip.
+
+        May raise :class:`UnreadableRecordError`.
+        """
         ...
 
 

@@ -117,7 +117,7 @@ class StandbyShard(Generic[S, R]):
             LogUpTo(self._log, end_offset),
             replayed,
             name=self.name,
-            skips_broken=self._kind.policy.skips_broken,
+            policy=self._kind.policy,
         )
         self.applied_offset = await loader.run(self.applied_offset, hand_over)
         self.store.committed((), self.applied_offset)

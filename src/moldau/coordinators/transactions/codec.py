@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-from moldau.coordinators.transactions.states import STATE_BY_NUMBER
+from moldau.coordinators.shard import UnreadableRecordError
+from moldau.coordinators.transactions.states import STATE_BY_NUMBER, TransactionPhase
 from moldau.coordinators.transactions.transaction import Transaction, TxnPartition
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.records.schema import UnknownRecordTypeError
@@ -20,11 +21,15 @@ FLEXIBLE_VALUE_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """The state of a transactional id, or with ``value=None`` its end."""
+    """The state of a transactional id, or with ``value=None`` its end.
+
+    ``is_unreadable``: the id has a state which could not be read. Never written.
+    """
 
     transactional_id: str
     value: Transaction | None
     value_version: int = FLEXIBLE_VALUE_VERSION
+    is_unreadable: bool = False
 
 
 class TransactionCodec:
@@ -38,7 +43,10 @@ class TransactionCodec:
         return key, RECORDS.encode_value(_message(record.value, record.value_version), record.value_version)
 
     def decode(self, key: bytes | None, value: bytes | None) -> TransactionRecord | None:
-        """The record; ``None`` for a kind that is not known. Raises ``ProtocolError``."""
+        """The record; ``None`` for a kind that is not known.
+
+        Raises ``ProtocolError``, and :class:`UnreadableRecordError` where only the value cannot be read.
+        """
         if key is None:
             raise ProtocolError("the record has no key")
         try:
@@ -48,9 +56,16 @@ class TransactionCodec:
         assert isinstance(decoded, TransactionLogKey)
         if value is None:
             return TransactionRecord(decoded.transactional_id, None)
-        message = RECORDS.decode_value(decoded, value)
-        assert isinstance(message, TransactionLogValue)
-        return TransactionRecord(decoded.transactional_id, _transaction(message))
+        name = decoded.transactional_id
+        try:
+            message = RECORDS.decode_value(decoded, value)
+            assert isinstance(message, TransactionLogValue)
+            return TransactionRecord(name, _transaction(message))
+        except Exception as error:
+            raise UnreadableRecordError(
+                TransactionRecord(name, None, is_unreadable=True),
+                f"the state of transactional id {name!r} cannot be read: {error}",
+            ) from error
 
 
 def _message(transaction: Transaction, version: int) -> TransactionLogValue:
@@ -79,7 +94,7 @@ def _message(transaction: Transaction, version: int) -> TransactionLogValue:
 
 def _transaction(message: TransactionLogValue) -> Transaction:
     state = STATE_BY_NUMBER.get(message.transaction_status)
-    if state is None:
+    if state is None or state is TransactionPhase.PREPARE_EPOCH_FENCE:
         raise ProtocolError(f"transaction state {message.transaction_status} is not known")
     return Transaction(
         producer_id=message.producer_id,

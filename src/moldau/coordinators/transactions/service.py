@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from moldau.cluster.internal_topics import TRANSACTION_STATE
 from moldau.coordinators.effects import Effects, Token
-from moldau.coordinators.kind import CoordinatorKind
+from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.partitioning import coordinator_partition
 from moldau.coordinators.transactions.codec import TransactionCodec, TransactionRecord
 from moldau.coordinators.transactions.completion import (
@@ -67,6 +67,8 @@ class TransactionService:
             topic=TRANSACTION_STATE,
             new_shard=self._new_shard,
             codec=TransactionCodec(),
+            # Each record is the whole state of one id. A damaged batch may have held an outcome.
+            policy=LogPolicy(skips_broken=True, skips_damaged=False),
             key_type=TRANSACTION_KEY_TYPE,
             partition_of=coordinator_partition,
         )

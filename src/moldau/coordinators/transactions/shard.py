@@ -101,6 +101,8 @@ class TransactionShard:
         self._max_batch_bytes = max_batch_bytes
         self._ongoing: dict[str, None] = {}
         self._prepared: dict[str, None] = {}
+        self._unreadable: set[str] = set()
+        """Ids of which the newest record could not be read: their transactions may be decided."""
         self._checks_timeouts = False
 
     # replay
@@ -110,6 +112,9 @@ class TransactionShard:
         name, value = record.transactional_id, record.value
         self._ongoing.pop(name, None)
         self._prepared.pop(name, None)
+        self._unreadable.discard(name)
+        if record.is_unreadable:
+            self._unreadable.add(name)
         if value is None or value.state is TransactionPhase.DEAD:
             self.by_id.pop(name, None)
             return
@@ -122,6 +127,15 @@ class TransactionShard:
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
         """The topic's own records are never part of a transaction."""
+
+    def _find(self, transactional_id: str) -> Transaction | None:
+        """The state of an id. Raises COORDINATOR_NOT_AVAILABLE where there is one that cannot be read."""
+        if transactional_id in self._unreadable:
+            raise KafkaError(
+                ErrorCode.coordinator_not_available,
+                "The newest record of this transactional id cannot be read: take another id.",
+            )
+        return self.by_id.get(transactional_id)
 
     # timers
 
@@ -170,7 +184,7 @@ class TransactionShard:
         Raises PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and :class:`NewProducerIdNeededError`.
         """
         name, expected = request.transactional_id, request.expected
-        found = self.by_id.get(name)
+        found = self._find(name)
         if found is None:
             if new_id is None:
                 raise NewProducerIdNeededError
@@ -251,7 +265,7 @@ class TransactionShard:
         }
 
     def _checked(self, transactional_id: str, producer: ProducerIdentity) -> Transaction:
-        found = self.by_id.get(transactional_id)
+        found = self._find(transactional_id)
         if found is not None and found.gives_way_to(producer):
             raise KafkaError(ErrorCode.concurrent_transactions)
         if found is None or found.producer_id != producer.producer_id:
@@ -285,7 +299,7 @@ class TransactionShard:
         Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, and
         :class:`NewProducerIdNeededError`.
         """
-        found = self.by_id.get(request.transactional_id)
+        found = self._find(request.transactional_id)
         if found is None:
             raise KafkaError(ErrorCode.invalid_producer_id_mapping)
         if request.producer.is_for_fencing:
@@ -335,7 +349,7 @@ class TransactionShard:
 
     def describe(self, transactional_id: str) -> Transaction:
         """DescribeTransactions. Raises TRANSACTIONAL_ID_NOT_FOUND."""
-        found = self.by_id.get(transactional_id)
+        found = self._find(transactional_id)
         if found is None:
             raise KafkaError(ErrorCode.transactional_id_not_found)
         return found

@@ -140,7 +140,7 @@ class CoordinatorAgreement:
             LogUpTo(host.term.log, end_offset),
             replayed,
             name=f"the reference of {self._name}",
-            skips_broken=host.kind.policy.skips_broken,
+            policy=host.kind.policy,
         )
         try:
             self._end_offset = await loader.run(self._end_offset)

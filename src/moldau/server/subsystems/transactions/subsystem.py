@@ -61,6 +61,7 @@ class TransactionsSubsystem(Subsystem):
             coordinators=[transaction_coordinators(context.config, service, handlers.table())],
             handlers=self._of_partitions(),
             checks={"transactions": service.runtime.problem},
+            notices={"transactions": service.runtime.notice},
             in_hand=self._in_hand,
         )
 

@@ -250,7 +250,9 @@ def test_a_batch_of_many_records_is_replayed_in_turns() -> None:
     """The loop turns in the middle of a batch, however many records it has."""
     log = MemoryLog()
     log.append(batch_of(*(offset_of(f"group-{number}", number) for number in range(5_000))))
-    loader = ShardLoader(GroupShard(GroupSettings(), GroupTally()), OFFSETS, log, policy=LogPolicy(skips_broken=True))
+    loader = ShardLoader(
+        GroupShard(GroupSettings(), GroupTally()), OFFSETS, log, policy=LogPolicy(skips_broken=True)
+    )
     replayed = []
 
     async def watch() -> None:

@@ -163,6 +163,11 @@ class BatchHeader(NamedTuple):
         return Compression.of_id(self.attributes & COMPRESSION_MASK)
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether the batch names a codec, be it one that nobody knows."""
+        return bool(self.attributes & COMPRESSION_MASK)
+
+    @property
     def timestamp_type(self) -> TimestampType:
         return TimestampType(self.attributes >> 3 & 1)
 

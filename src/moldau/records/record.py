@@ -81,7 +81,7 @@ def opens_quickly(batch: Buffer) -> bool:
     return (
         header.records_count <= QUICK_RECORDS
         and header.batch_length <= QUICK_BYTES
-        and header.compression is Compression.NONE
+        and not header.is_compressed
     )
 
 

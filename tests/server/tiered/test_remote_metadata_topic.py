@@ -328,11 +328,13 @@ def test_a_planted_batch_that_opens_to_millions_of_records_is_skipped(
     asyncio.run(main())
 
 
-def test_a_batch_whose_records_cannot_be_parsed_does_not_end_reading(tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP, Compression.SNAPPY, 5, 7])
+def test_a_batch_whose_records_cannot_be_parsed_does_not_end_reading(codec: int, tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
             garbage = bytearray(event_batch(bytes(20)))
             garbage[HEADER_SIZE_BYTES:] = b"\xff" * (len(garbage) - HEADER_SIZE_BYTES)
+            garbage[22] = codec
             garbage[17:21] = crc32c(bytes(garbage[21:])).to_bytes(4, "big")
             house.log.append_as_follower(planted(bytes(garbage), event_batch(b"after")))
             house.lead()

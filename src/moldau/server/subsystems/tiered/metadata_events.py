@@ -9,7 +9,6 @@ from typing import Final
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.records.batch import iter_headers
-from moldau.records.compression import Compression
 from moldau.records.errors import InvalidRecordError
 from moldau.records.opening import RECORDS_A_STEP
 from moldau.records.record import QUICK_BYTES, iter_opened, open_batch
@@ -37,8 +36,8 @@ async def read_events(opening: FairLane, content: memoryview, partition: int, of
 
 
 def _is_quick(content: memoryview) -> bool:
-    return len(content) <= QUICK_BYTES and all(
-        header.compression is Compression.NONE for _, header in iter_headers(content)
+    return len(content) <= QUICK_BYTES and not any(
+        header.is_compressed for _, header in iter_headers(content)
     )
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from moldau.coordinators.effects import BatchKind
-from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.kind import LogPolicy
+from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.shard import RecordCodec, Shard, UnreadableRecordError
 from moldau.records.batch import BatchHeader, check_batch, iter_headers
 from moldau.records.control import EndTransactionMarker, parse_control_record

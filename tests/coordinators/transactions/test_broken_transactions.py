@@ -47,7 +47,7 @@ UNREADABLE: dict[str, bytes] = {
     "a value of an unknown version": b"\x00\x63" + VALUE[2:],
     "a value with a rest": VALUE + b"x",
     "garbage": b"\x00\x00" + b"\xff" * 30,
-    "a state that is never written": record_of("other", TransactionPhase.PREPARE_EPOCH_FENCE)[1] or b"",
+    "a state that is not known": VALUE.replace(b"\x04", b"\x09", 1),
 }
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from moldau.coordinators.shard import UnreadableRecordError
-from moldau.coordinators.transactions.states import STATE_BY_NUMBER, TransactionPhase
+from moldau.coordinators.transactions.states import STATE_BY_NUMBER
 from moldau.coordinators.transactions.transaction import Transaction, TxnPartition
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.records.schema import UnknownRecordTypeError
@@ -94,7 +94,7 @@ def _message(transaction: Transaction, version: int) -> TransactionLogValue:
 
 def _transaction(message: TransactionLogValue) -> Transaction:
     state = STATE_BY_NUMBER.get(message.transaction_status)
-    if state is None or state is TransactionPhase.PREPARE_EPOCH_FENCE:
+    if state is None:
         raise ProtocolError(f"transaction state {message.transaction_status} is not known")
     return Transaction(
         producer_id=message.producer_id,

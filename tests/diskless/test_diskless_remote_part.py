@@ -71,7 +71,7 @@ def test_a_reader_goes_through_both_parts() -> None:
             remote.add(number, b"%d" % number)
         broker.coordinator.partitions[K].wal_start = 2
         partition = broker.open(K)
-        partition.remote = remote
+        partition.begin_remote(remote)
         await broker.until_cached(partition, 4)
         assert await consume(partition, 0, 4) == {0: b"0", 1: b"1", 2: b"2", 3: b"3"}
         assert remote.reads == [0, 1]
@@ -84,7 +84,7 @@ def test_the_earliest_pending_upload_is_the_first_record_in_the_wal() -> None:
         for number in range(4):
             await broker.commit((K, [b"%d" % number]))
         partition = broker.open(K)
-        partition.remote = Remote()
+        partition.begin_remote(Remote())
         known = broker.coordinator.partitions[K]
         for log_start, wal_start, pending in ((0, 0, 0), (0, 2, 2), (1, 2, 2), (3, 3, 3)):
             known.log_start, known.wal_start = log_start, wal_start
@@ -101,7 +101,7 @@ def test_what_has_left_the_wal_a_moment_ago_is_read_where_it_is_now() -> None:
         remote = Remote()
         objects = [await broker.commit((K, [b"%d" % number])) for number in range(3)]
         partition = broker.open(K)
-        partition.remote = remote
+        partition.begin_remote(remote)
         await broker.until_cached(partition, 3)
         await partition.cache.restart_at(3)
         await read(partition, 0, 1)  # the coordinates of the others are remembered
@@ -126,7 +126,7 @@ def test_what_was_deleted_meanwhile_is_out_of_range_and_what_fails_is_an_error()
         known = broker.coordinator.partitions[K]
         known.wal_start = 3
         partition = broker.open(K)
-        partition.remote = remote
+        partition.begin_remote(remote)
         await broker.until_cached(partition, 4)
         remote.missing = {0, 1}
         assert (await read(partition, 1)).error is ErrorCode.unknown_server_error
@@ -147,7 +147,7 @@ def test_times_are_looked_up_in_both_parts() -> None:
         known = broker.coordinator.partitions[K]
         known.wal_start, known.batches = 3, known.batches[3:]
         partition = broker.open(K)
-        partition.remote = remote
+        partition.begin_remote(remote)
         await broker.until_cached(partition, 5)
 
         async def find(timestamp_ms: int) -> int:

@@ -154,7 +154,7 @@ def test_a_search_by_time_goes_on_in_what_has_become_remote(play: Callable[[Stor
         await house.copying.run()
         await free(house, 1)
         remote = Remote(house)
-        partition.remote = cast(Any, remote)
+        partition.remote.begin(cast(Any, remote))
         found = await partition.find_offset(start_ms + 4_000, read_committed=False, current_leader_epoch=-1)
         assert (found.offset, remote.searched) == (4, [3, 9])
 
@@ -172,7 +172,7 @@ def test_the_earliest_pending_upload_follows_the_copied_part(play: Callable[[Sto
 
         house.fill(3)
         assert await pending() == FoundOffset(), "the topic is not tiered"
-        partition.remote = ClassicRemotePart(PARTITION, house.log, house.reader, partition.read)
+        partition.remote.begin(ClassicRemotePart(PARTITION, house.log, house.reader, partition.read))
         assert await pending() == FoundOffset(0, -1, 0), "no segment is copied yet"
         house.log.update_log_start_offset(1)
         assert await pending() == FoundOffset(1, -1, 0)
@@ -196,7 +196,7 @@ def test_a_leader_that_does_not_know_its_remote_part_does_not_guess_what_is_pend
         partition = led(house)
         await house.copying.run()
         await house.free()
-        partition.remote = cast(Any, SimpleNamespace(highest_offset=none_copied))
+        partition.remote.begin(cast(Any, SimpleNamespace(highest_offset=none_copied)))
         found = await partition.find_offset(
             EARLIEST_PENDING_UPLOAD_TIMESTAMP, read_committed=False, current_leader_epoch=-1
         )

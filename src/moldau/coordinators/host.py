@@ -96,7 +96,7 @@ class ShardHost(Generic[S, R]):
         self._committed_to: tuple[int, asyncio.Future[None]] | None = None
         """The offset whose commit a load waits for, and the future that is then completed."""
         self._loading = loop.create_task(self._load(), name=f"load {self.name}")
-        self._log.on_high_watermark(self._on_high_watermark)
+        self._end_watermarks = self._log.follow_watermark(self._on_high_watermark)
 
     @property
     def shard(self) -> S:
@@ -215,7 +215,7 @@ class ShardHost(Generic[S, R]):
     def stop(self) -> None:
         """Stop leading at once: all waiting requests get NOT_COORDINATOR."""
         self.state = HostState.CLOSED
-        self._log.on_high_watermark(None)
+        self._end_watermarks()
         self._loading.cancel()
         self._drop(KafkaError(ErrorCode.not_coordinator, f"{self.name} has moved to another node."))
 

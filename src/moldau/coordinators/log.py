@@ -70,8 +70,8 @@ class CoordinatorLog(Protocol):
         """Raise ``KafkaError`` for a late copy of a marker; see ``TransactionChecks``."""
         ...
 
-    def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
-        """Call ``listener`` with the high watermark each time it has moved; ``None`` to stop."""
+    def follow_watermark(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        """Call ``listener`` with the high watermark each time it has moved; the returned function ends it."""
         ...
 
 
@@ -120,8 +120,8 @@ class PartitionCoordinatorLog:
         views = self._partition.log.read(offset, max_bytes).views
         return views[0] if len(views) == 1 else b"".join(views)
 
-    def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
-        self._partition.on_high_watermark = listener
+    def follow_watermark(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        return self._partition.watermarks.follow(listener)
 
     @property
     def is_led(self) -> bool:
@@ -222,7 +222,7 @@ class LogUpTo:
     def append(self, batch: bytearray) -> int:
         raise NotImplementedError
 
-    def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
+    def follow_watermark(self, listener: Callable[[int], None]) -> Callable[[], None]:
         raise NotImplementedError
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
@@ -253,7 +253,7 @@ class MemoryLog:
         """While true, appends do not move the high watermark: :meth:`commit` does."""
         self.failure: Exception | None = None
         """The exception that the next appends and reads raise."""
-        self._listener: Callable[[int], None] | None = None
+        self._listeners: list[Callable[[int], None]] = []
         self._moved = asyncio.Event()
 
     def append(self, batch: bytearray) -> int:
@@ -271,8 +271,8 @@ class MemoryLog:
         """Move the high watermark to ``offset`` (the log's end by default)."""
         self.high_watermark = self.log_end_offset if offset is None else offset
         self._moved.set()
-        if self._listener is not None:
-            self._listener(self.high_watermark)
+        for listener in list(self._listeners):
+            listener(self.high_watermark)
 
     async def until(self, offset: int) -> None:
         """Wait until everything below ``offset`` is committed."""
@@ -300,8 +300,14 @@ class MemoryLog:
         assert sum(1 for _ in iter_headers(found)) or not found
         return bytes(found)
 
-    def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
-        self._listener = listener
+    def follow_watermark(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+
+        def end() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return end
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
         """It knows no producers: none is fenced, and none needs a guard."""

@@ -52,7 +52,7 @@ class StandbyShard(Generic[S, R]):
         self._moved = asyncio.Event()
         self._must_restart = False
         self._task = asyncio.get_running_loop().create_task(self._run(after), name=self.name)
-        self._log.on_high_watermark(lambda _: self._moved.set())
+        self._end_watermarks = self._log.follow_watermark(lambda _: self._moved.set())
 
     def restart(self) -> None:
         """The store is damaged: restore it again."""
@@ -61,7 +61,7 @@ class StandbyShard(Generic[S, R]):
 
     def stop(self) -> None:
         """Stop applying, at once."""
-        self._log.on_high_watermark(None)
+        self._end_watermarks()
         self._task.cancel()
 
     async def close(self) -> None:

@@ -34,9 +34,9 @@ from moldau.replication.partition import (
     ReadRequest,
 )
 from moldau.replication.reads import PartitionReader
-from moldau.replication.remote import RemotePart
+from moldau.replication.remote import RemoteSlot
 from moldau.replication.traffic import PartitionTraffic
-from moldau.replication.waiters import WaitingRoom
+from moldau.replication.waiters import WaitingRoom, WatermarkListeners
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
 from moldau.runtime.machine import Machine
@@ -97,7 +97,8 @@ class ClassicPartition:
         self._flushes = FlushQueue(log, self._flushed, machine.unexpected)
         self._may_stage = policy.clients_append and self._commit is None
         self._deletion = RecordDeletion(topic, log, replica, policy)
-        self._lookup = OffsetLookup(log, replica, machine)
+        self.remote = slot = RemoteSlot()
+        self._lookup = OffsetLookup(log, replica, machine, slot)
         moved = self._watermark_moved
         name = f"{topic}-{key.partition}"
         self.following = Following(name, log, replica, self._commit, moved, snapshots)
@@ -106,15 +107,14 @@ class ClassicPartition:
         self.leading = Leading(replica, listener, self._monotonic_ms, moved, starts_moved)
         """Changes of the in-sync set while this replica leads."""
         fetched = self._follower_fetched
-        self._reader = PartitionReader(log, replica, self._traffic, fetched, self.leading, snapshots)
+        self._reader = PartitionReader(log, replica, self._traffic, fetched, self.leading, slot, snapshots)
         self.read = self._reader.read
         self.delete_records = self._deletion.delete
         self.find_offset = self._lookup.find
         self._opening: OpeningQueue | None = None
         self.transactions = TransactionChecks(log)
         self._staged_messages = self._staged_bytes = 0
-        self.on_high_watermark: Callable[[int], None] | None = None
-        """Called at each move of the watermark; used by a coordinator on this partition."""
+        self.watermarks = WatermarkListeners()
 
     @property
     def key(self) -> PartitionKey:
@@ -157,15 +157,6 @@ class ClassicPartition:
     def min_in_sync(self, count: int) -> None:
         if count != self._replica.min_in_sync and self._replica.change_min_in_sync(count):
             self._watermark_moved()
-
-    @property
-    def remote(self) -> RemotePart | None:
-        """The remote part before the log's first local segment; set by the host of tiered partitions."""
-        return self._reader.remote
-
-    @remote.setter
-    def remote(self, part: RemotePart | None) -> None:
-        self._reader.remote = self._lookup.remote = part
 
     # -- the role -------------------------------------------------------------------------------
 
@@ -475,8 +466,8 @@ class ClassicPartition:
         leader = self._leader
         if leader is not None:
             self._acknowledgements.advance(watermark, None if leader.has_enough_in_sync else _TOO_FEW_AFTER)
-        if self.on_high_watermark is not None:
-            self.on_high_watermark(watermark)
+        for listener in self.watermarks.all:
+            listener(watermark)
         self._arrivals.notify(self._key)
 
     # -- the rest -------------------------------------------------------------------------------

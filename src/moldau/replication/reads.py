@@ -12,7 +12,7 @@ from moldau.replication.partition import (
     ReadOutcome,
     ReadRequest,
 )
-from moldau.replication.remote import RemotePart
+from moldau.replication.remote import RemoteSlot
 from moldau.replication.traffic import PartitionTraffic
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.append_info import ReadResult
@@ -43,6 +43,7 @@ class PartitionReader:
         traffic: PartitionTraffic,
         follower_fetched: Callable[[ReadRequest], None],
         leading: Leading,
+        slot: RemoteSlot,
         snapshots: SnapshotLog | None = None,
     ) -> None:
         """``follower_fetched`` is called for the fetch of a follower whose log agrees with this one.
@@ -56,7 +57,7 @@ class PartitionReader:
         self._follower_fetched = follower_fetched
         self._leading = leading
         self._snapshots = snapshots
-        self.remote: RemotePart | None = None
+        self._slot = slot
 
     def read(self, request: ReadRequest) -> ReadAnswer:
         from_follower = request.replica_id >= 0
@@ -177,9 +178,10 @@ class PartitionReader:
 
     def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:
         """A follower reads the remote part from the remote tier itself (KIP-405)."""
-        if from_follower or self.remote is None:
+        remote = self._slot.part
+        if from_follower or remote is None:
             return known._replace(error=ErrorCode.offset_moved_to_tiered_storage)
-        answer = self.remote.read(request, known)
+        answer = remote.read(request, known)
         answer.add_done_callback(self._count_remote_read)
         return answer
 

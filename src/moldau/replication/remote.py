@@ -7,7 +7,7 @@ from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 
-__all__ = ["RemotePart"]
+__all__ = ["RemotePart", "RemoteSlot"]
 
 
 class RemotePart(Protocol):
@@ -47,3 +47,23 @@ class RemotePart(Protocol):
         Raises ``KafkaError``.
         """
         ...
+
+
+class RemoteSlot:
+    """The remote part before a log's first local segment, while the partition's topic is tiered.
+
+    A topic may become tiered, and cease to be, while its partitions are served.
+    """
+
+    __slots__ = ("part",)
+
+    def __init__(self) -> None:
+        self.part: RemotePart | None = None
+
+    def begin(self, part: RemotePart) -> None:
+        """From now on the log has a remote part."""
+        self.part = part
+
+    def end(self) -> None:
+        """The topic is not tiered any more, or the partition is closed; may be repeated."""
+        self.part = None

@@ -8,7 +8,7 @@ sent in one turn of the loop. The awaited change wakes a waiter at once.
 """
 
 import asyncio
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from math import ceil
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -178,3 +178,22 @@ class WaitingRoom(Generic[K]):
             # Empty places stay while there are waiters, because hashing a key is slow; they are removed here,
             # with deleted topics.
             self._by_key.clear()
+
+
+class WatermarkListeners:
+    """Those who follow a partition's high watermark: coordinators and standbys on it."""
+
+    __slots__ = ("all",)
+
+    def __init__(self) -> None:
+        self.all: tuple[Callable[[int], None], ...] = ()
+        """Called with the watermark at each move of it."""
+
+    def follow(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        """Call ``listener`` from now on, until the returned function is called."""
+        self.all += (listener,)
+
+        def end() -> None:
+            self.all = tuple(each for each in self.all if each is not listener)
+
+        return end

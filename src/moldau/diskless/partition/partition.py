@@ -57,8 +57,7 @@ class DisklessPartition:
         self.cache = cache
         self.leader_epoch_in_metadata = 0
         self.is_leader_in_metadata = False
-        self.remote: RemoteRecords | None = None
-        """The part that has left the WAL; None on a broker without remote storage."""
+        self._remote: RemoteRecords | None = None
         self._key = cache.key
         self._deleter = services.deleter
         self._cold_reads = services.cold_reads
@@ -68,6 +67,14 @@ class DisklessPartition:
         self._nearer_broker = services.racks.nearer_broker
         self._appends = PartitionAppends(cache.key, cache, services, config, traffic)
         self.append = self._appends.append
+
+    def begin_remote(self, part: RemoteRecords) -> None:
+        """From now on records that have left the WAL are read from ``part``."""
+        self._remote = part
+
+    def end_remote(self) -> None:
+        """Records below the WAL are not read here any more."""
+        self._remote = None
 
     @property
     def waiting_bytes(self) -> int:
@@ -129,8 +136,8 @@ class DisklessPartition:
             return self._read_local(request, local_end)
         if local_end <= offset < cache.promised_offset:
             return asyncio.ensure_future(self._read_when_kept(request))
-        if offset < cache.wal_start_offset and self.remote is not None:
-            return asyncio.ensure_future(self._read_remote(request, self.remote))
+        if offset < cache.wal_start_offset and self._remote is not None:
+            return asyncio.ensure_future(self._read_remote(request, self._remote))
         if offset == cache.high_watermark or (offset == local_end and cache.is_usable and not cache.is_stuck):
             return self._known(readable_end=local_end)
         return asyncio.ensure_future(self._read_cold(request))
@@ -221,8 +228,8 @@ class DisklessPartition:
 
     async def _read_cold(self, request: ReadRequest) -> ReadOutcome:
         outcome = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
-        if outcome.moved_to_tier and self.remote is not None:
-            return await self._read_remote(request, self.remote)
+        if outcome.moved_to_tier and self._remote is not None:
+            return await self._read_remote(request, self._remote)
         if outcome.failure is not None:
             self._meters.errors.value += outcome.failure.code is not ErrorCode.offset_out_of_range
             return self._known(error=outcome.failure.code)
@@ -273,7 +280,7 @@ class DisklessPartition:
         client: FairClient | None = None,
     ) -> FoundOffset:
         return await self._lookup.find(
-            self.cache, timestamp_ms, self.remote, read_committed=read_committed, client=client
+            self.cache, timestamp_ms, self._remote, read_committed=read_committed, client=client
         )
 
     async def delete_records(self, before_offset: int) -> int:

@@ -41,7 +41,7 @@ async def begin_behind_remote(
     ``log_start_offset`` is the leader's. Raises ``KafkaError`` while this is not possible: the remote
     metadata may be late, or the store may fail.
     """
-    remote = partition.remote
+    remote = partition.remote.part
     if remote is None:
         raise KafkaError(ErrorCode.offset_moved_to_tiered_storage, "the topic is not known here to be tiered")
     local = await list_offset(ask, partition, sent, EARLIEST_LOCAL_TIMESTAMP)

@@ -14,7 +14,7 @@ from moldau.replication.lookups.timestamp_lookup import find_max_timestamp, find
 from moldau.replication.partition import (
     FoundOffset,
 )
-from moldau.replication.remote import RemotePart
+from moldau.replication.remote import RemoteSlot
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
 from moldau.runtime.machine import Machine
@@ -24,11 +24,11 @@ from moldau.storage.log.partition_log import PartitionLog
 class OffsetLookup:
     """Finds offsets in the log that a replica leads."""
 
-    def __init__(self, log: PartitionLog, replica: Replica, machine: Machine) -> None:
+    def __init__(self, log: PartitionLog, replica: Replica, machine: Machine, slot: RemoteSlot) -> None:
         self._log = log
         self._replica = replica
         self._machine = machine
-        self.remote: RemotePart | None = None
+        self._slot = slot
 
     async def find(
         self,
@@ -52,18 +52,19 @@ class OffsetLookup:
             start = log.local_log_start_offset if is_local else log.log_start_offset
             return FoundOffset(start, -1, log.epoch_for_offset(start))
         if timestamp_ms == LATEST_TIERED_TIMESTAMP:
-            copied = -1 if self.remote is None else await self.remote.highest_offset()
+            remote = self._slot.part
+            copied = -1 if remote is None else await remote.highest_offset()
             return FoundOffset() if copied < 0 else FoundOffset(copied, -1, log.epoch_for_offset(copied))
         if timestamp_ms == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
             return await self._find_pending_upload()
         lookup = RecordLookup(self._machine, client, str(log.topic_partition))
         if timestamp_ms == MAX_TIMESTAMP:
-            return await find_max_timestamp(log, self.remote, lookup, end)
+            return await find_max_timestamp(log, self._slot.part, lookup, end)
         if timestamp_ms < 0:
             raise KafkaError(
                 ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
             )
-        return await find_timestamp(log, lambda: self.remote, lookup, timestamp_ms, end)
+        return await find_timestamp(log, lambda: self._slot.part, lookup, timestamp_ms, end)
 
     def _check_watermark(self, watermark: int) -> None:
         """A new leader's watermark may be below one that clients have seen from the previous leader
@@ -78,9 +79,10 @@ class OffsetLookup:
 
     async def _find_pending_upload(self) -> FoundOffset:
         """The first offset that is not in the remote tier (KIP-1023)."""
-        if self.remote is None:
+        remote = self._slot.part
+        if remote is None:
             return FoundOffset()
-        log, copied = self._log, await self.remote.highest_offset()
+        log, copied = self._log, await remote.highest_offset()
         if copied < 0 and log.local_log_start_offset > log.log_start_offset:
             return FoundOffset()  # this leader does not know yet which part was copied
         offset = max(copied + 1, log.log_start_offset)

@@ -1,7 +1,7 @@
 """Kinds of partitions: implementations of the partition interface, and the topics that use them."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.partition import Partition, StopReason
@@ -36,12 +36,22 @@ class PartitionKind(Protocol):
         ...
 
 
+P = TypeVar("P", contravariant=True)
+
 StandIns = Callable[[Topic, int], Partition | None]
 """Finds the stand-in for a partition of the metadata that has no replica on this broker."""
 
 
 def _any_topic(topic: Topic) -> bool:
     return True
+
+
+class ReaderHooks(Protocol[P]):
+    """Is told of partitions of its kind that are read here without a replica."""
+
+    def reader_opened(self, partition: P, /) -> None: ...
+
+    def reader_closed(self, partition: P, /) -> None: ...
 
 
 class KindClaim(NamedTuple):
@@ -53,6 +63,8 @@ class KindClaim(NamedTuple):
     """For kinds whose partitions take requests on brokers without a replica, too."""
     wraps: PartitionKind | None = None
     """The kind that this one wraps; it claims only topics of that kind."""
+    reader_hooks: ReaderHooks[Any] | None = None
+    """For kinds around one whose partitions are read without a replica."""
 
 
 class PartitionKinds:
@@ -69,10 +81,18 @@ class PartitionKinds:
 
     def of(self, topic: Topic) -> PartitionKind:
         """The kind of a topic. The first claim, of classic partitions, is on all of them."""
-        found: PartitionKind | None = None
+        return self._claim_on(topic).kind
+
+    def reader_hooks(self, topic: Topic) -> ReaderHooks[Any] | None:
+        """The hooks of the topic's kind; None for most kinds."""
+        return self._claim_on(topic).reader_hooks
+
+    def _claim_on(self, topic: Topic) -> KindClaim:
+        found: KindClaim | None = None
         for claim in self._claims:
-            if (claim.wraps is None or claim.wraps is found) and claim.is_for(topic):
-                found = claim.kind
+            kind = None if found is None else found.kind
+            if (claim.wraps is None or claim.wraps is kind) and claim.is_for(topic):
+                found = claim
         assert found is not None
         return found
 
@@ -83,5 +103,6 @@ class PartitionKinds:
         """
         for claim in reversed(self._claims):
             if claim.stand_in is not None and claim.is_for(topic):
-                return claim.stand_in(topic, index)
+                found: Partition | None = claim.stand_in(topic, index)
+                return found
         return None

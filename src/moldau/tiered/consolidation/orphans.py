@@ -7,7 +7,7 @@ is longer than any job, and by the leader of its partition, after
 1. an event of its own was written and applied, so that it has seen all events from before, and
 2. the coordinator has taken note of its epoch, so that no older leader's segment counts any more.
 
-Works with the built-in storage manager, which can be listed.
+Works with storage managers that can be listed, as the built-in one.
 """
 
 import logging
@@ -29,8 +29,7 @@ from moldau.tiered.metadata.segments import (
 )
 from moldau.tiered.storage.builder import LEADER_EPOCH
 from moldau.tiered.storage.object_layout import ParsedKey, parse_segment_key
-from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
-from moldau.tiered.storage.storage_manager import RemoteStorageError
+from moldau.tiered.storage.storage_manager import ListableSegments, RemoteStorageError
 
 __all__ = ["SegmentOrphanScan"]
 
@@ -46,7 +45,7 @@ class SegmentOrphanScan:
     def __init__(
         self,
         reconciler: SegmentReconciler,
-        storage: ObjectStorageManager,
+        storage: ListableSegments,
         led: Callable[[], Mapping[TopicIdPartition, LedPartition]],
         clock: Clock,
         entropy: Entropy,

@@ -40,7 +40,12 @@ interval.
 
 
 class ForeignStorageManager:
-    """A ``RemoteStorageManager`` around another."""
+    """A ``HostedStorageManager`` around a plug-in, which reports no problems and whose objects are not
+    listed.
+    """
+
+    problem: None = None
+    listable: None = None
 
     def __init__(self, inner: RemoteStorageManager, name: str) -> None:
         """``name``: of its class, for messages."""

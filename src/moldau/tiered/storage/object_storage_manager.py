@@ -6,7 +6,7 @@ Keys of its own, under ``remote.log.storage.manager.impl.prefix`` (``rsm.config.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from moldau.metrics import Meters
 from moldau.objects import (
@@ -54,7 +54,7 @@ _NOT_OPTIONS: Final = frozenset({"url", "prefix", "broker.id", "cluster.id", "lo
 
 
 class ObjectStorageManager:
-    """A ``RemoteStorageManager`` over an object store (two views of it: one with long time limits for
+    """A ``HostedStorageManager`` over an object store (two views of it: one with long time limits for
     copies, one for readers)."""
 
     def __init__(
@@ -81,6 +81,10 @@ class ObjectStorageManager:
         if report.state is HealthState.WORKING:
             return None
         return f"the store of the remote tier is {report.state.value}: {report.last_error}"
+
+    @property
+    def listable(self) -> Self:
+        return self
 
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData

@@ -4,18 +4,21 @@ The class in ``remote.log.storage.manager.class.name`` is called as a :data:`Sto
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from moldau.metrics import Meters
+from moldau.objects.storage import ObjectInfo
 from moldau.runtime import Machine
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 
 __all__ = [
     "Buffer",
     "CustomMetadataSizeLimitExceededError",
+    "HostedStorageManager",
     "IndexType",
+    "ListableSegments",
     "LogSegmentData",
     "RemotePlace",
     "RemoteResourceNotFoundError",
@@ -152,6 +155,38 @@ class RemoteStorageManager(Protocol):
 
     async def close(self) -> None:
         """Release connections; nothing may be under way."""
+        ...
+
+
+class ListableSegments(Protocol):
+    """The objects of a storage manager that can be listed."""
+
+    def list_objects(self, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """Pages of all objects, in order of their keys. Raises ``StorageError``."""
+        ...
+
+    async def delete_objects(self, keys: Collection[str]) -> None:
+        """Remove objects of segments by their keys. Raises ``StorageError``."""
+        ...
+
+    def attempt_of(self, metadata: RemoteLogSegmentMetadata) -> str:
+        """The attempt whose objects are a finished segment. Raises :class:`RemoteStorageError`."""
+        ...
+
+
+class HostedStorageManager(RemoteStorageManager, Protocol):
+    """A storage manager as a broker has it: the built-in one, or ``ForeignStorageManager`` around a
+    plug-in.
+    """
+
+    @property
+    def problem(self) -> str | None:
+        """The store's problem, in one sentence; None when it works, and for plug-ins."""
+        ...
+
+    @property
+    def listable(self) -> ListableSegments | None:
+        """Its objects, to scan for orphans; None for plug-ins, whose objects may not be listable."""
         ...
 
 

@@ -28,7 +28,6 @@ from moldau.tiered.consolidation.reconciler import SegmentReconciler
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.metadata.topic import metadata_partition_of
 from moldau.tiered.removal.retention import Retention
-from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 
 _MEASURING_INTERVAL_MS = 1_000
 
@@ -45,7 +44,7 @@ class ConsolidationSubsystem(Subsystem):
         self._diskless = diskless
         self._tiered = tiered
         self._led: dict[TopicIdPartition, LedPartition] = {}
-        self._held: dict[TopicIdPartition, DisklessPartition] = {}
+        """The diskless partitions that this broker leads, with all that consolidation knows of each."""
         config, machine, meters = self._configs.broker, context.machine, context.meters.registry
         broker_id = context.identity.node_id
         self.reconciler = SegmentReconciler(
@@ -93,7 +92,7 @@ class ConsolidationSubsystem(Subsystem):
         kind = ConsolidatedKind(self._diskless.kind, self)
         return Contribution(
             handlers=_handlers(self._context, self.leader),
-            kinds=[KindClaim(kind, wraps=self._diskless.kind)],
+            kinds=[KindClaim(kind, wraps=self._diskless.kind, reader_hooks=self)],
         )
 
     async def start(self) -> None:
@@ -114,8 +113,8 @@ class ConsolidationSubsystem(Subsystem):
 
     def _orphan_scan(self) -> Repeating | None:
         """None where a plug-in is the storage manager: its objects may not be listable."""
-        context, storage = self._context, self._tiered.storage
-        if not isinstance(storage, ObjectStorageManager):
+        context, storage = self._context, self._tiered.storage.listable
+        if storage is None:
             return None
         config = self._configs.broker
         scan = SegmentOrphanScan(
@@ -151,25 +150,25 @@ class ConsolidationSubsystem(Subsystem):
     def reconfigure(self) -> None:
         self._bound_backlog()
         self.engine.settings = consolidation_engine(self._configs.broker)
-        for partition in list(self._held.values()):
-            self.reconfigured(partition)
+        for name in list(self._led):
+            partition = self._context.partitions.get_by_id(name.topic_id, name.partition)
+            if isinstance(partition, DisklessPartition):
+                self.reconfigured(partition)
 
     # -- partitions ---------------------------------------------------------------------------
 
     def opened(self, partition: DisklessPartition) -> None:
         """Records below the WAL can be read on this broker."""
-        name = _identity(partition)
-        self._held[name] = partition
-        partition.remote = DisklessRemotePart(partition.cache, self._tiered.reader)
+        partition.begin_remote(DisklessRemotePart(partition.cache, self._tiered.reader))
 
     def reader_opened(self, partition: DisklessPartition) -> None:
         """A partition is read here without a replica, including its records below the WAL."""
-        partition.remote = DisklessRemotePart(partition.cache, self._tiered.reader)
+        partition.begin_remote(DisklessRemotePart(partition.cache, self._tiered.reader))
         self._tiered.metadata.on_partition_leadership_changes([], [_identity(partition)])
 
     def reader_closed(self, partition: DisklessPartition) -> None:
         """It is not read here any more; a replica may be opened instead afterwards."""
-        partition.remote = None
+        partition.end_remote()
         self._tiered.metadata.on_stop_partitions([_identity(partition)])
 
     def role_taken(self, partition: DisklessPartition) -> None:
@@ -193,8 +192,7 @@ class ConsolidationSubsystem(Subsystem):
     def closed(self, partition: DisklessPartition, reason: StopReason) -> None:
         """This broker no longer serves the partition."""
         name = _identity(partition)
-        self._held.pop(name, None)
-        partition.remote = None
+        partition.end_remote()
         was_led = self._led.pop(name, None) is not None
         self._tiered.meters.forget(name.topic, name.partition)
         metadata = self._tiered.metadata

@@ -13,20 +13,13 @@ from moldau.diskless.runtime import DisklessRuntime
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.subsystems.diskless.passages import Passages
+from moldau.server.topics.partition_kinds import ReaderHooks
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 
 
-class ReaderHooks(Protocol):
-    """Callbacks for partitions that are read here without a replica."""
-
-    def reader_opened(self, partition: DisklessPartition) -> None: ...
-
-    def reader_closed(self, partition: DisklessPartition) -> None: ...
-
-
-class RemoteHooks(ReaderHooks, Protocol):
+class RemoteHooks(Protocol):
     """Callbacks for diskless partitions of a broker with remote storage."""
 
     def opened(self, partition: DisklessPartition) -> None: ...
@@ -47,15 +40,16 @@ class DisklessKind:
         local_id: int,
         runtime: DisklessRuntime,
         log_config: Callable[[str], LogConfig],
+        reader_hooks: Callable[[Topic], ReaderHooks[DisklessPartition] | None],
     ) -> None:
+        """``reader_hooks``: those of the kind around this one, on a broker with remote storage."""
         self._logs = logs
         self._local_id = local_id
         self._runtime = runtime
         self._log_config = log_config
         self.passages = Passages(self._open_passage, log_config)
         """Partitions of which this broker has no replica."""
-        self.reader_hooks: ReaderHooks | None = None
-        """On a broker with remote storage."""
+        self._reader_hooks = reader_hooks
 
     def log_config(self, topic: Topic) -> LogConfig:
         return self._cache_config(self._log_config(topic.name))
@@ -77,16 +71,16 @@ class DisklessKind:
         def open_reader() -> DisklessPartition:
             cache = PartitionCache(key, topic.name, owner, None)
             reader = self._runtime.open_partition(cache, self._log_config(topic.name))
-            if self.reader_hooks is not None:
-                self.reader_hooks.reader_opened(reader)
+            if (hooks := self._reader_hooks(topic)) is not None:
+                hooks.reader_opened(reader)
             return reader
 
-        return self._runtime.open_passage(key, topic.name, config, open_reader, self._close_reader)
+        def close_reader(reader: DisklessPartition) -> None:
+            self._runtime.close_partition(reader)
+            if (hooks := self._reader_hooks(topic)) is not None:
+                hooks.reader_closed(reader)
 
-    def _close_reader(self, reader: DisklessPartition) -> None:
-        self._runtime.close_partition(reader)
-        if self.reader_hooks is not None:
-            self.reader_hooks.reader_closed(reader)
+        return self._runtime.open_passage(key, topic.name, config, open_reader, close_reader)
 
     def _cache_config(self, config: LogConfig) -> LogConfig:
         """Of the cached log: the coordinator decides on retention, the cache's bound on eviction."""
@@ -128,7 +122,6 @@ class ConsolidatedKind:
     def __init__(self, diskless: DisklessKind, hooks: RemoteHooks) -> None:
         self._diskless = diskless
         self._hooks = hooks
-        diskless.reader_hooks = hooks
 
     def log_config(self, topic: Topic) -> LogConfig:
         return self._diskless.log_config(topic)

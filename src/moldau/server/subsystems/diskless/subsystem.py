@@ -114,6 +114,7 @@ class DisklessSubsystem(Subsystem):
             context.identity.node_id,
             self.runtime,
             lambda topic: log_config(self._configs.topic(topic)),
+            partitions.kinds.reader_hooks,
         )
         self.metadata_kind = metadata_kind_of(
             context,

@@ -27,6 +27,8 @@ class PartitionsSubsystem(Subsystem):
         """``extensions``: the kinds of partitions, and the coordinators that run on their leaders."""
         self._context = context
         self._logs = context.logs
+        self.kinds = extensions.kinds
+        """All kinds of partitions, complete before the first subsystem starts."""
         configs = context.metadata.configs
         self.replication = Replication(context)
         """Followers that fetch and in-sync sets, for kinds of partitions that are replicated."""

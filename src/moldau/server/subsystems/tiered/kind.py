@@ -39,10 +39,10 @@ class Tiering:
     def begin(self, partition: ClassicPartition) -> None:
         """Read a tiered partition's remote part, and run the tasks of this broker's role. May be repeated."""
         name = _identity(partition)
-        if partition.remote is None:
+        if partition.remote.part is None:
             # An earlier task may have recorded a copy while all copies were about to be removed.
             partition.log.highest_copied_offset = -1
-            partition.remote = ClassicRemotePart(name, partition.log, self._reader, partition.read)
+            partition.remote.begin(ClassicRemotePart(name, partition.log, self._reader, partition.read))
         if partition.is_leader:
             copies, epoch = partition.log.config.copies_to_remote, partition.leader_epoch
             self._manager.lead(name, partition, copies=copies, leader_epoch=epoch)
@@ -109,11 +109,11 @@ class TieredKind:
 
     def close(self, partition: Partition, reason: StopReason) -> None:
         assert isinstance(partition, ClassicPartition)
-        was_leader, was_tiered = partition.is_leader, partition.remote is not None
+        was_leader, was_tiered = partition.is_leader, partition.remote.part is not None
         self._classic.close(partition, reason)
         if not was_tiered:
             return
-        partition.remote = None
+        partition.remote.end()
         name = _identity(partition)
         if reason is StopReason.TOPIC_DELETED and was_leader:
             self._remover.delete_partition(name, after=self._manager.stop(name))
@@ -128,8 +128,8 @@ class TieredKind:
             # again.
             if not self._remover.is_at_work_on(name):
                 self._tiering.begin(partition)
-        elif partition.remote is not None:
-            partition.remote = None
+        elif partition.remote.part is not None:
+            partition.remote.end()
             stopped = self._manager.stop(name)
             if partition.is_leader:
                 self._remover.empty_partition(name, stopped)

@@ -46,10 +46,10 @@ class _Term:
         """The newest leader epoch of each partition about which an event was written in this term."""
         self.moved = asyncio.Event()
         """Set at each move of the watermark, and at the end."""
-        log.on_high_watermark(lambda _: self.moved.set())
+        self._end_watermarks = log.follow_watermark(lambda _: self.moved.set())
 
     def end(self) -> None:
-        self.log.on_high_watermark(None)
+        self._end_watermarks()
         self.moved.set()
 
 

@@ -26,6 +26,7 @@ from moldau.tiered.storage.foreign_storage_manager import METHODS as STORAGE_MET
 from moldau.tiered.storage.foreign_storage_manager import ForeignStorageManager
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager, open_object_storage_manager
 from moldau.tiered.storage.storage_manager import (
+    HostedStorageManager,
     RemotePlace,
     RemoteStorageError,
     RemoteStorageManager,
@@ -104,15 +105,12 @@ def _quota(config: BrokerConfig, what: str) -> QuotaSettings:
 
 def storage_manager(
     config: BrokerConfig, cluster_id: str, machine: Machine, meters: Meters
-) -> RemoteStorageManager:
+) -> HostedStorageManager:
     """The one that the configuration names. Raises ``ConfigError`` naming the key that is wrong."""
     prefix = config.text("remote.log.storage.manager.impl.prefix")
     configs = _passed_on(config, prefix, cluster_id)
     class_name = config.optional_text(_STORAGE_CLASS)
-    make: StorageManagerMaker = open_object_storage_manager
-    if class_name is not None:
-        make = cast(StorageManagerMaker, _load(_STORAGE_CLASS, class_name))
-    elif "url" not in configs:
+    if class_name is None and "url" not in configs:
         url = config.optional_text("diskless.storage.url")
         if url is None:
             raise ConfigError(
@@ -124,9 +122,10 @@ def storage_manager(
         configs = {**config.passed_on(DISKLESS_STORAGE_PREFIX), **configs, "url": url}
     if class_name is None:
         try:
-            return make(configs, machine, meters)
+            return open_object_storage_manager(configs, machine, meters)
         except (RemoteStorageError, TypeError, ValueError) as error:
             raise ConfigError(f"{prefix}url", str(error)) from error  # it names the key itself
+    make = cast(StorageManagerMaker, _load(_STORAGE_CLASS, class_name))
     made = _made(_STORAGE_CLASS, class_name, make, configs, machine, meters, STORAGE_METHODS)
     if isinstance(made, ObjectStorageManager):
         return made

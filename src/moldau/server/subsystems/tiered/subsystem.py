@@ -28,7 +28,6 @@ from moldau.tiered.meters import TieredMeters
 from moldau.tiered.reading.index_cache import RemoteIndexCache
 from moldau.tiered.reading.reader import RemoteReader
 from moldau.tiered.removal.remover import RemotePartitionRemover
-from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 from moldau.tiered.tasks.context import RemoteTaskContext
 
 logger = logging.getLogger(__name__)
@@ -125,9 +124,7 @@ class TieredSubsystem(Subsystem):
 
     def _problem(self) -> str | None:
         """The problem in one sentence; plug-in managers report none."""
-        if isinstance(self.storage, ObjectStorageManager) and self.storage.problem is not None:
-            return self.storage.problem
-        return self._hosting.problem()
+        return self.storage.problem or self._hosting.problem()
 
     async def start(self) -> None:
         await self.indexes.start()

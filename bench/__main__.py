@@ -32,7 +32,8 @@ def throughput_row(name: str, size: int, partitions: int, sample: Sample) -> dic
 
 
 def limit_of(sample: Sample) -> str:
-    """The process that was busy nearly all the time; neither: both waited, for a core or for the disk."""
+    """The process that was busy nearly all the time; neither means that both waited, for a core or for the
+    disk."""
     if sample.broker_share > BUSY_SHARE:
         return "broker"
     return "client" if sample.client_cpu_s / sample.wall_s > BUSY_SHARE else "neither"
@@ -136,7 +137,7 @@ def can_run_spark() -> bool:
 
 
 def bench_spark(report: Report, folder: pathlib.Path, plan: Plan) -> None:
-    """Reading, exporting and consolidating on Spark; each has a session of its own."""
+    """Reading, exporting and consolidating on Spark, each with its own session."""
     from bench.spark_consolidation import bench_spark_consolidation
     from bench.spark_export import bench_spark_export
     from bench.spark_source import bench_spark_source

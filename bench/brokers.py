@@ -19,7 +19,7 @@ STOP_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The use of a process: CPU seconds (user and system, all threads) and current memory."""
+    """Resources of a process: CPU seconds (user and system, all threads) and current memory."""
 
     user_s: float
     system_s: float
@@ -114,7 +114,7 @@ class Kafka(Broker):
         properties.write_text(kafka_properties(self.folder / "data", port, controller_port))
         java = ["java", "-cp", f"{JARS}/*"]
         quiet = [f"-Dlog4j2.configurationFile={quiet_logging(self.folder)}"]
-        # Formatting is the operator's step in Kafka, and not part of the start.
+        # In Kafka, formatting is a step of the operator, and not part of the start.
         formatting = ["kafka.tools.StorageTool", "format", "--config", str(properties)]
         subprocess.run(
             [*java, *quiet, *formatting, "--cluster-id", "bW9sZGF1LWJlbmNoLWthZg", "--standalone"],
@@ -159,7 +159,7 @@ class Kafka(Broker):
 
 
 def quiet_logging(folder: pathlib.Path) -> pathlib.Path:
-    """Warnings only, as the other side logs."""
+    """Warnings only, like the log of the other broker."""
     path = folder / "log4j2.properties"
     path.write_text(
         "status = error\nappender.console.type = Console\nappender.console.name = console\n"
@@ -169,7 +169,7 @@ def quiet_logging(folder: pathlib.Path) -> pathlib.Path:
 
 
 def kafka_properties(data: pathlib.Path, port: int, controller_port: int) -> str:
-    """Kafka's defaults but for what a single node needs."""
+    """Kafka's defaults, except the settings that a single node needs."""
     return "\n".join(
         [
             "process.roles=broker,controller",

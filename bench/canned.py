@@ -1,4 +1,4 @@
-"""Raw loads on plain sockets: requests that were encoded once, so that the client costs next to nothing."""
+"""Raw loads on plain sockets: requests that were encoded once, so that the client costs almost nothing."""
 
 import select
 import socket
@@ -17,16 +17,16 @@ from moldau.records.record import Record
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 11
-"""Old enough that every Kafka since 2.4 answers them the same way; both name topics by name."""
+"""Old enough that every Kafka since 2.4 answers them in the same way; both name topics by name."""
 PIPELINE_DEPTH = 256
-"""Requests written in one go; twice as many are on their way at most (Moldau reads on up to 512)."""
+"""Number of requests in one write; at most twice as many are in flight (Moldau reads up to 512)."""
 
 LONG_POLL_MS = 500
-"""How long an idle consumer's fetch waits: librdkafka's and Java's default."""
+"""Maximum wait of an idle consumer's fetch: librdkafka's and Java's default."""
 
 
 def frame(api_key: ApiKey, version: int, message: Message) -> bytes:
-    """A whole request, length first; every one carries the same correlation id."""
+    """A whole request with its length; all have the same correlation id."""
     header = encode_request_header(RequestHeader(api_key, version, 7, "bench"))
     body = b"".join([bytes(header), *map(bytes, encode_request(api_key, version, message))])
     return struct.pack(">i", len(body)) + body
@@ -88,7 +88,7 @@ def receive_response(connection: socket.socket) -> bytes:
 
 
 class Pipeline:
-    """One connection that keeps produce requests on their way; responses are counted by their size."""
+    """One connection that keeps produce requests in flight; responses are counted by their size."""
 
     def __init__(self, bootstrap: str, topic: str, partition: int, record_size_bytes: int) -> None:
         request = produce_frame(topic, partition, record_size_bytes)
@@ -162,7 +162,7 @@ def hold_long_polls(bootstrap: str, topic: str, count: int, max_wait_ms: int) ->
 
 
 class LongPolls:
-    """Consumers that find nothing and ask again."""
+    """Consumers that find no new records and repeat their requests."""
 
     def __init__(self, connections: list[socket.socket], request: bytes) -> None:
         self._connections = {connection.fileno(): connection for connection in connections}
@@ -170,7 +170,8 @@ class LongPolls:
         self._poller = select.epoll()
 
     def start(self) -> None:
-        """Send every consumer's first request, spread over the poll's time, as consumers are."""
+        """Send every consumer's first request; the requests are spread over the time of a poll, like those
+        of real consumers."""
         for position, (number, connection) in enumerate(self._connections.items()):
             self._poller.register(number, select.EPOLLIN)
             connection.sendall(self._request)
@@ -178,7 +179,7 @@ class LongPolls:
                 time.sleep(0.009)
 
     def run(self, seconds: float) -> int:
-        """Keep every consumer waiting for ``seconds``; return how many polls were answered."""
+        """Keep every consumer waiting for ``seconds``; return the number of answered polls."""
         answered = 0
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

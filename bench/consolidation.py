@@ -1,6 +1,6 @@
 """From WAL objects to Kafka segments: ``python -m bench.consolidation``.
 
-The builder alone, on batches in memory; then a broker that consolidates what was produced to it before.
+It measures the builder alone, on batches in memory, and then a broker that consolidates earlier records.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from moldau.tiered.storage.builder import BatchRun, build_segment
 
 SEGMENT_BYTES: Final = 64 << 20
 RUN_BATCHES: Final = 8
-"""So many batches of a partition lie together in an object."""
+"""Number of adjacent batches of a partition in an object."""
 BATCH_SIZES: Final = (1024, 16 << 10, 128 << 10)
 BROKER_BATCH_BYTES: Final = 16 << 10
 PARTITION_COUNTS: Final = (1, 12)
@@ -97,7 +97,7 @@ def build(batch_size: int, repeats: int) -> dict[str, Any]:
 
 
 def consolidate(broker: Broker, name: str, partitions: int, plan: Plan) -> Sample:
-    """Produce, then let the broker consolidate; returns the cost."""
+    """Produce, then let the broker consolidate; return the cost."""
     with topic(broker, name, partitions):
         size_bytes = plan.bytes_by_record_size[10_240]
         records = size_bytes // BROKER_BATCH_BYTES
@@ -137,7 +137,7 @@ def produce(broker: Broker, name: str, partitions: int, records: int) -> None:
 
 
 def switch(broker: Broker, value: str) -> None:
-    """Let the brokers consolidate by themselves, or not."""
+    """Switch the brokers' own consolidation on or off."""
     entry = ConfigEntry("diskless.consolidation.enable", value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -146,7 +146,7 @@ def switch(broker: Broker, value: str) -> None:
 
 
 async def until_empty(client: Client, broker: Broker, name: str) -> int:
-    """Wait until nothing of the topic is in the WAL; the number of its records."""
+    """Wait until the WAL contains nothing of the topic; return the number of its records."""
 
     host, _, port = broker.bootstrap.rpartition(":")
     while True:

@@ -1,8 +1,8 @@
 """Diskless topics: ``python -m bench --only diskless``, or ``python -m bench.diskless --store file``.
 
 Each store is a node of its own. ``file`` is the store of a development node. ``memory`` keeps objects for a
-moment only and shows what the broker itself can do: it writes local segments, and reads nothing of what it
-has just stored. ``s3`` is ``memory`` behind S3's latency, with S3's budget of requests.
+moment only and shows what the broker itself can do: it writes local segments, and reads none of the objects
+that it has just stored. ``s3`` is ``memory`` behind S3's latency, with S3's budget of requests.
 """
 
 import argparse
@@ -30,7 +30,7 @@ UPLOAD_TIMES: Final = re.compile(
 )
 PACED_RECORDS_PER_S: Final = 1000
 LONG_RUN_BYTES: Final = 250_000_000
-"""Of one idempotent producer at S3's latency: some fifty objects."""
+"""Records of one idempotent producer at S3's latency: some fifty objects."""
 SAMPLE_INTERVAL_S: Final = 0.1
 
 BILLED: Final = "diskless.append.early.close.puts.per.second=8"
@@ -56,7 +56,7 @@ class DisklessMoldau(Moldau):
         super().__init__(folder)
 
     def upload_times(self) -> dict[float, float]:
-        """How many uploads took at most so many milliseconds, so far."""
+        """Number of uploads so far, by their maximum duration in milliseconds."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics") as page:
             text = page.read().decode()
         return {float(bound): float(count) for bound, count in UPLOAD_TIMES.findall(text)}
@@ -68,7 +68,7 @@ class DisklessMoldau(Moldau):
 
 
 class MemoryWatch:
-    """The most that a broker has had in memory (VmRSS) while the block ran."""
+    """Peak memory of a broker (VmRSS) while the block ran."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -113,7 +113,7 @@ def records_of(plan: Plan, store: str) -> int:
 
 
 def throughput(report: Report, broker: Broker, plan: Plan, store: str) -> None:
-    """Produce a topic by one and by many, and read it back."""
+    """Produce a topic with one producer and with many, and read it back."""
     for partitions in PARTITION_COUNTS:
         load = {"partitions": partitions, "record_size": RECORD_SIZE}
         for producers in (1, MANY_PRODUCERS):
@@ -159,11 +159,11 @@ def throughput_row(store: str, partitions: int, what: str, samples: list[Sample]
 
 
 def one_idempotent_producer(report: Report, broker: Broker, plan: Plan, store: str) -> None:
-    """Five requests in flight and no more, which the latency of the store turns into a bound."""
+    """Five requests in flight: together with the store's latency, that bounds the throughput."""
     for partitions in PARTITION_COUNTS:
         records = records_of(plan, store)
         if store == "s3":
-            # A run of a few objects would measure a few random latencies, and the first and last requests.
+            # A run of a few objects would only measure random latencies, and the first and last requests.
             records = records // 2 if partitions == 1 else LONG_RUN_BYTES // RECORD_SIZE
         samples = []
         for repeat in range(plan.repeats):
@@ -212,7 +212,7 @@ def producer_performance(bootstrap: str, name: str, records: int) -> dict[str, f
 
 
 def p50_ms(before: dict[float, float], after: dict[float, float]) -> float:
-    """The median of what came in between, as exact as the buckets are."""
+    """The median of the values between two reads, to the width of a bucket."""
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in sorted(after)}
     half, below, low = max(counts.values(), default=0.0) / 2, 0.0, 0.0
     for bound, count in counts.items():
@@ -223,14 +223,15 @@ def p50_ms(before: dict[float, float], after: dict[float, float]) -> float:
 
 
 def latency(report: Report, broker: DisklessMoldau, plan: Plan, store: str, early_close: str) -> None:
-    """A steady load, far below what the node can do, so that only waiting is measured.
+    """A steady load, far below the node's limit, so that only waiting is measured.
 
-    The goal is interval/2 + PUT p50 + 5 ms; the PUT is what the node saw, for a disk adds to S3's latency.
+    The goal is interval/2 + PUT p50 + 5 ms. The node measures the time of the PUT, because a disk adds to
+    S3's latency.
     """
     for partitions in PARTITION_COUNTS:
         with topic(broker, f"latency-{partitions}-{early_close}", partitions) as name:
             load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
-            # The first batch of a partition opens its files, on a busy disk for a second in all.
+            # The first batch of a partition opens its files, which takes a second in total on a busy disk.
             measure(broker, "produce", records=500 * partitions, **load)
             before = broker.upload_times()
             sample = measure(

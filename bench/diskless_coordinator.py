@@ -99,7 +99,7 @@ class Bench:
         while self.files * FILE_BATCHES < live_batches:
             calls = [self.call() for _ in range(200)]
             gc.collect()
-            gc.freeze()  # the calls are the caller's: their tracing is not the coordinator's cost
+            gc.freeze()  # the benchmark owns the calls, so their tracing is not a cost of the coordinator
             began, cpu_began = time.perf_counter(), time.process_time()
             await self.commit(calls, latencies)
             spent += time.perf_counter() - began
@@ -131,7 +131,7 @@ class Bench:
         print(f"find 64 batches: {_ms(latencies)}")
 
     async def snapshot(self) -> None:
-        """Commits at a pace, and as many as it can: without a snapshot, then while one is written."""
+        """Commits at a fixed rate, and at the maximum rate: without a snapshot, then while one is written."""
         for name, pause_s in (("50 files/s", 0.02), ("4 in flight", 0.0)):
             alone = await self._latencies_until(asyncio.sleep(2), pause_s)
             began = time.perf_counter()
@@ -142,7 +142,8 @@ class Bench:
             )
 
     async def _latencies_until(self, end: Coroutine[Any, Any, object], pause_s: float) -> list[float]:
-        """Of commits in a row with a pause in between, or of IN_FLIGHT at a time, while ``end`` runs."""
+        """Times of commits in a row with a pause in between, or of IN_FLIGHT at a time, while ``end``
+        runs."""
         latencies: list[float] = []
         ending = asyncio.ensure_future(end)
         calls = [self.call() for _ in range(IN_FLIGHT)]

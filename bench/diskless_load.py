@@ -9,7 +9,7 @@ Spec = dict[str, Any]
 
 
 def produce_by_many(spec: Spec) -> load.Result:
-    """``records`` in all by ``producers`` librdkafka producers side by side, done at the last answer."""
+    """``records`` in total by ``producers`` librdkafka producers in parallel; done at the last answer."""
     from bench.rdkafka import BatchProducer
 
     partitions, producers, left = spec["partitions"], spec["producers"], spec["records"]
@@ -25,7 +25,7 @@ def produce_by_many(spec: Spec) -> load.Result:
     turn = 0
     while left:
         count = min(chunk, left)
-        # Each producer goes through the partitions at its own place.
+        # Each producer begins at another partition.
         clients[turn % producers].produce((turn // producers + turn % producers) % partitions, count)
         left -= count
         turn += 1

@@ -1,4 +1,5 @@
-"""Requests made to cost much: how long a bystander waits meanwhile, and what the node takes in memory.
+"""Requests that are designed to be expensive: the waiting time of another client meanwhile, and the node's
+memory.
 
 ``python -m bench.hostile`` starts a node, and beside each attack a bystander produces and asks for metadata
 on a connection of its own. ``--only NAME`` runs some attacks, ``--source FOLDER`` is another copy
@@ -83,7 +84,7 @@ class Client:
 
 
 def bystander(port: int, topic: str, stop: Any, longest: Any, answers: Any) -> None:
-    """Ask and produce in turn; the longest wait for an answer is the silence."""
+    """Alternate requests for metadata and produce requests; the longest wait for an answer is the silence."""
     client = Client(port)
     batch = build_batch([Record(0, int(time.time() * 1000), b"k", b"v")])
     while not stop.is_set():

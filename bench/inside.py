@@ -1,9 +1,9 @@
 """The cost of a request inside a node: its own code and the page cache, without sockets or a client.
 
-``python -m bench.inside`` runs a node in this process, hands one of its connections the bytes that a
-producer would send, and takes the CPU time of this thread. Other processes disturb it little, so that two
-versions of the code can be compared on a busy machine. ``--profile`` prints where the time goes (calls weigh
-too much in it).
+``python -m bench.inside`` runs a node in this process, gives one of its connections the bytes that a producer
+would send, and measures the CPU time of this thread. Other processes have little effect, so two versions of
+the code can be compared on a busy machine. ``--profile`` prints where the time goes (calls weigh too much in
+it).
 
 ``python -m bench.inside validation`` compares the rules for a produced batch's header with less: rounds in
 turns, in one process.
@@ -59,7 +59,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
     async def reading(self) -> None:
-        """Return when the connection wants to read on: some turns of the loop at most."""
+        """Return when the connection reads again; after some turns of the loop at most."""
         while self.paused:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -73,7 +73,7 @@ class Wire(asyncio.Transport):
 
 
 def connect(server: SocketServer) -> tuple[ServerConnection, Wire]:
-    """A connection of the node's server that no socket stands behind."""
+    """A connection of the node's server without a socket."""
     connection, wire = ServerConnection(server, "PLAINTEXT", "PLAINTEXT"), Wire()
     wire.protocol = connection
     connection.connection_made(wire)
@@ -81,7 +81,7 @@ def connect(server: SocketServer) -> tuple[ServerConnection, Wire]:
 
 
 async def feed(connection: ServerConnection, wire: Wire, data: memoryview) -> None:
-    """Hand over bytes as a loop would: as many at a time as there is room, never while paused."""
+    """Deliver bytes like a loop: as many at a time as there is room for, none while paused."""
     while data:
         await wire.reading()
         room = connection.get_buffer(-1)
@@ -126,7 +126,7 @@ async def produce(server: SocketServer, options: argparse.Namespace) -> None:
 
 
 async def poll(server: SocketServer, options: argparse.Namespace) -> None:
-    """Fetches that find nothing and wait: each connection's one comes again when it is answered."""
+    """Fetches that find no records and wait; each connection repeats its fetch when it is answered."""
     connections = [connect(server) for _ in range(options.connections)]
     request = memoryview(canned.fetch_frame(TOPIC, 0, 0, canned.LONG_POLL_MS))
     profile = cProfile.Profile(time.thread_time) if options.profile else None
@@ -154,7 +154,7 @@ async def poll(server: SocketServer, options: argparse.Namespace) -> None:
 
 
 def print_profile(profile: cProfile.Profile) -> None:
-    """Functions by their own time, and what each file's functions took together."""
+    """Functions by their own time, and the total time of each file's functions."""
     stats = pstats.Stats(profile).sort_stats("tottime")
     stats.print_stats(30)
     by_file: dict[str, float] = {}
@@ -167,7 +167,7 @@ def print_profile(profile: cProfile.Profile) -> None:
 
 
 def _size_and_crc(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
-    """A batch that is whole, and nothing else."""
+    """The check that a batch is whole, and no other check."""
     header = parse_header(buffer)
     size = header[1] + LOG_OVERHEAD_BYTES  # by index, as the rules do
     if (

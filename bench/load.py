@@ -1,4 +1,4 @@
-"""A load in a process of its own: ``python -m bench.load SPEC`` with a JSON object that says which.
+"""A load in a process of its own: ``python -m bench.load SPEC`` with a JSON object that describes it.
 
 It prepares (connects, learns the metadata, asks for the end offsets), prints ``ready``, waits for a
 line on stdin, runs, and prints its result as JSON. The parent measures the broker between the two.
@@ -180,7 +180,7 @@ def wait_for_go() -> float:
 
 
 def finished() -> None:
-    """Mark the end of the measured part where closing takes CPU time of its own."""
+    """Mark the end of the measured part, where closing uses CPU time itself."""
     global _cpu_at_end
     _cpu_at_end = cpu_s()
     print("finished", flush=True)

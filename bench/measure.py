@@ -1,4 +1,4 @@
-"""One measurement: a load in its own process, and what the broker used meanwhile."""
+"""One measurement: a load in its own process, and the broker's resources meanwhile."""
 
 import json
 import statistics
@@ -12,7 +12,7 @@ from bench.brokers import Broker, usage_of
 
 MEGABYTE = 1_000_000
 BUSY_SHARE = 0.85
-"""A process above this share of a core is what limits a load."""
+"""A process above this share of a core limits a load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Sample:
 
 
 def measure(broker: Broker, load: str, **spec: Any) -> Sample:
-    """Run a load against a broker; ``module`` names the one that has it, if that is not ``bench.load``."""
+    """Run a load against a broker; ``module`` is the module of the load, ``bench.load`` by default."""
     module = spec.pop("module", "bench.load")
     spec |= {"load": load, "bootstrap": broker.bootstrap}
     worker = subprocess.Popen(
@@ -84,7 +84,7 @@ def measure(broker: Broker, load: str, **spec: Any) -> Sample:
 
 
 def watch_idle(broker: Broker, seconds: float) -> Sample:
-    """The use of a broker without requests."""
+    """The resources of a broker without requests."""
     before = broker.usage()
     start = time.perf_counter()
     time.sleep(seconds)

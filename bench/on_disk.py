@@ -1,6 +1,6 @@
 """The cost of reading files of expensive batches, and of beginning a segment.
 
-``python -m bench.on_disk`` prints processor time, which other work on the machine changes little, and the
+``python -m bench.on_disk`` prints processor time, which depends little on other work on the machine, and the
 growth of the peak memory. Each row is measured in a process of its own.
 """
 
@@ -27,7 +27,7 @@ ROLLS = 400
 
 
 def write_segment(folder: str, batch: bytes, count: int) -> str:
-    """A segment with a batch so many times."""
+    """A segment that contains a batch this many times."""
     path = pathlib.Path(folder, "00000000000000000000.log")
     path.parent.mkdir()
     records, content = parse_header(batch).records_count, bytearray(batch)
@@ -44,7 +44,7 @@ def open_log(folder: str) -> PartitionLog:
 
 
 def recover(folder: str, batch: bytes, count: int) -> str:
-    """Opening after a kill that left everything to be checked."""
+    """Opening after a kill, with everything to be checked."""
     write_segment(folder, batch, count)
     return timed(lambda: open_log(folder))
 

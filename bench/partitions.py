@@ -111,7 +111,7 @@ class RestartableMoldau(Moldau):
 
 
 def produce_to_all(connection: Connection, topic: str, count: int) -> None:
-    """One record to each partition, in order; a partition that is not there yet is asked again."""
+    """One record to each partition, in order; repeated for a partition that does not exist yet."""
     batch = build_batch([Record(0, 0, None, b"value", ())])
     for start in range(0, count, 100):
         waiting = list(range(start, min(start + 100, count)))

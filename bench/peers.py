@@ -26,7 +26,7 @@ def run_both(broker: Broker, plan: Plan, size: int, partitions: int, name: str) 
 
 
 def warm_up(broker: Broker, plan: Plan) -> None:
-    """Until the JVM has compiled what the load needs."""
+    """Until the JVM has compiled the code of the load."""
     for number in range(plan.warm_up_rounds):
         size = RECORD_SIZES[number % len(RECORD_SIZES)]
         with topic(broker, f"warm-up-{number}", 4) as name:
@@ -43,7 +43,7 @@ def throughput(report: Report, brokers: Brokers, plan: Plan) -> None:
             produced: Samples = {name: [] for name in brokers}
             fetched: Samples = {name: [] for name in brokers}
             for repeat in range(plan.repeats):
-                # In turns, so that the machine's other work falls on both.
+                # In turns, so that other work on the machine affects both.
                 for name, broker in brokers.items():
                     one, two = run_both(broker, plan, size, partitions, f"load-{size}-{partitions}-{repeat}")
                     produced[name].append(one)

@@ -1,4 +1,4 @@
-"""CPU time and memory of everything that a process has started: Spark is a JVM and its Python workers."""
+"""CPU time and memory of all descendants of a process: Spark is a JVM and its Python workers."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ _PEAK: Final = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 class Process(NamedTuple):
-    """A process that runs."""
+    """A running process."""
 
     pid: int
     parent: int
@@ -19,11 +19,11 @@ class Process(NamedTuple):
     cpu_s: float
     """User and system seconds."""
     peak_bytes: int
-    """The most that it has had in memory."""
+    """Peak memory."""
 
 
 def processes(without: Collection[int] = ()) -> list[Process]:
-    """This process and its descendants; not ``without`` and theirs."""
+    """This process and its descendants, except ``without`` and its descendants."""
     children: dict[int, list[Process]] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -52,10 +52,10 @@ def _look(entry: pathlib.Path) -> Process:
 
 
 def cpu_seconds(without: Collection[int] = ()) -> dict[int, float]:
-    """User and system seconds of this process and its descendants, by pid; not of ``without``."""
+    """User and system seconds of this process and its descendants, by pid, except those of ``without``."""
     return {one.pid: one.cpu_s for one in processes(without)}
 
 
 def spent(before: dict[int, float], after: dict[int, float]) -> float:
-    """CPU seconds between two looks."""
+    """CPU seconds between two samples."""
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())

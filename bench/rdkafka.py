@@ -1,8 +1,9 @@
 """librdkafka by ctypes, from the wheel of confluent-kafka: batches go in and out without Python objects.
 
-confluent-kafka's own interface makes one Python object a record, and would be what is measured. Here a
-producer hands over an array of messages that share one payload (``rd_kafka_produce_batch``), and a
-consumer drains its queue in C (``rd_kafka_consume_callback_queue`` with a callback that does nothing).
+confluent-kafka's own interface makes one Python object for each record, whose cost would dominate the
+measurement. Here a producer hands over an array of messages that share one payload
+(``rd_kafka_produce_batch``), and a consumer drains its queue in C (``rd_kafka_consume_callback_queue`` with a
+callback that does nothing).
 """
 
 import ctypes
@@ -89,7 +90,7 @@ def version() -> str:
 
 
 class Client:
-    """A librdkafka handle for one topic; everything that is not set is librdkafka's default."""
+    """A librdkafka handle for one topic, with librdkafka's defaults for all other settings."""
 
     def __init__(self, kind: int, bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
         error = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
@@ -104,7 +105,7 @@ class Client:
         self._topic = lib.rd_kafka_topic_new(self._handle, self._name, None)
 
     def end_offset(self, partition: int) -> int:
-        """The high watermark, asked of the broker."""
+        """The high watermark according to the broker."""
         low, high = ctypes.c_int64(), ctypes.c_int64()
         code = lib.rd_kafka_query_watermark_offsets(
             self._handle, self._name, partition, ctypes.byref(low), ctypes.byref(high), 10_000
@@ -119,7 +120,7 @@ class Client:
 
 
 class BatchProducer(Client):
-    """Produces copies of one payload, ``batch_count`` a call."""
+    """Produces copies of one payload, ``batch_count`` in each call."""
 
     def __init__(
         self,
@@ -137,9 +138,9 @@ class BatchProducer(Client):
             message.payload, message.len = address, payload_size_bytes
 
     def produce(self, partition: int, count: int) -> None:
-        """Hand over ``count`` records (at most the batch count); wait while librdkafka's queue is full."""
+        """Enqueue ``count`` records (at most the batch count); wait while librdkafka's queue is full."""
         while count:
-            # No copy, no free: the payload outlives every message.
+            # No copy, no free: the payload lives longer than every message.
             count -= lib.rd_kafka_produce_batch(self._topic, partition, FLAG_NONE, self._messages, count)
             if count:
                 lib.rd_kafka_poll(self._handle, 1)

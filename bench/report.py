@@ -1,4 +1,4 @@
-"""Tables for people (rich on a terminal, Markdown in a file) and JSON for machines."""
+"""Tables for people (rich on a terminal, Markdown in a file) and JSON for programs."""
 
 import json
 import os
@@ -67,7 +67,7 @@ class Report:
 
 
 def environment(versions: dict[str, str]) -> dict[str, str]:
-    """The machine and the versions of everything that takes part."""
+    """The machine, and the versions of all programs that take part."""
     from bench.rdkafka import version
 
     models = [
@@ -90,5 +90,5 @@ def megabytes(size_bytes: float) -> int:
 
 
 def rounded(value: float) -> float | int:
-    """Three significant digits are more than the noise allows."""
+    """Three significant digits, which is more than the noise justifies."""
     return round(value) if value >= 100 else round(value, 1 if value >= 10 else 2)

@@ -1,8 +1,8 @@
 """Consolidation on Spark: ``python -m bench.spark_consolidation``.
 
 Batches of 16 KiB in the WAL become segments, from files in the page cache to synced files; by tasks of a warm
-session, and by the same function in two plain processes. For comparison the same processes copy the same
-objects, and sync each. It needs PySpark.
+session, and by the same function in two plain processes. For comparison, the same processes copy the same
+objects, and sync each copy. It needs PySpark.
 """
 
 import argparse
@@ -42,9 +42,9 @@ class Round:
     cpu_s: float
     size_bytes: int
     jvm_bytes: int
-    """The most that this process has had in memory, until then."""
+    """Peak memory of this process so far."""
     python_bytes: int
-    """That of the tasks' Python processes that has had most."""
+    """Peak memory of the task's Python process that used most."""
 
 
 def bench_spark_consolidation(
@@ -129,7 +129,7 @@ def _consolidate(broker: Broker, name: str, units: int, run: RunUnits, is_copy: 
 
 
 def _peaks(found: Sequence[Process]) -> tuple[int, int]:
-    """Of the JVM, and of the largest of its children."""
+    """Memory of the JVM, and of the largest of its children."""
     jvms = {one.pid: one.peak_bytes for one in found if one.name == "java"}
     daemons = {one.pid for one in found if one.parent in jvms}
     tasks = [one.peak_bytes for one in found if one.parent in daemons]
@@ -142,7 +142,7 @@ class _Copied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copies an object as the system does it best, and syncs the copy; its size."""
+    """Copy an object with the system's fastest call, and sync the copy; return its size."""
 
     url: str
 
@@ -162,7 +162,7 @@ class Copy:
 
 
 def object_keys(units: Sequence[Any]) -> list[str]:
-    """Of the WAL objects that units are built from."""
+    """Size of the WAL objects from which units are built."""
 
     def each() -> Iterator[str]:
         for unit in units:
@@ -174,7 +174,7 @@ def object_keys(units: Sequence[Any]) -> list[str]:
 
 
 def folder_of(url: str) -> str:
-    """Of a store of files."""
+    """Settings of a store of files."""
     return unquote(urlsplit(url).path)
 
 

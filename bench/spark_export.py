@@ -1,7 +1,7 @@
 """A topic becomes a table: ``python -m bench.spark_export``.
 
-Each row is one round of an export of a whole diskless topic, on a session that is warm. What a round costs
-that has one record of each partition is shown apart. It needs PySpark.
+Each row is one round of an export of a whole diskless topic, on a session that is warm. The cost of a round
+with one record of each partition is shown separately. It needs PySpark.
 """
 
 import argparse
@@ -22,7 +22,7 @@ RECORDS: Final = {100: 8_000_000, 1024: 2_000_000}
 PARTITIONS: Final = 8
 CORES: Final = 2
 WARM_UPS: Final = 2
-"""Rounds before the first that counts: they start workers."""
+"""Rounds before the measured ones: they start workers."""
 FORMATS: Final = ("parquet", "iceberg")
 
 
@@ -63,7 +63,7 @@ def _export(
         rounds.append(_round(pool, broker, name, to, table_format, records, None))
     wall_s = statistics.median(wall for wall, _ in rounds[WARM_UPS:])
     stored = rounds[-1][1]
-    # Records come in the same number to each partition.
+    # Each partition has the same number of records.
     last = StartAt(offset=records // PARTITIONS - 1)
     fixed_s = statistics.median(
         _round(pool, broker, name, to, table_format, PARTITIONS, last)[0] for _ in range(repeats)
@@ -83,7 +83,7 @@ def _export(
 def _round(
     pool: Any, broker: Broker, name: str, to: pathlib.Path, table_format: str, records: int, start_at: Any
 ) -> tuple[float, int]:
-    """Seconds and bytes of a round that makes a table."""
+    """Seconds and bytes of a round that creates a table."""
     from moldau.pipeline.export.job import ExportJob, export_once
 
     job = ExportJob(broker.bootstrap, name, str(to), table_format, start=start_at)

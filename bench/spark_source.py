@@ -1,9 +1,9 @@
 """``format("moldau")`` beside Spark's own connector: ``python -m bench.spark_source``.
 
-Each row is a query that looks at every value of the same diskless topic, all columns decoded, on a session
-that is warm: its code is compiled by then. What a query costs that finds one record in each partition is
-shown apart. CPU is that of the driver, the JVM and the Python workers, without the broker's. It needs
-PySpark, and for the comparison the connector's jars (``tools/fetch_clients.py``).
+Each row is a query that reads every value of the same diskless topic, with all columns decoded, on a warm
+session, whose code is compiled. The cost of a query for one record of each partition is shown separately. CPU
+is the time of the driver, the JVM and the Python workers, without the broker's. It needs PySpark and, for the
+comparison, the connector's jars (``tools/fetch_clients.py``).
 """
 
 import argparse
@@ -25,7 +25,7 @@ CONNECTOR: Final = pathlib.Path(".tools/spark-kafka")
 RECORDS: Final = {100: 8_000_000, 1024: 2_000_000}
 PARTITIONS: Final = 8
 WARM_UPS: Final = 3
-"""Runs before the first that counts: they start workers, and the JVM compiles what it runs."""
+"""Runs before the measured ones: they start workers, and the JVM compiles its code."""
 READERS: Final = {
     "moldau, from objects": ("moldau", {}),
     "moldau, through the broker": ("moldau", {"readFrom": "brokers"}),
@@ -98,7 +98,7 @@ def _compare(
 
 
 def _query(frame: Any, reader: str, records: int) -> float:
-    """How long it takes to look at all records, from ``load()`` on."""
+    """The time to read all records, from ``load()`` on."""
     start = time.perf_counter()
     (row,) = frame.load().selectExpr("count(*) AS n", "sum(length(value)) AS size").collect()
     wall_s = time.perf_counter() - start

@@ -14,9 +14,10 @@ KEPT_OBJECTS: Final = 4
 
 
 class ForgetfulStorage:
-    """Copies each object into memory that it has used before, and forgets it soon: a store that costs little.
+    """Copies each object into recycled memory, and forgets it soon: a store with a low cost.
 
-    A node reads nothing of what it has just written: that is in its memory, then in its local segments.
+    A node does not read objects that it has just written: their records are in its memory, then in its local
+    segments.
     """
 
     def __init__(self) -> None:
@@ -74,6 +75,6 @@ def open_forgetful(url: str, options: Mapping[str, str], machine: Machine) -> Fo
 
 
 def open_like_s3(url: str, options: Mapping[str, str], machine: Machine) -> FaultyStorage:
-    """A maker: the same behind S3's latency, to which no disk adds its own."""
+    """A maker: the same store with S3's latency, without the latency of a disk."""
     weather = StorageWeather(put_latency=S3_LATENCY, get_latency=S3_LATENCY)
     return FaultyStorage(ForgetfulStorage(), machine.entropy, weather)

@@ -34,14 +34,14 @@ from bench.tiered_slices import (
 SEGMENT_BYTES: Final = 16 << 20
 RECORD_SIZE: Final = 10_240
 QUOTA_BYTES_PER_S: Final = 340_000_000
-"""Of catching up, where it is bounded: somewhat above the goal."""
+"""Rate limit of catching up, where there is one: somewhat above the goal."""
 ROUNDS_MIN: Final = 6
 WARM_UP_S: Final = 2.0
 SETTLE_S: Final = 1.0
-"""Before a slice: copies and removals of the previous one are completed, and a reader has started."""
+"""Pause before a slice: copies and removals of the previous one are completed, and a reader has started."""
 SEGMENT_RECORDS: Final = SEGMENT_BYTES // RECORD_SIZE
 PAST_RECORDS: Final = 5 * SEGMENT_RECORDS // 2
-"""Of a partition at least: two segments of it are remote."""
+"""Minimum records of a partition: two segments of it are remote."""
 NOBODY: Final = "nobody reads"
 OTHER: Final = "another node is read from"
 SAME: Final = "this node is read from"
@@ -64,13 +64,13 @@ WRITTEN: Final = {
     "none": ("remote.log.storage.manager.class.name=bench.stores.open_bottomless_tier",),
     "files": (),
 }
-"""Stores to copy to; the first takes everything and keeps nothing."""
+"""Stores to copy to; the first accepts everything and keeps nothing."""
 READ: Final = {"memory": ("rsm.config.url=memory://",), "files": ()}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which parts, stores and counts of partitions; by default all."""
+    """The parts, stores and numbers of partitions to measure; all by default."""
 
     parts: Sequence[str] = PARTS
     stores: Sequence[str] = ()
@@ -84,7 +84,7 @@ EVERYTHING: Final = Wanted()
 
 
 class TieredMoldau(Moldau):
-    """A development node with classic topics and a remote tier that is quick to act."""
+    """A development node with classic topics and short intervals of the remote tier."""
 
     def __init__(self, folder: pathlib.Path, settings: Sequence[str]) -> None:
         self.settings = (*SETTINGS, *settings)
@@ -141,13 +141,13 @@ def node(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[Broker]:
 
 @contextmanager
 def nodes(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[tuple[Broker, Broker]]:
-    """Two independent nodes: serving one is no work of the other."""
+    """Two independent nodes: serving one does not load the other."""
     with node(folder / "one", settings) as one, node(folder / "other", settings) as other:
         yield one, other
 
 
 def produce_latency(report: Report, broker: Broker, plan: Plan, store: str, partitions: int) -> None:
-    """Several segments a second in all are closed, copied and removed meanwhile, or just closed."""
+    """Several segments a second in total are closed, copied and removed meanwhile, or only closed."""
     rate, seconds = 2 * plan.latency_rate, 2 * plan.latency_s
     slices: dict[bool, list[Slice]] = {False: [], True: []}
     with (
@@ -181,8 +181,8 @@ def produce_latency(report: Report, broker: Broker, plan: Plan, store: str, part
 
 
 def begin_apart(broker: Broker, name: str, partitions: int) -> None:
-    """Close a segment of each partition, for what happens but once is not measured; and fill the next ones so
-    far that they do not all close at the same moment."""
+    """Close a segment of each partition, because work that occurs only once is not measured; then fill the
+    next segments partly, so that they do not all close at the same moment."""
     producer = BatchProducer(broker.bootstrap, name, RECORD_SIZE, 2 * SEGMENT_RECORDS, {})
     for partition in range(partitions):
         producer.produce(partition, SEGMENT_RECORDS + 1 + SEGMENT_RECORDS * partition // partitions)
@@ -204,7 +204,7 @@ def steady(broker: Broker, partitions: int, rate: int) -> AbstractContextManager
 
 @contextmanager
 def past(broker: Broker, plan: Plan, partitions: int) -> Iterator[str]:
-    """A topic that is remote but for its last segments."""
+    """A topic that is remote except for its last segments."""
     records = max(plan.bytes_by_record_size[RECORD_SIZE] // RECORD_SIZE, partitions * PAST_RECORDS)
     with topic(broker, f"past-{partitions}", partitions, tiered=True) as name:
         load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
@@ -214,7 +214,7 @@ def past(broker: Broker, plan: Plan, partitions: int) -> Iterator[str]:
 
 
 def catch_up(report: Report, pair: tuple[Broker, Broker], plan: Plan, store: str, partitions: int) -> None:
-    """Read what is remote, alone and beside a producer, as fast as it goes."""
+    """Read the remote part, alone and beside a producer, at full speed."""
     broker = pair[0]
     with past(broker, plan, partitions) as name, past(pair[1], plan, partitions):
         load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
@@ -235,7 +235,7 @@ def catch_up(report: Report, pair: tuple[Broker, Broker], plan: Plan, store: str
 def catch_up_within_quota(
     report: Report, pair: tuple[Broker, Broker], plan: Plan, store: str, partitions: int
 ) -> None:
-    """As an operator would have it, who knows how much his producers can bear."""
+    """A rate limit that an operator would set to protect producers."""
     with past(pair[0], plan, partitions) as name, past(pair[1], plan, partitions):
         slices = beside_a_producer(pair, partitions, plan, name, rounds_of(plan))
     row = {"store": store, "partitions": partitions, **columns(slices), "goal": "300 MB/s, 1.5"}
@@ -304,7 +304,7 @@ def rounds_of(plan: Plan) -> int:
 
 
 def until_remote(broker: Broker, name: str) -> None:
-    """Wait until all that can be copied has left the disk."""
+    """Wait until all segments that can be copied have left the disk."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         folders = list((broker.folder / "data").glob(f"{name}-*"))

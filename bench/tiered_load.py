@@ -1,7 +1,7 @@
-"""Loads for tiered topics that a parent steers: ``python -m bench.tiered_load LOAD SPEC``.
+"""Loads for tiered topics that a parent process controls: ``python -m bench.tiered_load LOAD SPEC``.
 
-Each reads a JSON object a line from stdin and answers with one on stdout, so that slices of different kinds
-follow each other in one process, on the same connections.
+Each reads JSON lines from stdin and answers with JSON lines on stdout. So slices of different kinds follow
+each other in one process, on the same connections.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ ANSWER_BYTES: Final = 50 << 20
 LIST_OFFSETS_VERSION: Final = 8
 EARLIEST_LOCAL: Final = -4
 BATCH_HEAD_BYTES: Final = 27
-"""Of a batch's header, up to its last offset delta."""
+"""Bytes of a batch's header up to its last offset delta."""
 DISCARD_BYTES: Final = 1 << 20
 _batch_head: Final = struct.Struct(">qi11xi").unpack_from
 
@@ -65,7 +65,7 @@ def steady(spec: dict[str, Any]) -> None:
                 producer.produce(command["topic"], value, partition=partition, on_delivery=delivered)
             producer.flush(20)
             wall_s = time.perf_counter() - start
-            # The first tenth wakes up connections and caches.
+            # The first tenth warms up connections and caches.
             answer = percentiles("ack", acknowledged_ms[total // 10 :])
             share = (cpu_s() - cpu_before_s) / wall_s
             tell({**answer, "records_per_s": len(acknowledged_ms) / wall_s, "client_share": share})
@@ -101,10 +101,10 @@ def tail(spec: dict[str, Any]) -> Iterator[Callable[[str], None]]:
 
 
 def catch_up(spec: dict[str, Any]) -> None:
-    """One consumer of all that is remote, again and again; it stands for another machine.
+    """One consumer that reads the remote part repeatedly; it stands for another machine.
 
-    So it has the least priority, of its session and of itself, and looks at no more than where batches end:
-    the kernel throws the rest away without copying it. A command begins a slice, the next one ends it.
+    So its process and its session have the lowest priority, and it reads only the ends of batches: the kernel
+    discards the rest without copying it. A command begins a slice, the next one ends it.
     """
     os.setsid()
     with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ class CatchUpReader:
         topics = [ListOffsetsTopic(name=self._topic, partitions=[row])]
         request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics)
         self._connection.sendall(canned.frame(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request))
-        # Of one partition's answer the end is: timestamp, offset, leader epoch, three counts of tags.
+        # The end of one partition's answer: timestamp, offset, leader epoch, three counts of tags.
         end: int = struct.unpack_from(">q", canned.receive_response(self._connection), -15)[0]
         if end <= 0:
             raise RuntimeError(f"nothing of {self._topic}-{partition} is remote")
@@ -205,7 +205,7 @@ class CatchUpReader:
 
 
 def commands() -> Iterator[dict[str, Any]]:
-    """Say that all is prepared; then what the parent writes, until it closes the pipe."""
+    """Report that everything is prepared; then return the lines of the parent, until it closes the pipe."""
     tell({"ready": True})
     while line := sys.stdin.readline():
         yield json.loads(line)

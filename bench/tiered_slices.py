@@ -35,7 +35,7 @@ class Steered:
         self._process.stdin.flush()
 
     def answer(self) -> Slice:
-        """Wait for what it says next."""
+        """Wait for its next line."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -55,7 +55,7 @@ class Steered:
 
 @contextmanager
 def steered(load: str, **spec: Any) -> Iterator[Steered]:
-    """Such a load, until the end of the block."""
+    """A running load, until the end of the block."""
     process = Steered(load, spec)
     try:
         yield process
@@ -66,7 +66,7 @@ def steered(load: str, **spec: Any) -> Iterator[Steered]:
 def produce_for(producer: Steered, broker: Broker, topic: str, seconds: float) -> Slice:
     """A slice of the steady producer, with the broker's share of a core meanwhile.
 
-    ``others_share`` is that of all whom we did not start: where it is high, the slice says little.
+    ``others_share`` is the share of all other processes: where it is high, the slice has little meaning.
     """
     before, ours_before, all_before, start = broker.usage(), cpu_seconds(), busy_s(), time.perf_counter()
     producer.tell(topic=topic, seconds=seconds)
@@ -86,7 +86,7 @@ def busy_s() -> float:
 
 
 class Ratios(NamedTuple):
-    """Of a p99 to another, slice by slice: the median, and the quartiles around it."""
+    """The ratio of two p99, slice by slice: the median and its quartiles."""
 
     median: float
     low: float
@@ -97,7 +97,7 @@ class Ratios(NamedTuple):
 
 
 def ratios(above: Sequence[Slice], below: Sequence[Slice]) -> Ratios:
-    """``above[i]`` and ``below[i]`` stood side by side."""
+    """``above[i]`` and ``below[i]`` were measured next to each other."""
     found = sorted(one["ack_p99_ms"] / other["ack_p99_ms"] for one, other in zip(above, below, strict=True))
     low, median, high = statistics.quantiles(found, n=4, method="inclusive")
     return Ratios(median, low, high)
@@ -108,7 +108,7 @@ def median_of(slices: Sequence[Slice], name: str) -> float:
 
 
 def in_turns(kinds: Sequence[str], rounds: int) -> Iterator[tuple[str, ...]]:
-    """The order of each round: every kind comes first, and last, as often as the others."""
+    """The order of each round: every kind is first, and last, equally often."""
     for number in range(rounds):
         turn = number // 2 % len(kinds)
         order = (*kinds[turn:], *kinds[:turn])

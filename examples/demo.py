@@ -3,9 +3,9 @@
 Starts ``moldau dev`` on a temporary folder, whose topics are diskless: records are in the object store when
 they are acknowledged. Produces a stream of orders with one ordinary Kafka client (librdkafka), kills the node
 without warning half-way, deletes its local cache of the topic, starts it again and produces the rest. Then
-another ordinary client (kafka-python) reads everything back, and the demo prints what lies in the object
-store. At last Spark moves the topic into Kafka segments, exports it to a table and is asked about it, and the
-demo prints how many requests the node made of the store. Needs nothing but this repository and, for the
+another ordinary client (kafka-python) reads everything back, and the demo prints the content of the object
+store. Finally Spark moves the topic into Kafka segments, exports it to a table and queries the table, and the
+demo prints the number of the node's requests to the store. Needs nothing but this repository and, for the
 table, Java: ``make demo``. ``make demo ARGS=--cluster`` shows a cluster instead: see ``demo_cluster.py``.
 """
 
@@ -38,7 +38,7 @@ GIB = 1 << 30
 
 
 def moldau(node: Node, *arguments: str) -> str:
-    """Run the command line against the node; return what it prints."""
+    """Run the command line against the node; return its output."""
     command = [sys.executable, "-m", "moldau", *arguments, "--bootstrap", node.bootstrap]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -76,7 +76,7 @@ def produce(node: Node) -> set[int]:
 
 
 def crash(node: Node) -> None:
-    """Kill the node, lose what its disk holds of the topic, and start it again."""
+    """Kill the node, delete its local copy of the topic, and start it again."""
     node.kill()
     caches = list((node.folder / "data").glob(f"{TOPIC}-*"))
     for cache in caches:
@@ -86,7 +86,7 @@ def crash(node: Node) -> None:
 
 
 def consume(node: Node, expected: int) -> list[int]:
-    """Read the topic from the start as a consumer group; return the order numbers as they came."""
+    """Read the topic from the start as a consumer group; return the order numbers in their order."""
     consumer: Any = KafkaConsumer(
         TOPIC, bootstrap_servers=node.bootstrap, group_id="demo", auto_offset_reset="earliest"
     )
@@ -100,7 +100,7 @@ def consume(node: Node, expected: int) -> list[int]:
 
 
 def check(acknowledged: set[int], consumed: list[int]) -> bool:
-    """Print what was found; return whether it is what it must be."""
+    """Print the result; return whether it is correct."""
     missing = acknowledged - set(consumed)
     doubled = len(consumed) - len(set(consumed))
     table = Table(title="After a kill in the middle")
@@ -130,7 +130,7 @@ def show_store(node: Node) -> None:
 
 
 def show_table(node: Node, acknowledged: set[int]) -> bool:
-    """Consolidate and export the topic, and ask the table; return whether it has every order once."""
+    """Consolidate and export the topic, and query the table; return whether it has every order once."""
     reason = missing_packages() or missing_java()
     if reason is not None:
         console.print(f"[yellow]no table:[/] {reason}")
@@ -162,7 +162,7 @@ def show_table(node: Node, acknowledged: set[int]) -> bool:
 
 
 def show_bill(node: Node) -> None:
-    """How many requests the store was sent; the shorter the stream, the more each GiB seems to cost."""
+    """Number of requests to the store; the shorter the stream, the higher the number for each GiB."""
     stored = stored_objects(node)
     table = Table(title="The bill")
     for column in ("request", "count", "per GiB"):

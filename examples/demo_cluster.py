@@ -1,10 +1,10 @@
 """Moldau's cluster in a minute: three kinds of topics, three nodes killed in turn, nothing missing.
 
 Starts three brokers in three racks and three controllers, each a process, with a replicated classic topic, a
-diskless and a tiered one. While an idempotent producer and a consumer group go on, the broker that leads the
-coordinator of the diskless topic, the active controller and another broker are killed with SIGKILL and
-started again, one after the other. At last every topic is read from its beginning, and the demo prints what
-was found, and the longest pause that the producer saw at each kill. Started by ``demo.py --cluster``.
+diskless and a tiered one. While an idempotent producer and a consumer group continue, the broker that leads
+the coordinator of the diskless topic, the active controller and another broker are killed with SIGKILL and
+started again, one after the other. Finally every topic is read from its beginning, and the demo prints the
+result, and the producer's longest pause at each kill. Started by ``demo.py --cluster``.
 """
 
 import json
@@ -45,7 +45,7 @@ class Kill:
 
 
 class ClusterDemo:
-    """A running cluster with its clients, and how far it is."""
+    """A running cluster with its clients, and the progress of the demo."""
 
     def __init__(self, cluster: ClusterProcesses, deadline: Deadline) -> None:
         self._cluster = cluster
@@ -102,7 +102,7 @@ class ClusterDemo:
         self._kills.append(Kill(f"{name} ({node_id})", self._stream.pauses_s(begin, time.monotonic())))
 
     def _check(self) -> bool:
-        """Read everything from its beginning and print what was found; return whether it is right."""
+        """Read everything from its beginning and print the result; return whether it is correct."""
         stream, deadline = self._stream, self._deadline
         left = stream.end(deadline)
         found = read_from_the_beginning(self._cluster.bootstrap, list(TOPICS), deadline)
@@ -132,8 +132,8 @@ class ClusterDemo:
         return is_right
 
     def _show_reader(self) -> None:
-        """The records that the consumer group read while nodes failed: all, and after a failure possibly some
-        again.
+        """The records that the consumer group read while nodes failed: all, and some of them again after a
+        failure.
         """
         self._reader.end(self._stream.acknowledged, self._deadline)
         read = self._reader.numbers
@@ -150,7 +150,7 @@ class ClusterDemo:
         console.print(table)
 
     def _show_tier(self) -> None:
-        """How much of the tiered topic lies in the object store alone."""
+        """The part of the tiered topic that is only in the object store."""
         partitions = json.loads(self._moldau("tiered", "topics", "tiered", "--json"))[0]["partitions"]
         segments = sum(part["segments"] for part in partitions)
         remote_only = sum(part["local_start"] - part["log_start"] for part in partitions)
@@ -190,7 +190,7 @@ class ClusterDemo:
             time.sleep(0.1)
 
     def _moldau(self, *arguments: str) -> str:
-        """Run the command line against the cluster; return what it prints."""
+        """Run the command line against the cluster; return its output."""
         command = [sys.executable, "-m", "moldau", *arguments, "--bootstrap", self._cluster.bootstrap]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

@@ -1,4 +1,5 @@
-"""The demo's node: a ``moldau dev`` process that can be killed, and what its object store holds and costs."""
+"""The demo's node: a ``moldau dev`` process that can be killed, and the content and cost of its object
+store."""
 
 import contextlib
 import os
@@ -18,7 +19,7 @@ from rich.console import Console
 console = Console()
 
 SETTINGS = (
-    # Spark consolidates at the end, and need not wait for an hour or 64 MiB.
+    # Spark consolidates at the end, without a wait for an hour or 64 MiB.
     "diskless.consolidation.enable=false",
     "diskless.consolidation.segment.bytes=1048576",
     "diskless.consolidation.max.age.ms=0",
@@ -32,7 +33,7 @@ class Node:
         self.folder = pathlib.Path(folder)
         self.bootstrap = ""
         self.requests: Counter[str] = Counter()
-        """To the object store, by kind, in all of the node's lives."""
+        """Requests to the object store, by kind, in all of the node's lives."""
         self._port = free_port()
         self._metrics_port = 0
         self._process: subprocess.Popen[str] | None = None
@@ -61,7 +62,7 @@ class Node:
         )
 
     def kill(self) -> None:
-        """End it as a power cut would: no warning, no clean-up."""
+        """End it like a power cut: no warning, no clean-up."""
         assert self._process is not None
         self._count_requests()
         os.kill(self._process.pid, signal.SIGKILL)
@@ -79,7 +80,7 @@ class Node:
         console.print(f"node {self._process.pid} stopped, exit code {code}")
 
     def _count_requests(self) -> None:
-        """Add up what this process asked of the object store, from its /metrics."""
+        """Add up this process's requests to the object store, from its /metrics."""
         for name, value in self.metrics().items():
             meter, _, labels = name.partition("{")
             if meter == "moldau_objects_ObjectStorage_RequestsPerSec_total":

@@ -1,7 +1,7 @@
-"""The cluster demo's processes: one ``moldau dev`` with several nodes, and those that were started again.
+"""The cluster demo's processes: one ``moldau dev`` with several nodes, and the restarted nodes.
 
-``moldau dev`` does not start a node again that died; it says on stderr with which command to do so. The demo
-follows that advice, and ends the processes that it started so by their own pids.
+``moldau dev`` does not restart a dead node; it prints the command for that on stderr. The demo runs this
+command, and ends the processes that it started by their own pids.
 """
 
 import contextlib
@@ -35,17 +35,17 @@ STOP_TIMEOUT_S = 20.0
 
 
 class Late(Exception):
-    """Something did not happen before the demo's deadline; the message says what."""
+    """Something did not happen before the demo's deadline; the message names it."""
 
 
 class Deadline:
-    """The time by which the demo has to be done."""
+    """The time by which the demo must be done."""
 
     def __init__(self, timeout_s: float) -> None:
         self._end = time.monotonic() + timeout_s
 
     def left_s(self, awaited: str) -> float:
-        """Seconds that are left. Raises :class:`Late` when there are none."""
+        """The remaining seconds. Raises :class:`Late` when there are none."""
         left_s = self._end - time.monotonic()
         if left_s <= 0:
             raise Late(awaited)
@@ -103,7 +103,7 @@ class ClusterProcesses:
         )
 
     def stop(self) -> list[str]:
-        """End all processes, brokers before controllers; return what did not end cleanly."""
+        """End all processes, brokers before controllers; return those that did not end cleanly."""
         dev = [] if self._dev is None else [("moldau dev", self._dev)]
         roles = {node_id: self._node(node_id)["roles"] for node_id in self._restarted}
         again = [(f"node {node_id}", process) for node_id, process in self._restarted.items()]
@@ -135,12 +135,12 @@ class ClusterProcesses:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                # A terminal's Ctrl-C is for the demo alone, which ends the others in order.
+                # A terminal's Ctrl-C is only for the demo, which ends the others in order.
                 start_new_session=True,
             )
 
     def _ready(self, process: subprocess.Popen[str], awaited: str, log: pathlib.Path) -> str:
-        """The line by which a process says that it accepts clients."""
+        """The line by which a process reports that it accepts clients."""
         assert process.stdout is not None
         if not select.select([process.stdout], [], [], self._deadline.left_s(awaited))[0]:
             raise Late(awaited)

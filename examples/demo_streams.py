@@ -1,4 +1,5 @@
-"""The cluster demo's clients: a producer and a consumer that go on while nodes die, and the final reading."""
+"""The cluster demo's clients: a producer and a consumer that continue while nodes die, and the final
+reading."""
 
 import contextlib
 import json
@@ -16,7 +17,7 @@ from demo_processes import Deadline
 PARTITIONS = 3
 PAUSE_BETWEEN_ROUNDS_S = 0.01
 ORDERS_MAX = 60_000
-"""Of each topic; at the pace of the stream they last for ten minutes."""
+"""Number of records of each topic; they last for ten minutes."""
 QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda _: None, "reconnect.backoff.max.ms": 200}
 
 
@@ -31,7 +32,7 @@ class OrderStream:
         places = [(topic, partition) for topic in topics for partition in range(PARTITIONS)]
         self._acknowledged_at: dict[tuple[str, int], list[float]] = {place: [] for place in places}
         self._sent_at: dict[tuple[str, int], float] = dict.fromkeys(places, 0.0)
-        """When the newest acknowledged record of each partition was sent."""
+        """Send time of the newest acknowledged record of each partition."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -39,7 +40,8 @@ class OrderStream:
         self._thread.start()
 
     def end(self, deadline: Deadline) -> int:
-        """Send no more; return how many records are neither acknowledged nor refused at the deadline."""
+        """Send no more; return the number of records that are neither acknowledged nor refused at the
+        deadline."""
         self._ended.set()
         self._thread.join()
         return self._producer.flush(deadline.left_s("the end of the stream"))

@@ -1,8 +1,9 @@
-"""The demo's last act: the topic leaves the WAL for Kafka segments, and becomes a table that is asked about.
+"""The last part of the demo: the topic leaves the WAL for Kafka segments, and becomes a table that is
+queried.
 
 Started by ``demo.py`` in a process of its own, with one Spark session for all: consolidates the topic,
-exports it to Parquet with its values decoded from JSON, asks the table with Spark SQL, and prints what it
-found as one JSON line.
+exports it to Parquet with its values decoded from JSON, queries the table with Spark SQL, and prints the
+result as one JSON line.
 """
 
 import json

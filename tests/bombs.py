@@ -1,4 +1,4 @@
-"""Batches that become large or many when they are opened."""
+"""Batches that become large, or contain many records, when they are opened."""
 
 from moldau.records import Compression, Record, build_batch
 from moldau.records.batch import BatchHeader, parse_header
@@ -7,7 +7,7 @@ from moldau.records.rewriting import assemble_batch
 from moldau.records.varint import encode_varint
 
 TINY_RECORD = b"\x0c\0\0\0\x01\x01\0"
-"""No key, no value, all with the offset of the first: a renumbering, too, then."""
+"""No key, no value, and always the offset of the first record, so that it must also be renumbered."""
 
 
 def tiny_records(codec: Compression, count: int, now_ms: int, max_timestamp_ms: int | None = None) -> bytes:
@@ -25,7 +25,7 @@ def many_headers(codec: Compression, records_count: int, headers_count: int, now
 
 
 def large_record(codec: Compression, size_bytes: int, now_ms: int) -> bytes:
-    """A batch of one record that is ``size_bytes`` of zeros."""
+    """A batch of one record with ``size_bytes`` of zeros."""
     return build_batch([Record(0, now_ms, b"key", bytes(size_bytes))], compression=codec)
 
 

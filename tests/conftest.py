@@ -39,7 +39,7 @@ ALONE = ("tests/simulation/", "tests/integration/test_kafka_python_suite.py")
 
 
 class ByWhatTestsShare(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Which tests go to one process: those of a file, for they share a node."""
+    """Assigns tests to processes: the tests of one file share a node, and so a process."""
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(ALONE):
@@ -55,9 +55,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWhatTestsS
 
 
 REAL_TIME = ("aiokafka", "confluent_kafka", "kafka", "moldau.testing", "pyspark", "socket", "subprocess")
-"""Imports of tests with real nodes, processes and clients: the machine's speed may decide their outcome."""
+"""Imports of tests with real nodes, processes and clients, whose outcome may depend on the machine's
+speed."""
 PURE = ("aiokafka.record", "kafka.record")
-"""Parts of these that only compute."""
+"""Files among these that only compute."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,7 +105,7 @@ def is_part_of(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the failures where ``--failures-to`` says."""
+    """Write the failures to the file that ``--failures-to`` names."""
     path = terminalreporter.config.getoption("--failures-to")
     if path is None:
         return
@@ -120,8 +121,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _records_of_any_age_stay() -> Iterator[None]:
     """Tests create records with old timestamps, which retention would delete at its first round.
 
-    It comes half a minute after a node has started: on a slow machine in the middle of a test. So it does not
-    come while tests run, but on nodes that have a ``log.retention.check.interval.ms`` of their own.
+    It comes half a minute after a node has started: on a slow machine in the middle of a test. So it is
+    disabled, except on nodes that set ``log.retention.check.interval.ms`` themselves.
     """
     import moldau.testing.node
     from moldau.server.settings import development_config

@@ -1,4 +1,5 @@
-"""The requests of an API that cost most for their bytes: arrays full of the smallest items, and tags."""
+"""The requests of an API with the highest cost for their size: arrays full of the smallest items, and
+tags."""
 
 from collections.abc import Iterator
 from struct import calcsize
@@ -22,7 +23,7 @@ def worst_requests(cls: type[Message], version: int, size_bytes: int) -> Iterato
 
 
 class _Minimal:
-    """Encodes messages in as few bytes as they can have, but for one array."""
+    """Encodes messages with as few bytes as possible, except for one array."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -37,7 +38,7 @@ class _Minimal:
                 yield from self.arrays(field.kind, (*path, field.name))
 
     def struct(self, cls: type[Message], path: tuple[str, ...], size_bytes: int) -> bytes:
-        """A message whose array at ``path`` fills so many bytes; the others are empty or null."""
+        """A message whose array at ``path`` fills this many bytes; the others are empty or null."""
         fields = layout(cls, self.version, self.flexible).fields
         out = b"".join(
             self.field(field, path[1:], size_bytes, chosen=bool(path) and field.name == path[0])
@@ -49,7 +50,7 @@ class _Minimal:
         if field.array:
             if not chosen:
                 return self.length(0, 4)
-            if path:  # one item, which holds the array
+            if path:  # one item, which contains the array
                 assert not isinstance(field.kind, str)
                 return self.length(1, 4) + self.struct(field.kind, path, size_bytes)
             item = self.item(field)

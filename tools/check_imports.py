@@ -1,4 +1,5 @@
-"""Fail when modules import each other in a circle, or a module of the server knows too many others of it.
+"""Fail when modules import each other in a circle, or a module of the server imports too many others of the
+server.
 
 Imports for types alone count, too, except in the groups below: see docs/decisions/0021-circles-of-types.md.
 """
@@ -24,11 +25,11 @@ CIRCLES_OF_TYPES: Final = (
         "moldau.simulation.world.world",
     ),
 )
-"""Modules, with what is below them, that may name each other's types."""
+"""Modules, with those below them, that may import each other's types."""
 SERVER: Final = "moldau.server"
 SERVER_IMPORTS_MAX: Final = 14
 COMPOSITION: Final = "moldau.server.composition"
-"""The one module that knows all subsystems."""
+"""The one module that may import all subsystems."""
 
 Imports = Mapping[str, frozenset[str]]
 

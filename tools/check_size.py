@@ -1,4 +1,4 @@
-"""Fail when a room has outgrown a head: a source file over 500 lines or a function over 60.
+"""Fail when code gets too long: a source file over 500 lines or a function over 60.
 
 Generated files say so in their first line and are left out.
 """
@@ -13,7 +13,7 @@ GENERATED_MARK = "# Generated"
 
 
 def oversized(path: pathlib.Path) -> list[str]:
-    """One line for each thing in ``path`` that is too long."""
+    """One line for each part of ``path`` that is too long."""
     text = path.read_text()
     if text.startswith(GENERATED_MARK):
         return []

@@ -36,7 +36,7 @@ WORDS = {
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and text of each docstring, those of variables included."""
+    """Line and text of each docstring, including those of variables."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -51,7 +51,7 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def riddles(name: str, source: str) -> Iterator[str]:
-    """Docstrings of a module that hide their subject, or use a word that has a plainer one."""
+    """Docstrings of a module that begin without a clear subject, or use a word that has a simpler synonym."""
     for line, text in docstrings(ast.parse(source)):
         if RIDDLE.match(text):
             yield f"{name}:{line}: begins with a riddle: {text.splitlines()[0]}"
@@ -61,7 +61,7 @@ def riddles(name: str, source: str) -> Iterator[str]:
 
 
 def class_names(name: str, source: str) -> Iterator[tuple[str, str]]:
-    """Public classes of a module, with their place."""
+    """Public classes of a module, with their places."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node.name, f"{name}:{node.lineno}"
@@ -88,7 +88,7 @@ def findings() -> tuple[list[str], list[str]]:
 
 
 def double_names(places: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Class names that stand for two things, given the places of each."""
+    """Class names that are used for two things, given the places of each."""
     for one, found in sorted(places.items()):
         if len(found) > 1:
             yield f"class {one} has {len(found)} meanings: {', '.join(found)}"

@@ -2,7 +2,7 @@
 
 Kafka's own jars, Spark's connector and Avro's Java library come from Maven, the JavaScript clients from npm
 (the versions are pinned in ``tools/clients/``), kafka-python's test suite from its source distribution (the
-version that is installed). Nothing of it is needed to run Moldau. Exits 1 when something cannot be had.
+version that is installed). None of them is needed to run Moldau. Exits 1 when one is not available.
 """
 
 import importlib.metadata
@@ -17,7 +17,7 @@ TARGET = pathlib.Path(__file__).resolve().parent.parent / ".tools"
 
 
 def _fetch_from_maven(pom: pathlib.Path, folder: pathlib.Path) -> None:
-    """The dependencies of a project file, once: a stamp in the folder says which file they are of."""
+    """The dependencies of a project file, fetched once: a stamp in the folder identifies the file."""
     stamp = folder / ".complete"
     if stamp.exists() and stamp.read_text() == pom.read_text():
         return
@@ -30,7 +30,7 @@ def _fetch_from_maven(pom: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def fetch_jars() -> None:
-    """Kafka's broker, clients and tools, with what they depend on, into ``.tools/jars``."""
+    """Kafka's broker, clients and tools, with their dependencies, into ``.tools/jars``."""
     _fetch_from_maven(HERE / "pom.xml", TARGET / "jars")
 
 

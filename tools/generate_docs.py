@@ -1,6 +1,6 @@
 """Write the generated pages of docs/, so that definitions in the code are not described again by hand.
 
-``python tools/generate_docs.py`` writes them; ``--check`` only says which are stale and exits 1.
+``python tools/generate_docs.py`` writes them; ``--check`` only lists stale pages and exits 1.
 """
 
 import asyncio
@@ -248,7 +248,7 @@ def _metric_rows(text: str, *prefixes: str) -> Iterator[str]:
 
 
 def pages() -> dict[pathlib.Path, str]:
-    """Every generated page and what it must say."""
+    """Every generated page with its expected content."""
     return {
         DOCS / "cli.md": cli_page(),
         DOCS / "configuration.md": configuration_page(),

@@ -1,4 +1,4 @@
-"""``.ci/run`` ends with the code of what it ran; its own clean-up says nothing."""
+"""``.ci/run`` ends with the exit code of its commands; its own clean-up does not change it."""
 
 import pathlib
 import shutil
@@ -32,7 +32,7 @@ runpy.run_path({script!r}, run_name="__main__")
 
 @pytest.fixture
 def checkout(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with the real ``.ci/run`` in it, and a stand-in for everything that it calls."""
+    """A folder with the real ``.ci/run`` in it, and a stand-in for every program that it calls."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     programs = {"bin/make": MAKE, "bin/kcat": "#!/bin/sh\n"}

@@ -1,4 +1,4 @@
-"""A module that calls itself pure is held to it: the import contract in ``pyproject.toml`` lists it."""
+"""A module that calls itself pure is checked: the import contract in ``pyproject.toml`` must list it."""
 
 import ast
 import pathlib

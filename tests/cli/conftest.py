@@ -12,7 +12,7 @@ from moldau.cli.main import main
 
 
 class Ran(NamedTuple):
-    """How a command ended."""
+    """The end of a command: its exit code and output."""
 
     code: int
     out: str
@@ -30,7 +30,7 @@ def node() -> "Iterator[moldau.testing.Node]":
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> Run:
-    """Run a command without a node; ``stdin`` is what it reads."""
+    """Run a command without a node; ``stdin`` is its input."""
 
     def run(*arguments: str, stdin: bytes = b"") -> Ran:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))

@@ -1,4 +1,4 @@
-"""Dumping: exact output for files made by hand, and everything that a node leaves behind."""
+"""Dumping: exact output for hand-made files, and for every file that a node leaves behind."""
 
 import json
 from uuid import UUID

@@ -10,7 +10,7 @@ from moldau.cli.records.input import CHUNKS_AHEAD, lines
 
 
 class Held:
-    """Gives one line; then holds on until it is let go, and gives what is left."""
+    """Gives one line, then blocks until it is released, and gives the rest."""
 
     def __init__(self, *rest):
         self._given = [b"first\n"]

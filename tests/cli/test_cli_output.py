@@ -1,4 +1,4 @@
-"""How tables look where they are shown."""
+"""The form of tables on terminals and elsewhere."""
 
 import io
 import re

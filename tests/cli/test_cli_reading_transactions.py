@@ -1,4 +1,4 @@
-"""Which records ``consume --read-committed`` leaves out, by the batches and the aborts of one fetch."""
+"""The records that ``consume --read-committed`` leaves out, by the batches and the aborts of one fetch."""
 
 import asyncio
 from uuid import UUID

@@ -141,7 +141,7 @@ def test_deleting_records(run):
 
 
 def test_keys_go_where_the_java_client_puts_them():
-    # Values of the Java client's own hash.
+    # Hash values of the Java client.
     hashes = {b"21": -973932308, b"foobar": -790332482, b"abc": 479470107}
     for key, signed in hashes.items():
         assert murmur2(key) == signed % 2**32

@@ -1,4 +1,4 @@
-"""How long a node may take to stop: as long as it closes logs."""
+"""Time limits of a stop: a node may continue as long as it closes logs."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""``moldau tiered`` against a node that has copied a topic, and what is in the files of the remote tier."""
+"""``moldau tiered`` against a node that has copied a topic, and the content of the remote tier's files."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def parsed(ran):
 
 
 def copied(run, topic):
-    """The topic's segments, once a copy is finished and none is under way."""
+    """The topic's segments, once a copy is finished and none is in progress."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         found = parsed(run("tiered", "segments", topic, "--json"))
@@ -45,7 +45,7 @@ def orders(run):
     """A tiered topic with at least one copied segment in partition 0, and an empty partition."""
     configs = ("-c", "remote.storage.enable=true", "-c", "segment.bytes=1048576")
     if run("topics", "create", "orders", *configs, "-p", "2").code == 0:
-        # More than one segment, for the active one is never copied.
+        # More than one segment, because the active one is never copied.
         lines = b"".join(b"%0999d\n" % number for number in range(1500))
         assert run("produce", "orders", "-p", "0", stdin=lines).code == 0
     return "orders"
@@ -103,7 +103,8 @@ def metadata_logs(node):
 
 def test_dump_log_reads_the_events(run, cli, node, orders):
     first = copied(run, orders)[0]
-    (log,) = metadata_logs(node)  # both partitions' events, or one's: in dev there are four of them
+    # the events of both partitions, or of one of them: in dev there are four metadata partitions
+    (log,) = metadata_logs(node)
     ran = cli("dump-log", log, "--deep", "--json")
     assert ran.code == 0, ran.err
     rows = [json.loads(line) for line in ran.out.splitlines()]
@@ -149,7 +150,7 @@ def test_dump_log_reads_the_objects(run, cli, node, orders):
 
 @pytest.mark.java
 def test_kafka_reads_all_of_it(run, node, orders, tmp_path):
-    """Kafka's DumpLogSegments, on the events and on what was copied."""
+    """Kafka's DumpLogSegments, on the events and on the copied segments."""
     java = shutil.which("java")
     if java is None or not JARS.is_dir():
         if os.environ.get("CI") == "true":

@@ -1,4 +1,4 @@
-"""Voters that change (KIP-853), by the tools: formatted, added, removed, and made of static ones."""
+"""Changes of voters (KIP-853) by the tools: voters are formatted, added, removed, and made dynamic."""
 
 import json
 import pathlib
@@ -30,7 +30,7 @@ def quorum(cli: Any, cluster: moldau.testing.Cluster) -> tuple[list[int], list[i
 
 
 def file_of(cluster: moldau.testing.Cluster, node_id: int, folder: pathlib.Path) -> str:
-    """A properties file of a controller that runs, as its operator has one."""
+    """The properties file of a running controller, as an operator has it."""
     path = folder / f"{node_id}.properties"
     host, _, port = cluster.address(node_id).partition(":")
     path.write_text(

@@ -10,7 +10,7 @@ RACKS = {1: "a", 2: "a", 3: "b", 4: "c"}
 
 
 def targets(replicas: tuple[int, ...], **options: object) -> tuple[int, ...]:
-    """Where the plan puts one partition that lies on ``replicas``."""
+    """The planned replicas of one partition that is on ``replicas``."""
     options = {"load_bytes": {}, **options}
     moves = plan_moves([PlacedPartition("t", 0, replicas, 100)], RACKS, **options)  # type: ignore[arg-type]
     return moves[0].target if moves else replicas

@@ -1,4 +1,4 @@
-"""Plays commands to a controller and prints what it decided, for golden scripts.
+"""Plays commands to a controller and prints its decisions, for golden scripts.
 
 A script is a list of cases: command lines, ``----``, the expected output, a blank line. Rewrite the
 expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Commands::
@@ -64,7 +64,7 @@ _HIDDEN = {
 
 
 class ControllerScript:
-    """One controller with a log that is only counted."""
+    """One controller with a log that is only simulated by an offset."""
 
     def __init__(self) -> None:
         settings = ControllerSettings(
@@ -94,7 +94,7 @@ class ControllerScript:
         return handler(words, flags, options)
 
     def send(self, request: Message) -> str:
-        """Decide, replay, and check that a snapshot of the outcome says the same."""
+        """Decide, replay, and check that a snapshot of the outcome has the same content."""
         try:
             result = self.controller.handle(request, self.now_ms, self.next_offset)
         except KafkaError as error:
@@ -459,7 +459,7 @@ def _ids(text: str) -> list[int]:
 
 
 def _numbered(text: str | None) -> list[tuple[str, str]]:
-    """``1,2/2,3`` numbered from 0, or with numbers of their own: ``0:1,2/0:2,3``."""
+    """``1,2/2,3`` numbered from 0, or with explicit numbers: ``0:1,2/0:2,3``."""
     numbered = []
     for position, item in enumerate(text.split("/") if text else []):
         index, colon, replicas = item.rpartition(":")

@@ -1,4 +1,4 @@
-"""A metadata log in memory that commits when the test says so."""
+"""A metadata log in memory that commits when a test calls it."""
 
 import asyncio
 from collections.abc import Sequence

@@ -139,7 +139,7 @@ class Records:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """In virtual time: however long this machine stalls, everybody has the time that they were given."""
+    """In virtual time: a busy machine does not shorten any time limit."""
     with World(1) as world:
         world.run(test)
 
@@ -182,7 +182,8 @@ def test_a_node_starts_stops_and_comes_back(tmp_path: pathlib.Path) -> None:
 
 
 class PatientChannel:
-    """A controller that unfences a broker, is away for a while when that wants to go, and then agrees."""
+    """A controller that unfences a broker, does not answer for a while when the broker wants to stop, and
+    then agrees."""
 
     def __init__(self, away_s: float) -> None:
         self._away_s = away_s
@@ -300,7 +301,7 @@ def test_a_second_broker_with_the_same_id_gives_up(tmp_path: pathlib.Path) -> No
 
 
 class ScriptedController:
-    """Takes every registration, and fences the broker as it is told."""
+    """Accepts every registration, and fences the broker on command."""
 
     def __init__(self) -> None:
         self.fences = False

@@ -1,4 +1,4 @@
-"""Every request that the controller takes has an answer that says what is wrong."""
+"""Every request that the controller accepts has an answer with a field for the error."""
 
 import pytest
 

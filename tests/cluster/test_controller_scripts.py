@@ -10,7 +10,7 @@ SCRIPTS = sorted((pathlib.Path(__file__).parent / "scripts").glob("*.txt"))
 
 
 def play(text: str) -> str:
-    """The script with its outputs as they are."""
+    """The script with its current outputs."""
     script = ControllerScript()
     cases = []
     for case in text.strip("\n").split("\n\n"):

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class _TurningWorkers(InlineWorkers):
-    """Lets the loop turn before and after each piece of work; counts it."""
+    """Lets the loop turn before and after each job, and counts the jobs."""
 
     def __init__(self) -> None:
         self.pieces = 0
@@ -112,7 +112,7 @@ class Node:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """In virtual time: however long this machine stalls, no session ends before its broker is silent."""
+    """In virtual time: a busy machine does not end the session of a live broker."""
     with World(1) as world:
         world.run(test)
 
@@ -160,7 +160,7 @@ def test_decisions_are_pipelined_and_answered_after_the_commit() -> None:
         node.log.auto = False
         first, second = node.create("t"), node.create("t")
         await asyncio.sleep(0.01)
-        # The second knows of the first, but may not say so while the first can still be lost.
+        # The second answer depends on the first change, so it must wait while that change can still be lost.
         assert not first.done()
         assert not second.done()
         assert len(node.log.pending) == 1
@@ -215,7 +215,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends(
         await node.add_broker()
         await node.channel.send(_many("t", partitions))
         assert not node.publisher.image.brokers[1].fenced
-        before = node.workers.pieces  # then decided, and looked for what is left
+        before = node.workers.pieces  # it was decided then, and the next check follows
         await asyncio.wait_for(node.publisher.until(lambda: node.publisher.image.brokers[1].fenced), 5)
         topic = node.publisher.image.topics.get("t")
         assert topic is not None
@@ -290,7 +290,7 @@ def _leader(node: Node) -> int:
 
 
 class Follower:
-    """Keeps an image of its own by deltas alone."""
+    """Maintains an image of its own from deltas alone."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -376,7 +376,7 @@ def test_the_loop_turns_while_a_large_request_is_decided_and_what_follows_stands
         large = asyncio.ensure_future(node.channel.send(_many()))
         second = asyncio.ensure_future(node.channel.send(_many(count=1)))
         assert (await large).topics[0].error_code is ErrorCode.none
-        # Decided, replayed and encoded away from the loop.
+        # The worker decided, replayed and encoded it.
         assert node.workers.pieces == 3
         assert (await second).topics[0].error_code is ErrorCode.topic_already_exists
         created = node.publisher.image.topics.get("many")

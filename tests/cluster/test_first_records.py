@@ -1,4 +1,5 @@
-"""The first records of a new cluster: others learn the levels with which the first node was formatted."""
+"""The first records of a new cluster: other nodes get the feature levels with which the first node was
+formatted."""
 
 from cluster_fakes import SmallConfigPolicy
 

@@ -114,7 +114,7 @@ records = st.one_of(
 
 
 def _replay_what_fits(candidates: list[Message]) -> tuple[MetadataImage, list[Message]]:
-    """An image of those records that do not contradict what came before."""
+    """An image of those records that do not contradict earlier ones."""
     image, kept = EMPTY_IMAGE, []
     for record in candidates:
         try:
@@ -133,7 +133,7 @@ def test_a_snapshot_says_what_the_log_says(candidates: list[Message]) -> None:
     assert again == image
     assert list(to_records(again)) == snapshot
     assert again.topics.diskless_load == image.topics.diskless_load
-    # One delta over all records leads where one delta a record does.
+    # One delta over all records has the same result as one delta for each record.
     assert image_of(kept) == image
     for topic in image.topics:
         assert image.topics.get_by_id(topic.topic_id) is topic

@@ -1,4 +1,4 @@
-"""Where replicas go: balanced leaders, spread racks, nothing led by a fenced broker."""
+"""Placement of replicas: balanced leaders, spread racks, no leader on a fenced broker."""
 
 import uuid
 from collections import Counter

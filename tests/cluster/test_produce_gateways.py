@@ -103,7 +103,7 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
             others = [set(cluster.in_rack(other)) & set(cluster.hosts) for other in cluster.racks - {rack}]
             bound = sum(_ceil(len(hosts), len(members)) for hosts in others)
             if len(set(cluster.hosts)) < len(members):
-                bound = 1  # a group of coordinators is divided, and a broker has a part of one
+                bound = 1  # a group of coordinators is divided, and a broker has a part of one group
         for broker_id in members:
             assert found.commit_calls(broker_id) <= bound
 
@@ -111,7 +111,7 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
 @settings(max_examples=40)
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 3))
 def test_equal_racks_take_one_call_for_each_other_rack(racks: int, size: int, held: int) -> None:
-    """Co-location: not one call for each other broker."""
+    """Co-location: there are fewer calls than other brokers."""
     brokers = [RackBroker(number, f"rack-{number % racks}") for number in range(racks * size)]
     found = produce_gateways(brokers, [number % len(brokers) for number in range(held * len(brokers))])
     assert all(found.commit_calls(each.broker_id) <= racks - 1 for each in brokers)
@@ -168,7 +168,8 @@ def test_the_order_of_registrations_does_not_count(cluster: Cluster, data: st.Da
 
 
 def test_a_new_broker_moves_little() -> None:
-    """Of 60 coordinators of 20 hosts in another rack, a fifth broker of a rack takes its share, about 12."""
+    """60 coordinators have 20 hosts in another rack. The fifth broker of a rack gets its share of them,
+    about 12."""
     brokers = [RackBroker(number, "a" if number < 20 else "b") for number in range(24)]
     hosts = [number % 20 for number in range(60)]
     before = produce_gateways(brokers, hosts)

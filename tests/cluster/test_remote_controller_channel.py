@@ -1,4 +1,4 @@
-"""The way to an active controller in another process, while leaders come and go: in virtual time."""
+"""The channel to an active controller in another process during changes of leaders, in virtual time."""
 
 import asyncio
 from typing import Any, cast
@@ -22,7 +22,7 @@ VOTERS = VoterSet(Voter(ReplicaKey(node_id), f"c{node_id}", 9093) for node_id in
 
 
 class Client:
-    """Reaches the hosts in ``connects``; those in ``answers`` answer with their name, the others never."""
+    """Reaches the hosts in ``connects``. Hosts in ``answers`` answer with their name, the others never."""
 
     def __init__(self, connects: set[str], answers: set[str]) -> None:
         self.connects = connects
@@ -42,7 +42,8 @@ class Client:
 
 
 async def send_over_a_move(client: Any) -> tuple[Any, float]:
-    """Send while node 1 leads; node 2 does a second later. The answer, or the error's code, and when."""
+    """Send while node 1 leads; node 2 leads a second later. Returns the answer or the error's code, and
+    the time."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     channel = RemoteControllerChannel(client, VOTERS.get, lambda: 1 if loop.time() < began + 1 else 2)
@@ -57,9 +58,10 @@ async def send_over_a_move(client: Any) -> tuple[Any, float]:
     ("connects", "answers", "outcome", "within_s"),
     [
         ({"c1", "c2"}, {"c1", "c2"}, "c1", 0.1),
-        # A leader that cannot be reached is left for its successor: nothing was sent.
+        # Nothing was sent to a leader that cannot be reached, so the request goes to its successor.
         ({"c2"}, {"c2"}, "c2", 1.2),
-        # One that has the request may have carried it out: its answer is waited for a little longer.
+        # A node that has received the request may have carried it out, so its answer is awaited for a little
+        # longer.
         ({"c1", "c2"}, {"c2"}, ErrorCode.not_controller, 2.2),
     ],
 )
@@ -73,7 +75,7 @@ def test_a_silent_leader_is_left_for_its_successor(
 
 
 async def send_until(client: Any, leader_id: int | None, wait_s: float | None) -> tuple[Any, float]:
-    """Send for a client that waits ``wait_s``. The error's code, and when."""
+    """Send for a client that waits ``wait_s``. Returns the error's code and the time."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     channel = RemoteControllerChannel(client, VOTERS.get, lambda: leader_id)
@@ -106,7 +108,7 @@ def test_a_lost_answer_is_logged_with_the_name_of_its_caller(caplog: pytest.LogC
 
 
 class Resigned(Client):
-    """The first controller leads no more, and says so; the second one answers."""
+    """The first controller does not lead any more and answers so; the second one answers the request."""
 
     async def request(
         self, host: str, port: int, api_key: int, version: int | None, message: Any, timeout_ms: int

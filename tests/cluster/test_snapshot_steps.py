@@ -28,7 +28,7 @@ def snapshot_views():
 
 
 class SnapshotOnly:
-    """A replicated log with a snapshot and nothing else."""
+    """A replicated log that contains only a snapshot."""
 
     start_offset = end_offset = PARTITIONS
 

@@ -1,4 +1,5 @@
-"""``--rewrite``: ask Kafka again and write its verdicts into the golden table, to be read in the diff."""
+"""``--rewrite``: get Kafka's verdicts again and write them into the golden table, to be reviewed in the
+diff."""
 
 import contextlib
 
@@ -6,6 +7,6 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    # Several folders of tests have golden files: the first one that is collected names the option.
+    # Several folders of tests have golden files; the first one that is collected registers the option.
     with contextlib.suppress(ValueError):
         parser.addoption("--rewrite", action="store_true", help="rewrite the golden scripts")

@@ -1,4 +1,5 @@
-"""Where Moldau's verdict on a configuration differs from Kafka's, and why. Each entry is used by a case."""
+"""The configurations for which Moldau's verdict differs from Kafka's, with the reasons. Each entry is used
+by a case."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,7 +8,7 @@ from kafka_verdicts import Case
 
 
 class Difference(NamedTuple):
-    """A reason, and the cases that it stands for: those with one of ``keys`` for which ``applies`` holds."""
+    """A reason, and the cases that it explains: those with one of ``keys`` for which ``applies`` is true."""
 
     reason: str
     moldau_accepts: bool
@@ -121,7 +122,7 @@ DIFFERENCES = (
 
 
 def explanation(case: Case, *, moldau_accepts: bool) -> Difference | None:
-    """Why the verdicts differ; ``None`` without an explanation."""
+    """The reason for which the verdicts differ; ``None`` without an explanation."""
     names = {key for key, _ in case.given}
     for difference in DIFFERENCES:
         if (

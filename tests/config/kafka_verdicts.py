@@ -201,7 +201,7 @@ def _doubles(key: Key) -> list[str]:
 
 
 def _quoted(key: Key) -> list[str]:
-    """The choices of a key, as its bounds list them."""
+    """The choices of a key that are listed in its bounds."""
     listed = re.fullmatch(r"(?:\(case insensitive\) )?\[([\w, -]+)\]", key.bounds)
     return [] if listed is None else [*listed[1].split(", "), listed[1].split(", ")[0].swapcase()]
 

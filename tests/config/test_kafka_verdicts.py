@@ -1,4 +1,4 @@
-"""Every key takes what Kafka takes: values at, below and beyond each bound, given to both.
+"""Every key accepts the values that Kafka accepts: values at, below and beyond each bound are given to both.
 
 Kafka's verdicts are in ``golden/kafka_verdicts.txt``; ``pytest tests/config --rewrite`` asks Kafka's own
 classes again, which needs Java and Kafka's jars.
@@ -129,7 +129,7 @@ def test_what_is_accepted_can_be_used(judged: list[Judged]) -> None:
 
 
 def use_broker(config: BrokerConfig) -> None:
-    """Derive what a node derives from its configuration at its start and at each change."""
+    """Compute everything that a node derives from its configuration at its start and at each change."""
     settings.log_manager_settings(config)
     settings.network_limits(config)
     settings.broker_listeners(config)

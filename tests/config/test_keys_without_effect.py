@@ -1,4 +1,4 @@
-"""Keys that change nothing are marked, and those that are not marked are read somewhere."""
+"""Keys without effect are marked, and all other keys are read somewhere."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``--rewrite``: write what the code does now into the golden scripts, to be read in the diff."""
+"""``--rewrite``: write the current outputs into the golden scripts, to be reviewed in the diff."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""A group shard with a log in memory and timers on a clock that only moves when told to."""
+"""A group shard with a log in memory, and timers on a clock that only a test moves."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,7 +182,7 @@ class GroupModel:
         generation: int = -1,
         retention_ms: int = -1,
     ) -> Token:
-        """Raises :class:`KafkaError` as the shard does; the request then counts as answered."""
+        """Raises :class:`KafkaError` like the shard; the request then counts as answered."""
         token = self.token()
         part = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         request = OffsetCommitRequest(

@@ -1,4 +1,4 @@
-"""The language of the golden scripts: one command a line, then ``----``, then what came of it.
+"""The language of the golden scripts: one command a line, then ``----``, then the output.
 
 join CLIENT [member=ID] [instance=ID] [version=N] [protocols=a,b] [session=MS] [rebalance=MS]
 sync MEMBER GENERATION [ID=ASSIGNMENT ...]      beat MEMBER GENERATION [instance=ID]

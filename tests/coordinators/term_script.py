@@ -1,4 +1,4 @@
-"""The language of the golden scripts about terms: one command a line, then ``----``, then what came of it.
+"""The language of the golden scripts about terms: one command a line, then ``----``, then the output.
 
 lead PARTITION EPOCH [topic=N]     resign PARTITION EPOCH [topic=N]     N tells topics of one name apart
 write PARTITION NUMBER             settle                               show
@@ -61,7 +61,7 @@ class FixedClock:
 
 
 class LedPartition(ClassicPartition):
-    """Only its identity."""
+    """A partition that only has an identity."""
 
     def __init__(self, topic_id: UUID, index: int) -> None:
         self._identity = PartitionKey(topic_id, index)
@@ -76,7 +76,7 @@ class LedPartition(ClassicPartition):
 
 
 class TermModel:
-    """A kind with a store, led through the registry; tells of each load, store and unload."""
+    """A kind with a store, led through the registry; reports each load, store and unload."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -140,7 +140,7 @@ class TermModel:
 
 
 class ToldStore:
-    """A store that tells of what it is asked."""
+    """A store that reports its calls."""
 
     def __init__(self, model: TermModel, term: Term) -> None:
         self._tell = lambda news: model.events.append(f"store of {term.partition} epoch {term.epoch} {news}")

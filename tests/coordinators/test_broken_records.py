@@ -1,4 +1,4 @@
-"""Coordinators load behind records that cannot be read, where that is safe, and name them where it is not."""
+"""Coordinators skip unreadable records where that is safe, and stop at them by name where it is not."""
 
 import asyncio
 import logging
@@ -79,7 +79,7 @@ def damaged(*pairs: Pair) -> bytearray:
 
 
 class Loaded(NamedTuple):
-    """The state of a log a second after it was given to a runtime."""
+    """The state of a runtime a second after it got a log."""
 
     shards: list[Any]
     problem: str | None

@@ -18,11 +18,11 @@ from moldau.simulation.world.world import World
 
 
 class Defect(Exception):
-    """Of a kind that no code expects."""
+    """An exception of a kind that no code expects."""
 
 
 class Trap:
-    """Raises once, where it is set."""
+    """Raises an exception once, where it is set."""
 
     def __init__(self) -> None:
         self.place = ""
@@ -34,7 +34,7 @@ class Trap:
 
 
 class WaitingShard:
-    """Requests wait for a timer. A record is one number."""
+    """A shard whose requests wait for a timer. A record is one number."""
 
     def __init__(self, trap: Trap) -> None:
         self._trap = trap
@@ -78,7 +78,7 @@ class Codec:
 
 
 class Store:
-    """Keeps nothing, so that each load reads the whole log."""
+    """A store that keeps nothing, so that each load reads the whole log."""
 
     def __init__(self, trap: Trap) -> None:
         self._trap = trap
@@ -147,7 +147,7 @@ def test_nobody_waits_for_ever_and_the_next_is_served(place: str) -> None:
 
 
 def test_the_error_of_a_defect_is_retriable_where_nothing_was_decided() -> None:
-    """A client that asks again is served by the shard that was loaded anew."""
+    """A client that repeats its request is served by the reloaded shard."""
 
     async def story() -> None:
         trap = Trap()

@@ -28,7 +28,7 @@ from moldau.simulation.world.world import World
 
 
 class CounterShard:
-    """Adds numbers up. A record is one number."""
+    """A shard that adds numbers. A record is one number."""
 
     def __init__(self) -> None:
         self.applied: list[tuple[int, int]] = []
@@ -79,7 +79,7 @@ def total(shard: CounterShard, now_ms: int) -> int:
 
 
 def new_runtime(**options: Any) -> Runtime:
-    """``options``: of the declared kind."""
+    """``options`` are those of the declared kind."""
     kind = CoordinatorKind(
         topic=StateTopic(name="t", retention=StateRetention.COMPACTED),
         new_shard=lambda partition: CounterShard(),
@@ -90,7 +90,7 @@ def new_runtime(**options: Any) -> Runtime:
 
 
 def in_virtual_time(story: Coroutine[Any, Any, None]) -> None:
-    """However long this machine stalls, nothing times out before it must."""
+    """In virtual time: a busy machine causes no time-out."""
     with World(1) as world:
         world.run(story)
 
@@ -372,7 +372,7 @@ def test_a_store_gets_what_is_committed_and_is_where_the_next_load_begins() -> N
         await asyncio.sleep(1)
         assert await code_of(pending) is ErrorCode.not_coordinator
         assert store.closed == 1
-        # Readers of the store would not see what an earlier term has answered.
+        # Otherwise readers of the store would not see answers of an earlier term.
         assert not runtime.is_active(0)
         assert await code_of(runtime.read(0, total)) is ErrorCode.coordinator_load_in_progress
         log.commit()

@@ -1,4 +1,4 @@
-"""Random lives of a group: whatever its members do, these hold."""
+"""Random lives of a group: these invariants hold for any behaviour of its members."""
 
 import contextlib
 
@@ -34,7 +34,7 @@ class GroupLife(RuleBasedStateMachine):
             GroupSettings(initial_rebalance_delay_ms=delay_ms, max_size=4, offsets_retention_ms=400_000)
         )
         self.ids: dict[str, str | None] = {}
-        """All ids ever given out, and the instance id they came with."""
+        """All member ids that were given out, with their instance ids."""
         self.instance_of: dict[int, str | None] = {}
         self.generation = 0
         self.written_generation = 0
@@ -56,7 +56,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule()
     def cooperate(self) -> None:
-        """Everyone joins and syncs as they should."""
+        """All members join and sync correctly."""
         group = self.group
         if group is None:
             return
@@ -154,7 +154,7 @@ class GroupLife(RuleBasedStateMachine):
     # invariants
 
     def _look(self) -> None:
-        """Check what was answered and written since the last look."""
+        """Check the answers and records since the last check."""
         for record in self.model.fresh_records:
             if isinstance(record, GroupRecord):
                 if record.value is None:
@@ -176,7 +176,7 @@ class GroupLife(RuleBasedStateMachine):
             self._forget_generations()
 
     def _forget_generations(self) -> None:
-        """The group was removed: one of the same name counts from the start."""
+        """The group was removed: a new one of its name counts from the start."""
         self.written_generation = self.generation = 0
         self.leaders.clear()
         self.assigned.clear()

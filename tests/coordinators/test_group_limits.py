@@ -1,4 +1,4 @@
-"""Where a group's size meets its bounds."""
+"""The limits of a group's size."""
 
 from group_model import GroupModel
 
@@ -49,7 +49,7 @@ def test_the_metadata_of_all_members_are_bounded() -> None:
     assert first.error_code is ErrorCode.none
     assert join("b", 600).error_code is ErrorCode.group_max_size_reached
     assert join("c", 5).error_code is ErrorCode.none, "a member with little metadata has room always"
-    # It brings no more than it had.
+    # The member has no more metadata than before.
     assert join("a", 1_500, first.member_id).error_code is ErrorCode.none
     assert join("a", 2_500, first.member_id).error_code is ErrorCode.group_max_size_reached
     model.leave((first.member_id, None), group="a")

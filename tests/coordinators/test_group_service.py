@@ -79,7 +79,7 @@ async def start(log: MemoryLog, seed: int = 1, orders: UUID = ORDERS) -> GroupSe
 
 
 def in_virtual_time(story: Coroutine[Any, Any, None]) -> None:
-    """However long this machine stalls, nothing times out before it must."""
+    """In virtual time: a busy machine causes no time-out."""
     with World(1) as world:
         world.run(story)
 
@@ -229,7 +229,7 @@ def test_a_restart_restores_groups_offsets_and_sessions() -> None:
             group_id="g", generation_id=1, member_id=joined.member_id, group_instance_id="i-1"
         )
         assert (await service.classic.heartbeat(caller(4), beat)).error_code is ErrorCode.none
-        # A restarted static member resumes without a rebalance, and is kept from assigning anew.
+        # A restarted static member resumes without a rebalance, and must not compute a new assignment.
         again = await service.classic.join(caller(9), join_request("", "i-1"))
         assert (again.generation_id, again.skip_assignment) == (1, True)
         assert again.leader == again.member_id != joined.member_id

@@ -1,4 +1,4 @@
-"""Committed offsets, and those of transactions that are still open."""
+"""Committed offsets, and those of open transactions."""
 
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.groups.offsets.store import OffsetStore

@@ -1,4 +1,4 @@
-"""A coordinator in memory as readers see it, objects to read from it, and a broker's reading half."""
+"""A coordinator in memory as readers see it, objects to read from it, and the reading part of a broker."""
 
 import asyncio
 from collections.abc import Sequence
@@ -62,14 +62,14 @@ class Known:
 
 
 class MemoryCoordinator:
-    """Answers as the real one; a test may let it be away, or forget."""
+    """Answers like the real one; a test may make it unavailable, or make it forget."""
 
     def __init__(self) -> None:
         self.partitions: dict[PartitionId, Known] = {}
         self.is_away = False
         self.finds = 0
         self.distance_s = 0.0
-        """How long each answer is on its way."""
+        """The time until each answer arrives."""
         self._committed = asyncio.Event()
 
     def create(self, key: PartitionKey) -> Known:
@@ -189,7 +189,7 @@ class MemoryCoordinator:
 
 
 class NoWriter:
-    """Takes nothing; remembers what came."""
+    """Writes nothing; remembers the calls."""
 
     def __init__(self) -> None:
         self.appended: list[tuple[PartitionKey, bytes, int]] = []
@@ -209,7 +209,7 @@ class NoWriter:
 
 
 class ReadingBroker:
-    """A broker's cacher and partitions over a store and a coordinator that others write to."""
+    """A broker's cacher and partitions over a store and a coordinator that other brokers write to."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class ReadingBroker:
         self.start()
 
     def start(self) -> None:
-        """(Re)start the broker's reading half; its disk stays as it is."""
+        """(Re)start the reading part of the broker; its disk is kept."""
         self.meters = Meters()
         self.recent = RecentObjects(1 << 24)
         self.arrivals: WaitingRoom[PartitionKey] = WaitingRoom()
@@ -301,7 +301,7 @@ class ReadingBroker:
     ) -> str:
         """Another broker (or, with ``own``, this one) writes an object of one batch for each row.
 
-        With ``at_once`` this broker's cacher is given what it wrote, and this returns when it has it.
+        With ``at_once`` this broker's cacher gets the batches directly, and this returns when it has them.
         """
         self.objects += 1
         now_ms = self.machine.clock.now_ms()
@@ -348,7 +348,7 @@ class ReadingBroker:
         return int(sum(scope.value("RoundsPerSec", path=path) or 0 for path in ("tail", "catch-up")))
 
     def gets(self) -> int:
-        """Requests to the store so far, of all kinds of readers."""
+        """Number of requests to the store, of all kinds of readers."""
         scope = self.meters.scoped("moldau.diskless", "Read")
         return int(
             sum(scope.value("ObjectGetsPerSec", path=path) or 0 for path in ("tail", "catch-up", "cold"))
@@ -389,7 +389,7 @@ def values_of(outcome: ReadOutcome, from_offset: int) -> list[tuple[int, bytes]]
 async def consume(
     partition: DisklessPartition, start: int, end: int, max_bytes: int = 1 << 20
 ) -> dict[int, bytes]:
-    """Consume as a patient client does, until ``end``."""
+    """Consume like a client that retries, until ``end``."""
     got: dict[int, bytes] = {}
     offset = start
     for _ in range(5_000):

@@ -1,4 +1,4 @@
-"""Cached segments of a diskless partition, one of which was lost: no record between them is skipped."""
+"""Cached segments of a diskless partition, one of which was lost: no record is skipped."""
 
 from pathlib import Path
 from uuid import UUID
@@ -28,7 +28,7 @@ def open_log(folder: Path, report: RecoveryReport | None = None, config: LogConf
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a log with four segments, the second of which is gone."""
+    """The folder of a log with four segments, the second of which is gone."""
     folder = tmp_path / "t-0"
     log = open_log(folder)
     for offset in range(8):

@@ -1,4 +1,4 @@
-"""A diskless partition's handling of produced batches, before the writer has them."""
+"""The handling of produced batches by a diskless partition, before the writer gets them."""
 
 import asyncio
 

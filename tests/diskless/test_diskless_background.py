@@ -1,4 +1,4 @@
-"""Unused files, orphans, retention and the metadata's topics, with real coordinators on files."""
+"""Unused files, orphans, retention and the topics of the metadata, with real coordinators on files."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -53,7 +53,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.clock = MovedClock()
         self.machine = Machine(self.clock, SeededEntropy(5), LocalDisk(), InlineWorkers())
-        # Time passes by hand here, in steps that are no jumps.
+        # The test moves the clock in small steps, which do not count as jumps.
         object.__setattr__(self.machine, "deletion_clock", self.clock)
         self.memory = MemoryStorage(self.clock)
         self.storage = FaultyStorage(self.memory, self.machine.entropy)
@@ -102,7 +102,7 @@ class Cluster:
     async def delete_all(self, *partitions: int) -> None:
         for number in partitions:
             await self.service.delete_records(number, [OffsetToDelete(TOPIC, number, -1)])
-        # The stores count off what is freed a little later.
+        # The stores subtract freed bytes a little later.
         await asyncio.sleep(0.2)
 
     def stored(self) -> set[str]:
@@ -110,7 +110,7 @@ class Cluster:
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    """In virtual time: later work is done at its time, however busy this machine is."""
+    """In virtual time: background work runs at its time, even on a busy machine."""
     with World(1) as world:
         world.run(story)
 
@@ -132,7 +132,7 @@ def test_a_file_is_deleted_after_its_grace_and_only_when_every_owner_is_done(tmp
             await here.commit(key, 0, 1)
             await here.delete_all(0)
             here.clock.time_ms += HOUR_MS
-            # The first owner is done; its next one still has a batch in it.
+            # The first owner has released it; its next one still has a batch in it.
             assert (await here.reclaimer.run_once()).handed_over == 1
             assert (await here.reclaimer.run_once()).deleted == 0
             assert here.stored() == {key}
@@ -222,7 +222,7 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
         async with cluster(tmp_path) as here:
             strays = UnownedFileScan(here.service, here.service, lambda: (0, 1), here.clock, 180_000)
             stray, whole, live = [await here.upload() for _ in range(3)]
-            await here.commit(stray, 1, owners=(0, 1))  # its broker died before it came to the owner
+            await here.commit(stray, 1, owners=(0, 1))  # its broker died before the commit at the owner
             await here.commit(whole, 0, 1)
             await here.delete_all(0, 1)
             for _ in range(500):
@@ -242,7 +242,7 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
             for key, is_owned in ((stray, True), (whole, False), (live, False)):
                 (file,) = await here.service.describe_files(1, [key])
                 assert file.is_owned is is_owned
-            # The owner has closed it: a commit that comes after all is refused.
+            # The owner has closed it, so a late commit is refused.
             with pytest.raises(KafkaError, match=r"old|closed"):
                 await here.commit(stray, 0, owners=(0, 1))
             for _ in range(200):
@@ -273,7 +273,7 @@ def test_retention_by_time_goes_on_until_nothing_is_too_old(
 
             await here.service.apply_retention(0, policies(0))
             (described,) = await here.service.describe_topics(0)
-            assert described.log_start_offset == 10  # a pass is bounded
+            assert described.log_start_offset == 10  # the work of a pass is bounded
             upkeep = CoordinatorUpkeep(here.service, policies, Meters(), snapshot_records=1)
             await upkeep.apply_retention()
             (described,) = await here.service.describe_topics(0)
@@ -285,7 +285,7 @@ def test_retention_by_time_goes_on_until_nothing_is_too_old(
 
 
 async def nothing_new() -> None:
-    """The broker's metadata have all that is committed."""
+    """The broker's metadata are up to date with everything that is committed."""
 
 
 def _topic(number: int, owners: Sequence[int]) -> Topic:

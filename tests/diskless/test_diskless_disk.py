@@ -51,7 +51,7 @@ def read_all(bootstrap: str) -> list[int]:
 
 
 def files_with_payload(folder: Path) -> set[str]:
-    """Names of the folders that hold a file with records of the topic in it."""
+    """Names of the folders that contain a file with records of the topic."""
     return {path.parent.name for path in folder.rglob("*") if path.is_file() and MARK in path.read_bytes()}
 
 
@@ -92,5 +92,5 @@ def test_offsets_are_metadata_and_outlive_the_objects(tmp_path: Path) -> None:
             strict=True,
         )
         consumer.close()
-    # The offsets are metadata, so the coordinator still has them; the bytes were in the store alone.
+    # The offsets are metadata, so the coordinator still has them; only the store had the bytes.
     assert sum(high) - sum(low) == COUNT

@@ -1,4 +1,4 @@
-"""A whole node with diskless topics, judged by an ordinary client."""
+"""A whole node with diskless topics, tested with an ordinary client."""
 
 import shutil
 import time

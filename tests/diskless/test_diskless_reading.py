@@ -30,7 +30,7 @@ def run(
     settings: CacherSettings | None = None,
     cold: ColdReadSettings | None = None,
 ) -> T:
-    """Tell a story of one broker in virtual time."""
+    """Play a story of one broker in virtual time."""
 
     async def tell(machine: Machine) -> T:
         broker = ReadingBroker(machine, settings=settings, cold=cold)
@@ -101,12 +101,12 @@ def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
         partition = broker.open(K)
         await asyncio.sleep(1)
         for number in range(5):
-            stamped = number == 3  # LogAppendTime: its bytes are finished in a copy
+            stamped = number == 3  # LogAppendTime: its bytes are changed in a copy
             await broker.commit((K, [b"%d" % number]), at_once=True, timestamp_type=stamped)
             assert (await read(partition, number + 1)).high_watermark == number + 1
             assert values_of(await read(partition, number), number) == [(number, b"%d" % number)]
         assert broker.rounds() == 0
-        # Answers that were asked for before change nothing, and others' batches come as ever.
+        # Answers to earlier requests change nothing, and batches of other brokers arrive as before.
         directory = partition.cache.log.directory
         await broker.commit((K, [b"others"]))
         await broker.commit((K, [b"too early"]), at_once=True)
@@ -138,7 +138,7 @@ def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
             await committing
         assert broker.rounds() == 0
         assert broker.gets() == 0
-        # A reader is not left waiting when the partition goes.
+        # A waiting reader is answered when the partition leaves.
         partition.cache.promised_offset = 21
         reading = asyncio.ensure_future(read(partition, 20))
         await asyncio.sleep(0.01)
@@ -149,7 +149,7 @@ def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
 
 
 async def beside(broker: ReadingBroker, other: PartitionKey) -> DisklessPartition:
-    """Another open partition beside ``K``, where own commits reach their caches as fast as it gets."""
+    """Another open partition beside ``K``; own commits reach the caches as soon as possible."""
     for each in (K, other):
         broker.coordinator.create(each)
     broker.open(K)
@@ -218,7 +218,7 @@ def test_cold_reads_of_one_fetch_share_their_requests() -> None:
         assert broker.coordinator.finds - finds == 1
         gets = broker.cold_meters.gets_per_fetch
         assert (gets.count, gets.total) == (1, 2)
-        # The next read of each goes by coordinates that are remembered.
+        # The next read of each uses cached coordinates.
         outcomes = await asyncio.gather(*(read(partition, 0, 1) for partition in partitions))
         outcomes = await asyncio.gather(*(read(partition, 1, 1) for partition in partitions))
         assert [values_of(outcome, 1)[0] for outcome in outcomes] == [(1, b"x" * 100)] * 10
@@ -403,7 +403,8 @@ def test_lookups_by_time_are_exact_to_the_record() -> None:
         with pytest.raises(KafkaError):
             await find(-7)
         await partition.delete_records(2)
-        # The first batch's latest record is deleted: the batch promises what it does not hold any more.
+        # The latest record of the first batch is deleted: the batch's header promises a timestamp that no
+        # remaining record has.
         assert await find(201) == (3, 250)
         assert await find(-2) == (2, -1)
 
@@ -486,7 +487,7 @@ def test_who_reads_where_an_object_is_lost_is_told_and_others_go_on() -> None:
         await broker.commit((keys[0], [b"later"]), (keys[1], [b"other"]))
         assert await consume(other, 0, 1) == {0: b"other"}
         assert values_of(await read(partition, 1), 1) == [(1, b"later")]
-        # A store that shows it again (it was moved, or restored) is all that it takes.
+        # If the store has it again (it was moved, or restored), reads succeed without further action.
         await broker.memory.upload(lost, content, len(content))
         await broker.until_cached(partition, 2)
         assert await consume(partition, 0, 2) == {0: b"lost", 1: b"later"}

@@ -52,7 +52,7 @@ step = st.one_of(
 
 
 class Story:
-    """Plays steps on one broker and consumes everything in the end."""
+    """Plays steps on one broker, and consumes everything at the end."""
 
     def __init__(self, broker: ReadingBroker) -> None:
         self.broker = broker
@@ -88,7 +88,7 @@ class Story:
             self.broker.open(one)
 
     async def on_drop(self, index: int) -> None:
-        """The cache loses all it has, while it is in use."""
+        """The cache loses its content while it is in use."""
         cache = self.broker.partitions[self.keys[index]].cache
         await cache.restart_at(max(0, cache.high_watermark))
 

@@ -1,4 +1,4 @@
-"""Reads and lookups below the WAL's start, and of what leaves the WAL while it is being read."""
+"""Reads and lookups below the WAL's start, and of records that leave the WAL during the read."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ FAR = CacherSettings(tail_max_wait_ms=600_000)
 
 
 class Remote:
-    """Remote storage with some batches of one record each; ``missing`` is what was deleted there."""
+    """Remote storage with some batches of one record each; ``missing`` were deleted there."""
 
     def __init__(self) -> None:
         self.batches: dict[int, bytes] = {}

@@ -1,4 +1,4 @@
-"""The writer, in virtual time, over stores and coordinators in good and bad weather."""
+"""The writer, in virtual time, over stores and coordinators that work or fail."""
 
 import asyncio
 from collections import defaultdict
@@ -25,7 +25,7 @@ QUICK = RetryPolicy(first_backoff_ms=20, max_backoff_ms=200, attempt_timeout_ms=
 
 
 class Bench:
-    """A writer with what surrounds it."""
+    """A writer with its environment."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ def test_a_batch_is_answered_with_its_offset_after_upload_and_commit() -> None:
         assert await wait(first) == AppendOutcome(ErrorCode.none, 0, -1, 0)
         assert await wait(second) == AppendOutcome(ErrorCode.none, 1, -1, 0)
         took_ms = (asyncio.get_running_loop().time() - begin) * 1000
-        assert 104 < took_ms < 115  # quiet for 5 ms, then a PUT of 100
+        assert 104 < took_ms < 115  # quiet for 5 ms, then a PUT of 100 ms
         [name] = bench.objects()
         content = bench.memory._objects[name][0]
         assert parse_object(content, len(content)).broker_id == 3
@@ -126,7 +126,7 @@ def test_without_early_close_a_buffer_is_open_for_the_interval() -> None:
 
 
 class SlowCache:
-    """A broker's own cache whose disk takes its time; in the place of :class:`OwnCommits`."""
+    """A broker's own cache with a slow disk; replaces :class:`OwnCommits`."""
 
     @staticmethod
     def is_shared() -> bool:
@@ -161,7 +161,7 @@ def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_not
             begin = loop.time()
             await asyncio.gather(*(wait(bench.append(key(1, one), b"v" * 900)) for one in range(5)))
             took_ms = (loop.time() - begin) * 1000
-            # The first time it had to be seen that no more comes.
+            # The first object had to wait until it was clear that no more batches arrive.
             assert took_ms < (130 if number == 0 else 103)
         assert bench.count("FilesClosedPerSec", reason="early") == 20
         await bench.writer.close()
@@ -193,7 +193,7 @@ def test_under_full_load_workers_make_the_memory_for_the_next_objects() -> None:
         assert pool.is_low
         assert (await wait(bench.append(key(), b"small"))).error is ErrorCode.none
         await asyncio.sleep(1)
-        assert pool.is_low  # a little load holds little memory
+        assert pool.is_low  # little data uses little memory
         await asyncio.gather(*(wait(bench.append(key(), b"v" * 900)) for _ in range(8)))
         await asyncio.sleep(1)
         assert not pool.is_low
@@ -256,7 +256,7 @@ def test_a_file_without_an_accepted_batch_is_deleted_at_once() -> None:
 
 
 def test_a_file_is_kept_when_its_commit_had_to_be_repeated() -> None:
-    """Were its batches duplicates of themselves, deleting the file would lose them."""
+    """If its batches were duplicates of themselves, deleting the file would lose them."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
@@ -327,7 +327,8 @@ def test_commits_go_in_file_order_whatever_order_uploads_end_in(seed: int) -> No
         for coordinator_id in range(3):
             keys = [call.object_key for who, call in bench.coordinator.calls if who == coordinator_id]
             asked = [name for name, _ in groupby(keys)]
-            assert len(asked) == len(set(asked))  # repeated until known, before the next was sent
+            # repeated until the outcome is known, before the next file was sent
+            assert len(asked) == len(set(asked))
             created = [call.created_ms for who, call in bench.coordinator.calls if who == coordinator_id]
             assert created == sorted(created)
         await bench.writer.close()
@@ -475,7 +476,7 @@ def test_producers_time_out_while_the_coordinator_is_away_and_their_object_is_re
         never_asked = bench.append(key(), b"never", timeout_ms=1_000)
         for answer in (asked, never_asked):
             assert (await wait(answer)).error is ErrorCode.request_timed_out
-        assert bench.writer.buffered_bytes > 0  # still on our books: the bound holds
+        assert bench.writer.buffered_bytes > 0  # still counted, so the bound holds
         bench.coordinator.is_away = False
         await asyncio.sleep(1)
         assert bench.writer.buffered_bytes == 0

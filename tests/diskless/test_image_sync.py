@@ -14,7 +14,7 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 
 
 class OneCoordinator:
-    """Coordinator 0, which gets the existing topics; it has outlived the broker that led it."""
+    """Coordinator 0, which gets the existing topics; it has survived its previous broker."""
 
     def __init__(self, *topic_ids: UUID) -> None:
         self.coordinator_ids = [0]
@@ -43,7 +43,7 @@ class OneCoordinator:
 
 
 async def nothing_new() -> None:
-    """The broker's metadata have all that is committed."""
+    """The broker's metadata are up to date with everything that is committed."""
 
 
 def topic(number: int) -> Topic:
@@ -59,7 +59,7 @@ def test_a_topic_whose_deletion_nobody_tells_is_deleted_and_never_made_again() -
         coordinator = OneCoordinator(kept.topic_id, deleted.topic_id)
         sync = ImageSync(coordinator, lambda: [kept], nothing_new)
         await sync.run_once()
-        # This broker's metadata may be behind: a topic that it does not know yet is left alone at first.
+        # This broker's metadata may be late: a topic that it does not know yet is kept at first.
         assert coordinator.topics == {kept.topic_id, deleted.topic_id}
         await asyncio.sleep(60)
         await sync.run_once()

@@ -1,4 +1,4 @@
-"""A broker's own commits reach its cache in order, one write of a log at a time, whatever fails."""
+"""A broker's own commits are added to its cache in order, one write of a log at a time, despite failures."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,7 +19,7 @@ P, Q = (PartitionKey(UUID(int=1), index) for index in range(2))
 
 
 class HeldWorkers:
-    """Each job waits until it is let go."""
+    """Each job waits until it is released."""
 
     def __init__(self) -> None:
         self.held: list[asyncio.Event] = []
@@ -71,7 +71,7 @@ class Story:
         self.over: list[str] = []
 
     def commit(self, name: str, *rows: tuple[PartitionKey, ErrorCode]) -> FileShare:
-        """An object of one batch a row, as it was answered; offsets are those of the rows."""
+        """An object with one batch for each row, as it was answered; the rows have the offsets."""
         share = FileShare(cast(Any, SimpleNamespace(key=name)), 0)
         content, outcomes = bytearray(), []
         for offset, (key, error) in enumerate(rows):
@@ -90,8 +90,8 @@ class Story:
         self.recent.put(name, content, len(content))
 
         def is_over(share: FileShare) -> None:
-            if not self.taker.failing:  # the log that pytest keeps holds on to the frames of an error
-                content.clear()  # its memory goes to others: refused while anybody holds a view of it
+            if not self.taker.failing:  # the log that pytest keeps refers to the frames of an error
+                content.clear()  # its memory is reused: refused while a view of it exists
             self.over.append(name)
 
         self.commits.committed(share, is_over)

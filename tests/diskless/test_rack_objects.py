@@ -1,4 +1,5 @@
-"""Objects that brokers of a rack read for each other: who reads, how often, and what a failure does."""
+"""Objects that brokers of a rack read for each other: the readers, the number of reads, and the effect of
+failures."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""Diskless partitions with open and aborted transactions, as readers of committed records see them.
+"""Diskless partitions with open and aborted transactions, as read_committed readers see them.
 
 Coordinators refuse transactional batches, so these tests put transactions into a coordinator's state.
 """

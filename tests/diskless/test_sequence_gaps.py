@@ -47,7 +47,7 @@ def test_a_gap_is_closed_by_what_the_coordinator_takes() -> None:
     gaps = SequenceGaps()
     gaps.dropped(KEY, header(5))
     assert gaps.follows_dropped(KEY, header(9))
-    gaps.committed(KEY, header(9))  # 5 to 8 went to it through another broker
+    gaps.committed(KEY, header(9))  # batches 5 to 8 arrived through another broker
     assert not gaps.follows_dropped(KEY, header(10))
 
 
@@ -72,7 +72,7 @@ def test_other_epochs_producers_and_partitions_do_not_wait() -> None:
 
 
 class TakesAnyFirst(FakeCoordinator):
-    """As the real ones do of a producer that is new to them."""
+    """Accepts any first sequence of a producer that is new to it, like the real ones."""
 
     def _commit(self, object_key: str, one: BatchToCommit) -> CommittedBatch:
         state = self.partitions.setdefault(key(), PartitionState())
@@ -151,7 +151,7 @@ class NeverAnswers(FakeCoordinator):
 
 
 def test_a_commit_that_is_given_up_leaves_its_object() -> None:
-    """Found by ``diskless-cluster``: the object of a commit that went on was deleted at the stop."""
+    """Found by ``diskless-cluster``: the stop deleted the object although its commit still took effect."""
 
     async def story(machine: Machine) -> None:
         storage = MemoryStorage(machine.clock)
@@ -174,7 +174,7 @@ def test_a_batch_that_overtook_another_is_committed_with_the_next_objects() -> N
         assert not isinstance(later, AppendOutcome)
         await asyncio.sleep(0.6)
         assert not later.done()
-        coordinator.partitions[key()].next_sequence[7] = 1  # the first came by another broker
+        coordinator.partitions[key()].next_sequence[7] = 1  # the first one arrived through another broker
         assert (await later).error is ErrorCode.none
         assert len({call.object_key for _, call in coordinator.calls}) > 1
         lost = writer.append(key(), *batch(b"x", producer_id=7, epoch=0, sequence=9), timeout_ms=5_000)
@@ -189,7 +189,7 @@ def test_a_batch_that_overtook_another_is_committed_with_the_next_objects() -> N
 
 
 class Overtaken(FakeCoordinator):
-    """Holds what comes before its predecessor, as the real ones do."""
+    """Holds batches that arrive before their predecessors, like the real ones."""
 
     def _commit(self, object_key: str, one: BatchToCommit) -> CommittedBatch:
         found = super()._commit(object_key, one)

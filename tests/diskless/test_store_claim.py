@@ -1,4 +1,4 @@
-"""Two clusters must never share a place in a store: each would delete what the other has stored."""
+"""Two clusters must never share a place in a store: each would delete the other's objects."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -33,7 +33,7 @@ def test_a_store_is_claimed_once_and_refused_to_others() -> None:
 
 
 class BothAtOnce(MemoryStorage):
-    """The first listings wait for each other: neither sees the other's claim before it writes its own."""
+    """The first listings wait for each other, so that neither contains the other's claim."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())

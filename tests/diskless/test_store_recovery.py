@@ -1,4 +1,4 @@
-"""A store that loses answers, resets connections, throttles or says nothing, and then is well again."""
+"""A store that loses answers, resets connections, throttles or does not answer, and then recovers."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ LATENCY = Latency(30, 90)
 
 
 class MoodyStorage(MemoryStorage):
-    """Objects in memory behind a bad line."""
+    """Objects in memory behind a faulty connection."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine.clock)
@@ -79,7 +79,7 @@ class Bench:
 @pytest.mark.parametrize("mood", ["loses answers", "resets", "throttles", "silent"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_producers_are_served_again_within_three_seconds(mood: str, seed: int) -> None:
-    """And the bad time costs no producer an error, and the store few requests."""
+    """The outage causes no error for a producer, and few requests to the store."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
@@ -123,7 +123,7 @@ def test_a_silent_store_is_asked_a_few_times_a_second_however_long_it_is_silent(
 
 
 def test_slow_uploads_are_not_made_twice() -> None:
-    """An upload that always takes five seconds is awaited for five seconds."""
+    """An upload that always takes five seconds is awaited, not repeated."""
 
     async def story(machine: Machine) -> None:
         patience, budget = Patience(1.5), HedgeBudget()

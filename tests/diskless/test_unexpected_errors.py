@@ -1,4 +1,4 @@
-"""Exceptions between accepting a batch and answering it: an error in time, no byte kept, one log line."""
+"""Exceptions between accepting a batch and answering it: an error in time, no leaked byte, one log line."""
 
 import asyncio
 import logging
@@ -20,15 +20,15 @@ from moldau.runtime import Clock, ErrorCode, Machine, UnexpectedErrors
 from moldau.storage.log.aside import AsideWrite
 
 PROMPT_S = 1.0
-"""Of virtual time; producers would wait for 30 s."""
+"""In virtual time; producers would wait for 30 s."""
 
 
 class Defect(Exception):
-    """Of a kind that no code expects."""
+    """An exception of a kind that no code expects."""
 
 
 class Faults:
-    """The next so many calls of each name raise."""
+    """A number of next calls that raise, by name."""
 
     def __init__(self) -> None:
         self.left: dict[str, int] = {}
@@ -68,7 +68,7 @@ class BrittleCoordinator(FakeCoordinator):
 
 
 class BrittleCache:
-    """Takes every promise, and has nothing to write."""
+    """Accepts every promise, and has nothing to write."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -111,7 +111,7 @@ class Bench:
         return answer if isinstance(answer, AppendOutcome) else await answer
 
     async def send_some(self, poison: int = 0) -> list[ErrorCode]:
-        """The codes of two batches that share an object, which come soon."""
+        """The codes of two batches that share an object; they arrive soon."""
         async with asyncio.timeout(PROMPT_S):
             found = await asyncio.gather(self.send(key(1), poison), self.send(key(2)))
         return [outcome.error for outcome in found]
@@ -161,7 +161,7 @@ def test_a_defect_costs_one_object_and_is_seen(
 
 
 def test_four_hundred_poisoned_objects_leave_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
-    """The bytes of each come back, and of errors that are alike the first is logged with its stack."""
+    """The bytes of each object are released; only the first of equal errors is logged with its stack."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
@@ -180,7 +180,7 @@ def test_four_hundred_poisoned_objects_leave_room_for_others(caplog: pytest.LogC
 
 
 def test_a_dropped_batch_of_a_sequence_comes_before_those_behind_it() -> None:
-    """As after a time-out: the batch behind a lost one must not be committed first."""
+    """As after a time-out, the batch behind a lost one must not be committed first."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)

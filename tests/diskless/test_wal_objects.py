@@ -262,7 +262,7 @@ def test_a_buffer_is_due_after_the_interval_and_early_when_it_is_quiet() -> None
     assert policy.decide(1_008, 1_000, 1_003, True) == CloseDecision(CloseReason.EARLY)
     policy.closed(1_008)
     policy.closed(1_009)
-    # The budget is spent: the next token comes half a second later, and the interval before that.
+    # The budget is used up: the next token comes half a second later, and the interval ends before that.
     decision = policy.decide(1_020, 1_010, 1_010, True)
     assert decision == CloseDecision(None, 1_260)
     assert policy.decide(1_260, 1_010, 1_259, True) == CloseDecision(CloseReason.INTERVAL)
@@ -297,7 +297,8 @@ def test_large_objects_are_not_counted_against_the_budget() -> None:
     for now in range(1_005, 1_305, 10):
         policy.closed(now, large=True)
         assert policy.decide(now + 10, now, now, True, large=True) == CloseDecision(CloseReason.EARLY)
-    assert policy.decide(1_310, 1_305, 1_305, True) == CloseDecision(CloseReason.EARLY)  # the token is there
+    # a token is available
+    assert policy.decide(1_310, 1_305, 1_305, True) == CloseDecision(CloseReason.EARLY)
     policy.closed(1_310)
     assert policy.decide(1_325, 1_320, 1_320, True).reason is None
     assert policy.decide(1_325, 1_320, 1_320, True, large=True) == CloseDecision(CloseReason.EARLY)
@@ -321,7 +322,7 @@ def test_the_longer_uploads_take_the_longer_has_quiet_to_last() -> None:
     assert decision.look_again_ms == pytest.approx(1_010, abs=0.1)
     for _ in range(100):
         policy.uploaded(60_000)
-    # A store in trouble does not make it longer than the interval would.
+    # A store with failures does not make the wait longer than the interval.
     assert policy.decide(1_005, 1_000, 1_000, True).look_again_ms == pytest.approx(1_000 + 250 / 12, abs=0.1)
 
 

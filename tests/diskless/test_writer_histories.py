@@ -1,4 +1,4 @@
-"""Seeded histories: idempotent producers that send again, over a store and coordinators that come and go."""
+"""Seeded histories: idempotent producers that retry, over a store and coordinators with outages."""
 
 import asyncio
 
@@ -21,7 +21,8 @@ RETRIABLE = {
 
 
 async def produce(writer: DisklessWriter, machine: Machine, where: PartitionKey, producer_id: int) -> None:
-    """A producer as Kafka's: some requests in flight, from the first failed one on all over again."""
+    """A producer like Kafka's: it has some requests in flight, and repeats all from the first failed one
+    on."""
     acknowledged = 0
     while acknowledged < BATCHES:
         answers: list[AppendAnswer] = []

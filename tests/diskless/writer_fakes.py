@@ -1,4 +1,4 @@
-"""A small real coordinator in memory, batches to write, and virtual time to do it in."""
+"""A small coordinator in memory, batches to write, and virtual time for tests."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -38,7 +38,7 @@ def run_in_virtual_time(story: Callable[[Machine], Coroutine[Any, Any, T]], seed
 
 
 async def until_room(writer: DisklessWriter) -> None:
-    """Wait as the network does until producers are read again."""
+    """Wait like the network until producers are read again."""
     for _ in range(100_000):
         if not writer.is_full:
             return
@@ -71,7 +71,7 @@ class PartitionState:
 
 
 class FakeCoordinator:
-    """Assigns offsets as the real ones do: idempotent by key, in-order sequences, errors on order.
+    """Assigns offsets as the real ones do: idempotent by key, in-order sequences, injected errors.
 
     A partition belongs to the coordinator ``partition_index % coordinator_count``.
     """

@@ -1,14 +1,14 @@
 """The examples of the documentation: found in the Markdown, and run against nodes of their own.
 
 ``python tests/docs/examples.py`` runs them all in one process, with one JVM. A block of Python, shell or TOML
-is run unless a comment before it says why not:
+is run unless a comment before it gives the reason:
 
     <!-- not run: REASON -->                      one of REASONS
     <!-- before: COMMAND -->                      a command that the block needs and the reader knows
     <!-- each line in a folder of its own -->     alternatives rather than steps
 
-Shell blocks are commands of ``moldau``, run by its ``main`` in this process. A command that goes on until it
-is stopped runs once, and on this machine: ``--follow``, ``--interval`` and ``--master`` are left out.
+Shell blocks are commands of ``moldau``, run by its ``main`` in this process. A command that would run until
+it is stopped runs once, on this machine: ``--follow``, ``--interval`` and ``--master`` are left out.
 """
 
 import io
@@ -42,9 +42,9 @@ REASONS = (
     "it takes minutes",
 )
 REFERENCE = "docs/cli.md"
-"""Its examples after the first block are those of the help, which tests of the commands parse."""
+"""Examples after its first block are those of the commands' help, which tests of the commands parse."""
 ELSEWHERE = ("docs/pipeline-notebook.md",)
-"""A test of its own runs it, and looks at what it shows."""
+"""A separate test runs it, and checks its output."""
 FILES = {
     "server.properties": "process.roles=broker,controller\nnode.id=1\nlog.dirs=formatted\n"
     "controller.quorum.voters=1@127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
@@ -191,7 +191,7 @@ def _run_words(words: list[str], given: str) -> str:
     """Run one command of a pipe with its input; returns its output."""
     if words[0] == "echo":
         return words[1] + "\n"
-    if words[:2] in (["moldau", "dev"], ["moldau", "node"]):  # the node that runs is one
+    if words[:2] in (["moldau", "dev"], ["moldau", "node"]):  # the running node is one
         return ""
     assert words[0] == "moldau", f"not a command of moldau: {words}"
     left: list[str] = []
@@ -220,7 +220,7 @@ def _moldau(arguments: list[str], given: str) -> str:
 
 
 def run_page(page: str, root: str) -> int:
-    """Run the blocks of a page in a new folder of ``root``, with a new node; how many ran."""
+    """Run the blocks of a page in a new folder of ``root``, with a new node; returns the number of blocks."""
     blocks = to_run(page)
     count = 0
     if not any(block.not_run is None for block in blocks):
@@ -246,10 +246,10 @@ def run_page(page: str, root: str) -> int:
 
 
 if __name__ == "__main__":
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # as in an environment that is active
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # as in an activated environment
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--master local[2] --conf spark.ui.enabled=false pyspark-shell"
-    # Workers of Spark stay in the folder that its JVM was started in: it is there until the end.
+    # Spark's workers stay in the folder in which the JVM was started, so it is kept until the end.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as everything:
         total = sum(run_page(page, everything) for page in sys.argv[1:] or pages())
     print(f"{total} examples ran")

@@ -1,4 +1,4 @@
-"""Each example of the documentation runs, or says why not."""
+"""Each example of the documentation runs, or has a reason why it does not."""
 
 import os
 import pathlib

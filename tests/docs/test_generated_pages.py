@@ -1,4 +1,4 @@
-"""The generated pages say what the code says."""
+"""The generated pages are up to date with the code."""
 
 import pathlib
 import subprocess

@@ -50,13 +50,13 @@ class Processes:
         process.wait(LIMIT_S)
 
     def terminate(self, node_id: int) -> int:
-        """End one in good order; its exit code."""
+        """Stop one cleanly; returns its exit code."""
         process = self._running.pop(node_id)
         process.send_signal(signal.SIGTERM)
         return process.wait(LIMIT_S)
 
     def stop(self) -> list[int]:
-        """End all; their exit codes."""
+        """Stop all; returns their exit codes."""
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
         return [process.wait(LIMIT_S) for process in self._running.values()]
@@ -68,7 +68,7 @@ class Processes:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     def leader(self) -> int:
-        """The controller that the logs name for the newest epoch."""
+        """The leader of the newest epoch in the controllers' logs."""
         said = "".join(self._log(node_id).read_text() for node_id in self._controllers)
         found = re.findall(r"node (\d+) leads the metadata quorum in epoch (\d+)", said)
         return max((int(epoch), int(node_id)) for node_id, epoch in found)[1]

@@ -17,7 +17,7 @@ from moldau.testing import Node
 
 
 def require(available: bool, what: str) -> None:
-    """Skip the test, visibly, when something that a developer may lack is missing; in CI, fail it."""
+    """Skip the test, visibly, when a tool is missing on a developer's machine; in CI, fail it."""
     if available:
         return
     if os.environ.get("CI") == "true":
@@ -33,7 +33,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def node(kind: str) -> Iterator[Node]:
-    """A node that the tests of a file share: each takes topics and groups of its own."""
+    """A node that the tests of a file share: each test uses its own topics and groups."""
     with Node(diskless=kind == "diskless") as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""Waiting in tests: poll until something holds, fail loudly when it does not in time."""
+"""Waiting in tests: poll until a condition holds; fail with a message if it does not in time."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ TIMEOUT_S = 120.0
 
 
 def eventually(probe: Callable[[], T | None], what: str, timeout_s: float = TIMEOUT_S) -> T:
-    """Call ``probe`` until it returns something true; return that. ``probe`` does its own waiting, if any."""
+    """Call ``probe`` until it returns a true value; return that. ``probe`` waits itself if necessary."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = probe()

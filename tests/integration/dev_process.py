@@ -1,4 +1,4 @@
-"""``python -m moldau dev`` as a child process: started, killed, started again on the same folder."""
+"""``python -m moldau dev`` as a child process: started, killed, restarted on the same folder."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ READY_TIMEOUT_S = 200.0
 
 
 class DevProcess:
-    """A running node; ``bootstrap`` is what its ready line said."""
+    """A running node; ``bootstrap`` is the address in its ready line."""
 
     def __init__(self, data: Path, port: int, kind: str) -> None:
         command = [sys.executable, "-m", "moldau", "dev", "--data", str(data)]
@@ -50,7 +50,7 @@ class DevProcess:
 
 @contextlib.contextmanager
 def dev_process(data: Path, port: int = 0, kind: str = "classic") -> Iterator[DevProcess]:
-    """A node that does not outlive the block."""
+    """A node that ends with the block."""
     process = DevProcess(data, port, kind)
     try:
         yield process

@@ -1,4 +1,4 @@
-"""Programs that are no Python: Kafka's Java tools, JavaScript clients, kcat."""
+"""Programs that are not Python: Kafka's Java tools, JavaScript clients, kcat."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def run(command: list[str], *, stdin: str | None = None, environment: dict[str, 
 
 @dataclass(frozen=True)
 class Java:
-    """Starts a JVM a call: one to two seconds, so a call should judge much."""
+    """Starts a JVM for each call, which takes one to two seconds, so a call should check much."""
 
     program: str
 
@@ -69,7 +69,7 @@ class JavaScript:
 
 @dataclass(frozen=True)
 class Kcat:
-    """The librdkafka command line tool as Debian ships it, so an older librdkafka too."""
+    """The librdkafka command line tool of Debian, which contains an older librdkafka."""
 
     program: str
 

@@ -1,4 +1,4 @@
-"""confluent-kafka clients with the options that every test wants."""
+"""confluent-kafka clients with options that all tests use."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from deadlines import TIMEOUT_S, consume
 
 
 def create(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
-    """Create a topic; configs are given with underscores for dots."""
+    """Create a topic; names of configs have underscores for dots."""
     configs = {name.replace("_", "."): value for name, value in config.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions, 1, config=configs)])[topic].result(TIMEOUT_S)

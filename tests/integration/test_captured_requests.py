@@ -1,4 +1,4 @@
-"""Requests as real clients sent them: decoded by our codec, encoded again, compared byte for byte.
+"""Captured requests of real clients: decoded by our codec, encoded again, compared byte for byte.
 
 Each file in ``captures/`` is one client; each line one request frame in hex, without its length: one for
 every API and version that the client used against a node.
@@ -22,7 +22,7 @@ FRAMES = [
 
 
 def surplus_bytes(client: str, message: object) -> int:
-    """Bytes after the end of the message: librdkafka adds some when it asks for all topics."""
+    """Bytes after the end of the message: librdkafka adds some when it requests all topics."""
     asks_for_all = isinstance(message, MetadataRequest) and message.topics is None
     return 3 if client == "librdkafka" and asks_for_all else 0
 

@@ -31,7 +31,7 @@ def cluster() -> Iterator[moldau.testing.Cluster]:
 
 
 class Watched:
-    """A client's settings, and the brokers that it has partitions at."""
+    """A client with its settings; tells the brokers of its partitions."""
 
     def __init__(self, cluster: moldau.testing.Cluster, **settings: Any) -> None:
         self.leaders: set[int] = set()
@@ -59,12 +59,12 @@ def test_clients_of_a_rack_use_the_broker_there(cluster: moldau.testing.Cluster)
         assert watched.leaders == {home}
         assert read_all(cluster, (number + 1) * RECORDS, **{"client.id": f"diskless_az={rack}"}) == {home}
     for rack, home in HOMES.items():
-        # Metadata shows it the leaders of the metadata, and the first fetch sends it on (KIP-392).
+        # Metadata shows the partitions' leaders to it, and the first fetch redirects it (KIP-392).
         assert read_all(cluster, len(HOMES) * RECORDS, **{"client.rack": rack}) == {home}
 
 
 def read_all(cluster: moldau.testing.Cluster, count: int, **settings: Any) -> set[int]:
-    """Read at least so many records; the brokers that they come from at the end."""
+    """Read at least this many records; returns the brokers of the last ones."""
     group = "-".join(settings.values())
     watched = Watched(cluster, **{"group.id": group, **settings})
     consumer = Consumer(watched.settings)

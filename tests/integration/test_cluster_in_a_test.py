@@ -1,4 +1,5 @@
-"""``moldau.testing.Cluster``: brokers and controllers in this process that are killed, restarted, cut off."""
+"""``moldau.testing.Cluster``: brokers and controllers in this process that are killed, restarted,
+isolated."""
 
 import asyncio
 import pathlib

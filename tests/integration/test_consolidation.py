@@ -1,4 +1,4 @@
-"""Diskless topics leave the WAL under real clients that read them from 0 meanwhile, by either engine."""
+"""Diskless topics leave the WAL while real clients read them from offset 0, with either engine."""
 
 import shutil
 import time
@@ -189,7 +189,7 @@ def test_what_has_left_the_wal_needs_neither_its_objects_nor_caches(tmp_path: Pa
 
 
 async def consolidate(client: Client, folder: Path) -> int:
-    """An engine outside of the broker, whose tasks run twice and which tells everything twice."""
+    """An engine outside of the broker, which runs tasks twice and repeats every report."""
     machine = Machine.real()
     url = f"file://{folder}/store"
     wal = open_by_url(url, {}, machine)

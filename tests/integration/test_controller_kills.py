@@ -1,4 +1,4 @@
-"""kill -9 of the active controller while topics are created: no acknowledged one is lost on any broker."""
+"""kill -9 of the active controller while topics are created: no broker loses an acknowledged one."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ QUICK = {
 
 
 class Creations:
-    """Creates one topic after the other until it is stopped."""
+    """Creates one topic after another until it is stopped."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acknowledged: list[str] = []
@@ -42,7 +42,7 @@ class Creations:
             try:
                 self._admin.create_topics([NewTopic(topic, 1, 1)], operation_timeout=10)[topic].result(20)
             except (KafkaException, TimeoutError):
-                continue  # its outcome is not known, and the next one has another name
+                continue  # its outcome is unknown, and the next one has another name
             now = time.monotonic()
             self.pause_s_max, last = max(self.pause_s_max, now - last), now
             self.acknowledged.append(topic)

@@ -1,4 +1,4 @@
-"""The demo, which is the first code that a stranger runs."""
+"""The demo, which is the first code that a newcomer runs."""
 
 import pathlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Kafka's DumpLogSegments judges every file that a stopped node leaves behind."""
+"""Kafka's DumpLogSegments checks every file that a stopped node leaves behind."""
 
 import random
 from pathlib import Path
@@ -20,7 +20,7 @@ BATCHES = 40
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data of a node that has been used and stopped."""
+    """The data of a used and stopped node."""
     data = tmp_path_factory.mktemp("data")
     properties = {"metadata.log.max.record.bytes.between.snapshots": "1000"}
     with Node(data=str(data), properties=properties) as node:

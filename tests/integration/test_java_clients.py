@@ -1,4 +1,4 @@
-"""The Java client: one JVM makes all checks, each is a test here."""
+"""The Java client: one JVM makes all checks; each check is a test here."""
 
 import uuid
 
@@ -40,7 +40,7 @@ CHECKS = [
 
 
 _OUTCOMES: dict[str, dict[str, str]] = {}
-"""By kind of topics: in random order the nodes of both kinds come and go, but one run on each is enough."""
+"""By kind of topics. In random order the nodes of both kinds alternate, but one run of each is enough."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Kafka's own tools and controllers judge the quorum: describe, format, dump, vote (KIP-595, KIP-853)."""
+"""Kafka's own tools and controllers work with the quorum: describe, format, dump, vote (KIP-595, KIP-853)."""
 
 import contextlib
 import socket
@@ -128,7 +128,7 @@ def test_a_controller_of_kafka_observes_and_votes(java: Java, tmp_path: Path) ->
                 [topics, *brokers, "--list"],
                 [quorum, *brokers, "describe", "--replication"],
             )
-            # Of three voters two are left: each answer needs the one of Kafka.
+            # Two of three voters are left, so each commit needs the one of Kafka.
             assert {"first", "second"} <= set(answers[1].split())
             rows = {words[0]: words[-1] for line in answers[2].splitlines() if (words := line.split())}
             assert rows["3000"] in ("Follower", "Leader")

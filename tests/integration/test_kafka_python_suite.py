@@ -1,6 +1,6 @@
 """kafka-python's own integration tests, run against a node.
 
-They come with its source distribution (``tools/fetch_clients.py``). What fails is listed with a reason in
+They come with its source distribution (``tools/fetch_clients.py``). Failing tests are listed with a reason in
 ``kafka_python_expected_failures.txt``, which may only shrink.
 """
 
@@ -20,7 +20,7 @@ EXPECTED_FAILURES = Path(__file__).with_name("kafka_python_expected_failures.txt
 
 
 def expected_failures(kind: str) -> set[str]:
-    """The listed tests; a reason that begins with a kind of topics and a colon is one of that kind alone."""
+    """The listed tests. A reason that begins with a kind of topics and a colon is for that kind only."""
     found = set()
     for line in EXPECTED_FAILURES.read_text().splitlines():
         name, _, reason = line.partition("#")
@@ -31,7 +31,7 @@ def expected_failures(kind: str) -> set[str]:
 
 
 def broker_like_theirs(kind: str, port: int) -> Node:
-    """A node with what their own broker's configuration file has, as far as the tests rely on it."""
+    """A node configured like the project's own test broker, as far as the tests depend on it."""
     properties = {
         "node.id": "0",
         "controller.quorum.voters": "0@127.0.0.1:1",
@@ -43,8 +43,8 @@ def broker_like_theirs(kind: str, port: int) -> Node:
 
 
 def run_suite(folder: Path, bootstrap: str, report: Path, *options: str) -> str:
-    """Run it to its end; return what it printed."""
-    # Their rules, not this project's: no shuffling, and none of pyproject's settings.
+    """Run it to its end; return its output."""
+    # The rules of that project, not of this one: no shuffling, and no settings of pyproject.toml.
     alone = ["--config-file", os.devnull, "--rootdir", str(folder)]
     alone += ["-p", "no:randomly", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "test/integration", "-q", "--timeout", "200", "--tb", "short"]
@@ -61,7 +61,7 @@ def run_suite(folder: Path, bootstrap: str, report: Path, *options: str) -> str:
 
 
 def outcomes(report: Path) -> dict[str, bool]:
-    """Whether each test passed; without the skipped ones."""
+    """Whether each test passed; skipped ones are left out."""
     found: dict[str, bool] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         if case.find("skipped") is not None:
@@ -89,9 +89,10 @@ def test_only_the_listed_tests_fail(
             )
             if not suspects:
                 break
-            # Their tests wait for half a second here and for two there. On a busy machine that is over before
-            # the client has asked; or it joins a group before it knows the topic, is assigned nothing, and
-            # waits longer than its tests do. What fails because of the node fails each time.
+            # Some of their tests wait for only half a second or two. On a busy machine that time is over
+            # before the client has sent its request. Or the client joins a group before it knows the topic,
+            # gets no partition, and waits longer than its tests do. A failure caused by the node occurs each
+            # time.
             again = tmp_path / f"again-{attempt}.xml"
             names = {name.rpartition("::")[2].partition("[")[0] for name in suspects}
             chosen = ["-k", " or ".join(sorted(names))]

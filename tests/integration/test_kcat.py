@@ -1,4 +1,4 @@
-"""kcat, with the librdkafka of the distribution: some years older than confluent-kafka's."""
+"""kcat, with the librdkafka of the distribution, which is some years older than confluent-kafka's."""
 
 import json
 

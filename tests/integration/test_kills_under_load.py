@@ -1,4 +1,4 @@
-"""A node that is killed under load starts again, each time, with all that it has acknowledged.
+"""A node that is killed under load restarts with everything that it has acknowledged.
 
 Every kind of topic is written to while offsets are committed and topics come and go. A long run:
 ``make kills ROUNDS=20``.
@@ -101,7 +101,7 @@ class NodeProcess:
 
 
 class Load:
-    """An idempotent producer that writes numbered values to every topic and notes what was acknowledged."""
+    """An idempotent producer that writes numbered values to every topic and records the acknowledged ones."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acknowledged: dict[str, set[int]] = defaultdict(set)
@@ -149,7 +149,7 @@ class Load:
         assert self._producer.flush(TIMEOUT_S) == 0
 
     def abort(self) -> None:
-        """End the thread, whatever is not acknowledged yet."""
+        """End the thread, whether everything is acknowledged or not."""
         self._stop.set()
         self._thread.join()
 
@@ -161,7 +161,7 @@ def number_of(message: Message) -> int:
 
 
 class TopicChanges:
-    """Creates and deletes topics, one after another, and notes those that exist for sure."""
+    """Creates and deletes topics, one after another, and records those that certainly exist."""
 
     def __init__(self, bootstrap: str) -> None:
         self.existing: set[str] = set()
@@ -182,7 +182,7 @@ class TopicChanges:
                     self.existing.discard(f"extra-{number}")
                     admin.delete_topics([f"extra-{number}"])[f"extra-{number}"].result(TIMEOUT_S)
             except Exception:
-                # The node is down: whether the last change came to be is not known.
+                # The node is down: the outcome of the last change is unknown.
                 self._stop.wait(0.05)
 
     def stop(self) -> None:

@@ -51,7 +51,7 @@ class Members:
         return [sorted(owned.partition for owned in one.assignment()) for one in self.consumers]
 
     def settle(self, *sizes: int) -> None:
-        """Wait until all partitions are owned once, by members with so many each."""
+        """Wait until each partition has one owner, and the members have these numbers of partitions."""
         total = sum(sizes)
 
         def settled() -> bool:
@@ -129,7 +129,7 @@ def test_a_regular_expression_finds_new_topics(bootstrap: str, topic: str, membe
         message = consumer.poll(0.2)
         if message is None or message.error() is None:
             return message
-        # Before the topic was made, librdkafka may have told that there is none.
+        # librdkafka may have reported before that the topic does not exist.
         assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, message.error()
         return None
 

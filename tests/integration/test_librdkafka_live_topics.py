@@ -1,4 +1,4 @@
-"""librdkafka's clients at work while their topics change under them."""
+"""librdkafka's clients while their topics change."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ def admin(bootstrap: str) -> AdminClient:
 
 @pytest.fixture
 def member(bootstrap: str, group: str) -> Iterator[Consumer]:
-    """A consumer in a group that reads all there is and notices changes soon."""
+    """A consumer in a group that reads all records and detects changes soon."""
     base = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     consumer = Consumer({**base, **QUICK, "enable.auto.commit": False})
     yield consumer
@@ -26,18 +26,18 @@ def member(bootstrap: str, group: str) -> Iterator[Consumer]:
 
 
 def messages_of(consumer: Consumer) -> list[Message]:
-    """The messages within a moment, without those about the client itself."""
+    """The messages of a short time, without those about the client itself."""
     message = consumer.poll(0.1)
     return [message] if message is not None and message.error() is None else []
 
 
 class Persistent:
-    """A producer that sends a value until it is acknowledged, also while the topic comes and goes."""
+    """A producer that sends a value until it is acknowledged, also while the topic is deleted and created."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
         base = {"bootstrap.servers": bootstrap, "enable.idempotence": True, **QUICK}
-        # A refresh between a deletion and the next creation would make the topic, with one partition.
+        # A refresh between a deletion and the next creation would create the topic, with one partition.
         self._producer = Producer({**base, "allow.auto.create.topics": False})
 
     def send(self, values: set[bytes]) -> None:
@@ -49,7 +49,7 @@ class Persistent:
                 partition = int(value.split(b"-")[1]) % 2
                 self._producer.produce(self._topic, value, partition=partition, on_delivery=reports)
             assert self._producer.flush(TIMEOUT_S) == 0
-            # The client gives up what it has when it sees that the topic is gone.
+            # The client drops its pending records when it detects that the topic is gone.
             gone = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}
             assert {error.code() for error in reports.errors} <= gone
             missing.difference_update(message.value() for message in reports.messages)
@@ -65,7 +65,7 @@ def test_a_topic_is_deleted_and_made_again_under_live_clients(
     member.subscribe([topic])
     for turn in range(3):
         create(bootstrap, topic, partitions=2)
-        # Fewer each time: a reader's position would else be a valid one in the new topic too.
+        # The number decreases each time; otherwise a reader's position would be valid in the new topic, too.
         wanted = {b"%d-%d" % (turn, number) for number in range(30 - 10 * turn)}
         sender.send(wanted)
         seen: set[bytes] = set()
@@ -131,7 +131,7 @@ def test_a_reader_of_deleted_records_starts_where_they_end(
 def test_two_producers_and_a_reader_at_the_tail(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic)
     senders = [producer(bootstrap, linger_ms=0, enable_idempotence=True) for _ in range(2)]
-    # A fetch that nothing wakes waits longer than the test does.
+    # A fetch that nothing wakes waits longer than the test.
     waits = {"fetch.wait.max.ms": 250_000, "socket.timeout.ms": 300_000}
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "tail", **waits})
     reader.assign([TopicPartition(topic, 0, 0)])

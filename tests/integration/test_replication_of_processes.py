@@ -55,7 +55,7 @@ class Load:
         self._consumer.subscribe(["events"])
 
     def go_on_until(self, count: int) -> None:
-        """Write and read until so many records more are acknowledged."""
+        """Write and read until this many more records are acknowledged."""
         wanted = len(self.acknowledged) + count
         deadline = time.monotonic() + LIMIT_S
         while len(self.acknowledged) < wanted:
@@ -92,7 +92,7 @@ def test_nothing_is_lost_when_leaders_are_killed_and_stopped_under_load(processe
     admin = AdminClient({"bootstrap.servers": processes.bootstrap, **QUIET})
 
     def partitions(topic: str) -> list[tuple[int, int]]:
-        """The leader and the number of in-sync replicas of each."""
+        """The leader of each partition, and the number of its in-sync replicas."""
         found = admin.list_topics(topic, timeout=10).topics[topic].partitions
         return [(found[index].leader, len(found[index].isrs)) for index in sorted(found)]
 

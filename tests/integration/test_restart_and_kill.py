@@ -1,4 +1,5 @@
-"""A node's process: its ready line, SIGTERM, and SIGKILL with nothing acknowledged lost or doubled."""
+"""The process of a node: its ready line, SIGTERM, and SIGKILL; no acknowledged record is lost or
+duplicated."""
 
 import re
 import shutil
@@ -24,7 +25,7 @@ def test_the_ready_line_and_a_clean_stop(tmp_path: Path, kind: str) -> None:
         waiting = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "g"})
         waiting.subscribe(["t"])
         waiting.poll(1.0)
-        # A long poll and a group member are no reason to stop late.
+        # A long poll and a group member do not delay a stop.
         code, shown = node.terminate()
         waiting.close()
     assert (code, shown) == (0, "")
@@ -51,7 +52,7 @@ def test_a_restart_keeps_records_topics_configs_and_offsets(tmp_path: Path, kind
 
 
 class Load:
-    """An idempotent producer that keeps sending numbered values and notes what was acknowledged."""
+    """An idempotent producer that sends numbered values continuously and records the acknowledged ones."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acknowledged: list[tuple[int, int]] = []
@@ -94,7 +95,7 @@ class Load:
 
 
 def lose_the_cache(data: Path) -> None:
-    """Delete the local segments, which are a copy of what the object store has."""
+    """Delete the local segments, which are copies of data in the object store."""
     caches = list(data.glob("t-*"))
     assert len(caches) == PARTITIONS
     for cache in caches:

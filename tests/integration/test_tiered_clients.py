@@ -16,7 +16,7 @@ from moldau.testing import Node
 
 COUNT = 60
 RECORD_BYTES = 100_000
-"""Ten in a segment of the smallest size that Kafka takes."""
+"""Ten of them fill a segment of the smallest size that Kafka accepts."""
 
 
 @pytest.fixture(scope="module")

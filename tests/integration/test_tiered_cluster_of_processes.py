@@ -57,7 +57,7 @@ def test_leaders_are_killed_while_they_copy_and_all_records_are_read(
         return len(list(tmp_path.glob("objects/tiered/tiered-*/0/*.log")))
 
     def local_starts() -> list[int]:
-        """The first local offset of each replica; -1 where its log is just being made anew."""
+        """The first local offset of each replica; -1 where its log is being recreated."""
         found = {id: [int(path.stem) for path in tmp_path.glob(f"{id}/tiered-0/*.log")] for id in ROLES}
         return [min(offsets, default=-1) for offsets in found.values()]
 
@@ -83,7 +83,7 @@ def test_leaders_are_killed_while_they_copy_and_all_records_are_read(
     produce(range(RECORDS // 2, RECORDS))
     wait_for(lambda: leader() not in (killed, -1) and copied() * SEGMENT_BYTES > RECORDS * 7_000)
     processes.start(killed)
-    # The one that was away goes on where the others' local logs begin.
+    # The broker that was away continues at the first local offset of the others.
     wait_for(lambda: min(local_starts()) > RECORDS // 2)
     assert len(acknowledged) == RECORDS
 

@@ -9,7 +9,7 @@ from moldau.metrics import BrokerTopicMeters, Histogram, MeterError, Meters
 
 
 def samples(meters: Meters) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample of the text, read by another implementation."""
+    """Every sample of the text, parsed by another implementation."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(meters.render().decode())
@@ -144,7 +144,7 @@ def test_an_empty_histogram_says_zero() -> None:
 
 
 class NotToBeSearched(dict):
-    """Series that are looked up only."""
+    """Series that may be looked up, but not searched."""
 
     def __iter__(self):
         raise AssertionError("all series were searched for those of one topic")

@@ -19,7 +19,7 @@ def request_frame(correlation_id, body=b"", client_id="test", api_key=METADATA, 
 
 
 def parse_responses(data: bytes) -> list[tuple[int, bytes]]:
-    """(correlation id, body) of each response; fails on a torn one."""
+    """(correlation id, body) of each response; fails on an incomplete one."""
     responses = []
     position = 0
     while position < len(data):
@@ -32,7 +32,7 @@ def parse_responses(data: bytes) -> list[tuple[int, bytes]]:
 
 
 class MemoryTransport(asyncio.Transport):
-    """Takes what is written; ``accept_bytes`` makes it push back like a peer that does not read."""
+    """Accepts written bytes; ``accept_bytes`` makes it apply back-pressure like a peer that does not read."""
 
     def __init__(self, peer_host="10.0.0.1"):
         super().__init__(extra={"peername": (peer_host, 4000), "sockname": ("10.0.0.9", 9092)})
@@ -100,7 +100,7 @@ class Wire:
         self._unread = b""
 
     def feed(self, data: bytes, chunk_sizes: Iterable[int] = ()) -> None:
-        """Deliver ``data`` as an event loop would, then scribble over the shared buffer."""
+        """Deliver ``data`` like an event loop, then overwrite the shared buffer."""
         rest = self._unread + data
         self._unread = b""
         sizes = iter(chunk_sizes)
@@ -117,7 +117,8 @@ class Wire:
             shared[:4096] = b"\xdd" * 4096
 
     async def settle(self) -> None:
-        """Run the loop until it has nothing more to do at this moment; deliver what was held back."""
+        """Run the loop until it has nothing more to do at this moment; deliver the bytes that were held
+        back."""
         for _ in range(100):
             await asyncio.sleep(0)
             if self._unread and self.transport.reading:

@@ -1,4 +1,4 @@
-"""Clients may connect until the process runs out of open files: the disk must not notice."""
+"""Clients may connect until the process has no free file descriptors: the disk must not be affected."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ def connections_leave_open_files_to_the_logs():
         port = (await server.start())["PLAINTEXT"]
         writers = []
         served = 0
-        # Both ends are in this process, so each connection takes two.
+        # Both ends are in this process, so each connection uses two descriptors.
         while server.counters.connections_refused == 0 and len(writers) < SOFT_LIMIT:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writers.append(writer)
@@ -49,7 +49,7 @@ def connections_leave_open_files_to_the_logs():
 
 
 def test_connections_leave_open_files_to_the_logs():
-    # In a process of its own: the limit counts what other tests still hold open.
+    # In a process of its own, because the limit includes files that other tests hold open.
     program = "from test_open_files_are_shared import *; connections_leave_open_files_to_the_logs()"
     subprocess.run(
         [sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent, check=True, timeout=200

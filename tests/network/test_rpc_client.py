@@ -12,7 +12,7 @@ from moldau.runtime import ErrorCode, KafkaError, SeededEntropy
 
 
 class Node:
-    """Answers ApiVersions, and ListGroups by what ``answer`` returns."""
+    """Answers ApiVersions; answers ListGroups with the result of ``answer``."""
 
     def __init__(self, answer=None, api_versions_max=4, list_groups=(0, 5)):
         self.answer = answer
@@ -103,7 +103,7 @@ def test_time_out_leaves_the_connection_usable():
         answers = iter([lambda context: late, lambda context: reply(context, 7)])
         async with Node(lambda context, request: next(answers)(context)) as node:
             client = make_client()
-            await client.version_of("127.0.0.1", node.port, 16)  # connects, which counts as waiting too
+            await client.version_of("127.0.0.1", node.port, 16)  # connecting counts as waiting, too
             with pytest.raises(KafkaError) as caught:
                 await ask(client, node, timeout_ms=10)
             assert caught.value.code is ErrorCode.request_timed_out

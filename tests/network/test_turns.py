@@ -1,4 +1,4 @@
-"""Requests that arrive together may share work: their answers leave after it, or never."""
+"""Requests that arrive together may share work: their answers are sent after it, or never."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from moldau.network import Listener, NetworkLimits, SocketServer
 
 
 class SharedWork:
-    """Takes notes of when the turns end, and of what had been answered by then."""
+    """Records the ends of turns, and the answers before each of them."""
 
     def __init__(self):
         self.wire = None

@@ -1,4 +1,4 @@
-"""Stores for tests: the simulation's, in the form of the protocol, and what opens each adapter."""
+"""Stores for tests: the simulation's, in the form of the protocol, and functions that open each adapter."""
 
 import asyncio
 import random
@@ -69,7 +69,8 @@ def simulated_storage() -> SimulatedStorage:
 
 
 class Scripted:
-    """A store whose calls do what the script says, one entry a call: an error to raise, or None to work."""
+    """A store whose calls follow a script with one entry for each call: an error to raise, or None to
+    work."""
 
     def __init__(self, storage: ObjectStorage, *script: Exception | float | None) -> None:
         self._storage = storage

@@ -1,4 +1,4 @@
-"""The folder of objects on a disk that loses what was not synced."""
+"""The folder of objects on a disk that loses unsynced data."""
 
 import asyncio
 import random
@@ -97,7 +97,8 @@ def test_what_killed_uploads_leave_goes_with_their_objects_and_else_after_a_whil
 def test_an_upload_that_nobody_waits_for_any_more_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It timed out, its thread sleeps on; the next attempt succeeds, and their memory is used anew."""
+    """It timed out while its thread is still blocked. The next attempt succeeds, and their memory is
+    reused."""
     sleeping, awake = threading.Event(), threading.Event()
     fill = LocalFile.fill
 

@@ -1,4 +1,4 @@
-"""A process that ends right after a request ends as it should, not by SIGABRT."""
+"""A process that ends right after a request ends normally, not by SIGABRT."""
 
 import subprocess
 import sys
@@ -33,8 +33,8 @@ class SlowToFlush:
 
 sys.stdout = SlowToFlush(sys.stdout)
 """
-"""Makes what may happen happen always: the thread that brings an answer comes back to Python while the
-interpreter is shutting down."""
+"""Forces a rare case: the thread that delivers an answer returns to Python while the interpreter is
+shutting down."""
 
 READ = """
 from moldau.objects.obstore_storage import open_obstore

@@ -1,4 +1,4 @@
-"""The handling of an S3 server's answers, and of the memory for uploads: with a scripted server."""
+"""The handling of answers of an S3 server, and of the memory for uploads, with a scripted server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,14 +21,14 @@ from moldau.objects import (
 
 IMPATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=200, deadline_ms=200)
 PATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=30_000, deadline_ms=30_000)
-"""Waits for an answer however busy this machine is; the budget of retries ends it."""
+"""Waits for an answer even on a busy machine; the budget of retries ends it."""
 
 
 @asynccontextmanager
 async def server(
     status: int | None, code: str, *, policy: RetryPolicy | None = None
 ) -> AsyncIterator[RetryingStorage]:
-    """A store whose every answer has this status and S3 error code; None: it reads and says nothing."""
+    """A store whose every answer has this status and S3 error code; None: it reads and never answers."""
     policy = policy or (IMPATIENT if status is None else PATIENT)
     body = f"<Error><Code>{code}</Code><Message>Because\nso.</Message></Error>".encode() if code else b""
     writers: list[asyncio.StreamWriter] = []
@@ -120,7 +120,7 @@ def test_a_check_that_fails_is_one_line_with_the_name_of_the_store(
 
 
 def test_an_upload_holds_our_memory_until_the_store_lets_go_of_it() -> None:
-    """Reusing upload memory rests on this: while the library reads it, Python will not resize it."""
+    """The reuse of upload memory depends on this: while the library reads it, Python does not resize it."""
 
     async def main() -> None:
         policy = RetryPolicy(attempt_timeout_ms=60_000, deadline_ms=60_000)

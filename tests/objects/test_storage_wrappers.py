@@ -1,4 +1,4 @@
-"""Retries, meters and faults, over a store that does what the test says."""
+"""Retries, meters and faults, over a store that a test controls."""
 
 import asyncio
 from pathlib import Path

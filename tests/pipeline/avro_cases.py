@@ -1,4 +1,4 @@
-"""Avro records, their writers' and readers' schemas: each type in each position, as value and as default.
+"""Avro records with their writers' and readers' schemas: each type in each position, as value and as default.
 
 The answers of Avro's Java library to them are in ``golden/avro.json``.
 """
@@ -14,7 +14,7 @@ import fastavro
 
 
 class Case(NamedTuple):
-    """A record as its writer has written it; the schemas are JSON texts."""
+    """A record in the form of its writer; the schemas are JSON texts."""
 
     name: str
     writer: str
@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A type, a raw value, and a default as a schema's JSON has it."""
+    """A type, a raw value, and a default in the JSON of a schema."""
 
     name: str
     schema: Any
@@ -40,7 +40,7 @@ def _fixed(size: int, **more: Any) -> dict[str, Any]:
 
 
 def _latin(first: int) -> str:
-    """Bytes up to 255 as a schema's JSON has them."""
+    """Bytes up to 255 in the JSON of a schema."""
     return bytes(range(first, 256)).decode("latin-1")
 
 
@@ -103,7 +103,7 @@ _N = _field("n", "int")
 
 
 def raw(schema: Any) -> Any:
-    """Without logical types: the library then writes the values as they are."""
+    """Without logical types, so that the library writes the values unchanged."""
     if isinstance(schema, list):
         return [raw(one) for one in schema]
     if not isinstance(schema, dict):
@@ -276,7 +276,7 @@ def cases() -> list[Case]:
 
 
 def random_cases(seed: int, count: int) -> Iterator[Case]:
-    """Records of several fields, some of which the reader has lost, moved, made optional or added."""
+    """Records of several fields, some of which the reader has removed, moved, made optional or added."""
     dice = random.Random(seed)
     for number in range(count):
         written, read, value = [], [], {}

@@ -19,7 +19,7 @@ FORMATS = ["parquet", "iceberg"]
 
 
 class Killed(BaseException):
-    """A driver dies here; no handler of errors sees it."""
+    """The driver ends here; no error handler sees it."""
 
 
 def run_here(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:

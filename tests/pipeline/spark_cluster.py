@@ -16,20 +16,20 @@ import pyspark
 T = TypeVar("T")
 WORKERS = 2
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For processes that live for seconds."""
+"""Settings for processes that live for seconds."""
 WAIT_S = 450.0
 _ADDRESS = re.compile(r"Starting Spark master at (spark://\S+)")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """``folder`` has the logs, and what each worker keeps of its executors; workers have two cores."""
+    """``folder`` contains the logs and the workers' data of their executors; workers have two cores."""
 
     master: str
     folder: pathlib.Path
 
     def executors(self) -> list[set[str]]:
-        """Of each worker, the folders of the executors that it has had."""
+        """For each worker, the folders of all its executors."""
         return [
             {str(found) for found in (self.folder / f"worker-{number}").glob("app-*/*")}
             for number in range(WORKERS)
@@ -37,7 +37,7 @@ class Cluster:
 
 
 def eventually(probe: Callable[[], T | None], what: str) -> T:
-    """Call until it returns something true; return that."""
+    """Call until it returns a true value; return that."""
     deadline = time.monotonic() + WAIT_S
     while True:
         if found := probe():
@@ -47,7 +47,7 @@ def eventually(probe: Callable[[], T | None], what: str) -> T:
 
 
 def environment() -> dict[str, str]:
-    """Of every process of the cluster, and of the driver."""
+    """The environment of every process of the cluster, and of the driver."""
     return {
         **os.environ,
         "SPARK_LOCAL_IP": "127.0.0.1",

@@ -16,7 +16,7 @@ ICEBERG = TOOLS / "iceberg-spark"
 
 
 def missing_spark() -> str | None:
-    """Why tests on Spark are to be skipped here; with ``CI=true`` that is a failure."""
+    """The reason why tests on Spark are skipped here; with ``CI=true`` that is a failure."""
     reason = missing_packages() or missing_java()
     if reason is not None and os.environ.get("CI") == "true":
         raise RuntimeError(reason)
@@ -24,7 +24,7 @@ def missing_spark() -> str | None:
 
 
 def connector_jars() -> list[str]:
-    """The connector and what it needs; empty where they were not fetched."""
+    """The connector and its dependencies; empty where they were not fetched."""
     return sorted(str(path) for path in CONNECTOR.glob("*.jar"))
 
 

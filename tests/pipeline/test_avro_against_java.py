@@ -1,6 +1,6 @@
-"""Decoded Avro is that of Avro's Java library. Its answers are committed, and asked for again in CI.
+"""Avro is decoded as by Avro's Java library. The library's answers are committed, and computed again in CI.
 
-``MOLDAU_REWRITE_GOLDEN=1`` writes the answers down anew; read the diff.
+``MOLDAU_REWRITE_GOLDEN=1`` rewrites the answers; review the diff.
 """
 
 import datetime
@@ -31,7 +31,7 @@ MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def plain(found: Any, column: pa.DataType) -> Any:
-    """A column's value in the words of the oracle."""
+    """A column's value in the notation of the Java program."""
     if found is None:
         return None
     if pa.types.is_struct(column):
@@ -86,7 +86,7 @@ def ask_java(asked: Iterable[Case]) -> list[dict[str, Any]]:
 
 
 def differences(asked: list[Case], answers: list[dict[str, Any]]) -> list[str]:
-    """Of errors only the fact is compared."""
+    """Of errors only their existence is compared."""
     found = []
     for case, answer in zip(asked, answers, strict=True):
         ours = decode(case)

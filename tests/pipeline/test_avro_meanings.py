@@ -1,4 +1,5 @@
-"""Where Avro leaves open how schemas that differ are resolved: units of time, scales, values out of range."""
+"""Cases in which Avro does not define how different schemas are resolved: units of time, scales, values
+out of range."""
 
 import datetime
 import json
@@ -30,7 +31,7 @@ def record(schema: Any, **more: Any) -> dict[str, Any]:
 
 
 def read(written: Any, wanted: Any, *values: Any) -> list[Any]:
-    """The values as the reader's column has them; the reason where one is rejected."""
+    """The values in the reader's column; the reason where one is rejected."""
     schemas = AvroSchemas(json.dumps(record(wanted)), {7: json.dumps(record(written))}, True)
     schemas.check()
     encoded = [HEADER + encode(record(written), {"x": value}) for value in values]
@@ -191,7 +192,7 @@ def read_number(written: Any, encoded: bytes) -> Any:
 
 
 def test_a_value_that_nests_without_end_is_rejected() -> None:
-    """The library's recursion would end the process."""
+    """The recursion of the library would crash the process."""
     tree: Any = None
     for _ in range(90):
         tree = {"left": tree, "v": 1}

@@ -46,7 +46,8 @@ def test_a_table_in_an_object_store(
     s3_bucket: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Given by properties, found by its name in pyiceberg's configuration, and replayed there."""
+    """A catalog that is given by properties, found by its name in pyiceberg's configuration, and replayed
+    there."""
     properties = s3_catalog(tmp_path, s3_endpoint, s3_bucket)
     job = ExportJob(
         node.bootstrap_servers,

@@ -1,4 +1,4 @@
-"""Verification finds what was damaged on purpose; the orphan job removes what may go, and nothing else."""
+"""Verification finds deliberate damage; the orphan job removes orphans, and nothing else."""
 
 import asyncio
 import json
@@ -140,7 +140,7 @@ def test_damage_is_found(node: moldau.testing.Node, monkeypatch: pytest.MonkeyPa
 def test_offsets_that_no_batch_has_are_found(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A coordinator cannot be made to forget a batch, so its answers are thinned out.
+    """A coordinator cannot be made to forget a batch, so some batches are removed from its answers.
 
     Each flush ends a batch, and has seven records for the first partition.
     """
@@ -186,7 +186,7 @@ def test_damage_in_the_tier_is_found(node: moldau.testing.Node) -> None:
 def test_offsets_that_no_segment_has_are_found(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Metadata that forgot one in the middle, and the one before the WAL's first batch."""
+    """Metadata that lack a segment in the middle, and the one before the WAL's first batch."""
     assert consolidate_once(ConsolidateJob(node.bootstrap_servers, timeout_s=60.0), run_here)["segments"] >= 6
     produce(node)
     whole = verify(node)
@@ -300,7 +300,7 @@ def test_parts_of_killed_tasks_are_orphans_after_a_day(node: moldau.testing.Node
 def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tasks run twice, and the second answer is lost; one more object is of a segment that is not known."""
+    """Tasks run twice, and the second answer is lost; one additional object belongs to an unknown segment."""
 
     def twice(function: Any, units: Any) -> list[Any]:
         late = run_here(function, units)

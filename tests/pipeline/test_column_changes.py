@@ -1,4 +1,4 @@
-"""Columns of JSON values that get another type, and dead letters that find their place by it."""
+"""Columns of JSON values that get another type, and dead letters that can be decoded afterwards."""
 
 import json
 import pathlib
@@ -101,7 +101,8 @@ def test_a_change_that_is_none(text: str) -> None:
 def test_what_becomes_wider_and_what_needs_a_new_column(change: str, in_iceberg: str, elsewhere: str) -> None:
     assert columns_of(changed("a INT", change, promote=True)) == in_iceberg
     assert columns_of(changed("a INT", change)) == elsewhere
-    assert columns_of(changed("a INT", change, change)) == elsewhere  # the second time nothing is left to do
+    # the second time there is nothing left to do
+    assert columns_of(changed("a INT", change, change)) == elsewhere
 
 
 def test_changes_inside_of_columns() -> None:
@@ -222,7 +223,7 @@ def test_a_column_that_was_given_becomes_wider_or_gets_another_beside_it(
 def test_the_first_value_decides_nothing(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
-    """One odd value before, among or behind a thousand numbers is the only dead letter."""
+    """One unusual value before, among or behind a thousand numbers is the only dead letter."""
     numbers = [{"qty": one} for one in range(1_000)]
     found = []
     for place in (0, 500, 1_000):
@@ -250,7 +251,7 @@ def test_a_replay_stores_no_value_in_part(
 
 
 def test_a_table_of_text(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
-    """Values of very many names are text as a whole, and stay it."""
+    """Values with very many names become one text column, which stays text."""
     produce(node, topic, *({f"k{one}_{number}": 1 for number in range(100)} for one in range(11)))
     job = job_of(node, topic, tmp_path, "iceberg")
     assert export_once(job, run_here).dead_letters == 0

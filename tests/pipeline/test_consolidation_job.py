@@ -1,4 +1,4 @@
-"""Consolidation by tasks outside of the broker, whichever of its steps a driver dies at. No Spark."""
+"""Consolidation by tasks outside of the broker, with a driver that dies at any step. No Spark."""
 
 import logging
 import pathlib
@@ -102,7 +102,7 @@ def read_all(node: moldau.testing.Node, topic: str) -> dict[int, list[bytes]]:
 
 
 def check(node: moldau.testing.Node, topic: str) -> None:
-    """Nothing is left to be planned, and every record is read once."""
+    """Nothing is left to plan, and every record is read once."""
     assert consolidate_once(job_of(node, topic), in_place)["segments"] == 0
     assert read_all(node, topic) == {
         partition: [value_of(partition, number) for number in range(RECORDS)]
@@ -116,14 +116,14 @@ def test_all_of_a_topic_leaves_the_wal(node: moldau.testing.Node, topic: str) ->
     assert report["units"] >= 2
     assert report["failures"] == []
     assert report["bytes"] > RECORDS * PARTITIONS * 50
-    # The prefix is the leader's, which says with its plan where its storage is.
+    # The prefix is the leader's, which names its storage in the plan.
     objects = pathlib.Path(node.data) / "objects"
     assert len(list(objects.glob(f"elsewhere/{topic}-*/*/*.log"))) == report["segments"]
     check(node, topic)
 
 
 def test_a_unit_has_partitions_of_several_coordinators(node: moldau.testing.Node, topic: str) -> None:
-    """At first one of them gets nothing: the other's segments of the same units are published without."""
+    """At first one broker gets no report; the other's segments of the same units are published without it."""
     options = parse_options({"kafka.bootstrap.servers": node.bootstrap_servers, "subscribe": topic})
     (found,) = ask(node.bootstrap_servers, lambda client: pin(client, options))
     assert found.source.wal is not None
@@ -201,7 +201,7 @@ def test_a_driver_that_is_killed_is_gone_on_for(
 
     with monkeypatch.context() as patch:
         patch.setattr(consolidate, "_publish", publish_and_die)
-        # A killed process does not release its lease: the lease has to expire.
+        # A killed process does not release its lease, so the lease has to expire.
         patch.setattr(consolidate, "_ask_quietly", lambda *told: None)
         with pytest.raises(Killed):
             consolidate_once(job_of(node, topic, lease_ms=300), dying)

@@ -1,4 +1,4 @@
-"""How often tasks ask an S3 store: each object of a unit once. No Spark."""
+"""The number of requests of tasks to an S3 store: one for each object of a unit. No Spark."""
 
 import http.client
 import pathlib
@@ -31,7 +31,7 @@ KEYS = {"access.key.id": "test", "secret.access.key": "test"}
 
 
 class CountingProxy:
-    """Passes requests on to a server, and notes which objects were asked for."""
+    """Forwards requests to a server, and records the requested objects."""
 
     def __init__(self, endpoint: str) -> None:
         server, gets = urlsplit(endpoint).netloc, Counter[str]()
@@ -76,7 +76,7 @@ class CountingProxy:
 
 @pytest.fixture
 def proxy(s3_endpoint: str) -> Iterator[CountingProxy]:
-    """Tasks go through it, brokers do not."""
+    """Tasks use it, brokers do not."""
     running = CountingProxy(s3_endpoint)
     yield running
     running.close()
@@ -100,7 +100,7 @@ def node(s3_endpoint: str, s3_bucket: str, tmp_path: pathlib.Path) -> Iterator[m
 
 
 def produce(node: moldau.testing.Node, topic: str) -> None:
-    """An object for each flush, at least, with batches of all partitions."""
+    """One object or more for each flush, with batches of all partitions."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
     admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(TIMEOUT_S)
     producer = Producer({"bootstrap.servers": node.bootstrap_servers, "batch.num.messages": 5})
@@ -154,7 +154,7 @@ def test_a_unit_of_the_source_reads_each_object_once(node: moldau.testing.Node, 
     assert len(set(owners.values())) == 2
     rows = 0
     for owner in set(owners.values()):
-        # As units are made: of partitions that one coordinator knows.
+        # Like units: of partitions of one coordinator.
         ranges = [one for one in found.ranges if owners[one.partition] == owner]
         proxy.gets.clear()
         tables = decode_found(fetch_found(found.source, ranges), ranges)

@@ -1,4 +1,4 @@
-"""Jobs on a cluster one of whose brokers is dead, and that does not know it yet."""
+"""Jobs on a cluster with a dead broker that is not fenced yet."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from moldau.pipeline.source.options import SourceOptions, parse_options
 from moldau.pipeline.source.snapshot import pin
 
 DEAD, ALIVE = 1, 2
-"""Lists of brokers begin with the dead one."""
+"""Lists of brokers that begin with the dead one."""
 TOPIC = "orders"
 COORDINATORS = "__diskless_metadata"
 LIMIT_S = 60
@@ -36,7 +36,7 @@ class Ruins(NamedTuple):
 
 @pytest.fixture(scope="module")
 def ruins() -> Iterator[Ruins]:
-    """A cluster whose broker 1 was killed, led nothing, and is not fenced."""
+    """A cluster whose broker 1 was killed when it led nothing, and is not fenced."""
     properties = {
         "diskless.system.enable": "true",
         "diskless.metadata.topic.num.partitions": "1",
@@ -55,7 +55,8 @@ def ruins() -> Iterator[Ruins]:
 
 
 async def _kill(cluster: moldau.testing.Cluster) -> dict[int, int]:
-    """Kill the broker when it leads nothing; the topic's leaders by a client that was given only this one."""
+    """Kill the broker when it leads nothing; the topic's leaders according to a client that knows only
+    this broker."""
     async with connected(cluster.address(DEAD), LIMIT_S) as client:
         move = PlannedMove(PlacedPartition(COORDINATORS, 0, (DEAD,)), (ALIVE,))
         await begin_moves(client, [move])
@@ -87,5 +88,5 @@ def test_a_sink_keeps_its_guarantee(ruins: Ruins, caplog: pytest.LogCaptureFixtu
 
 
 def test_a_client_goes_on_with_brokers_that_it_was_told_of(ruins: Ruins) -> None:
-    """The only one that it was given dies behind its first answer."""
+    """The only broker that the client was given dies after its first answer."""
     assert ruins.leaders == {0: ALIVE}

@@ -1,4 +1,4 @@
-"""Decoding to Arrow gives what walking through the records gives."""
+"""Decoding to Arrow has the same result as reading record by record."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -106,7 +106,7 @@ def test_damage_that_a_checksum_hides_is_refused_as_by_the_walk(
     batch = batch_of(records)
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
-    # A broker would have to write this itself: the checksum is right. Setting the time recomputes it.
+    # Only a broker could have written this, because the checksum is right. Setting the time recomputes it.
     set_log_append_time(batch, 0, 1_000)
     wanted = outcome(batch)
     try:
@@ -114,7 +114,7 @@ def test_damage_that_a_checksum_hides_is_refused_as_by_the_walk(
     except InvalidRecordError:
         found = None
     if found is not None and wanted is not None:
-        # Header names that are no UTF-8 are replaced here and escaped there.
+        # Header names that are not UTF-8 are replaced in one result and escaped in the other.
         found, wanted = [[{**row, "headers": None} for row in rows] for rows in (found, wanted)]
     assert found == wanted
 

@@ -20,7 +20,7 @@ from moldau.pipeline.sink.store import FileSinkStore
 
 
 class Synced:
-    """Which files and names were synced, as ``os.fsync`` was called."""
+    """The files and names that were synced, by calls of ``os.fsync``."""
 
     def __init__(self) -> None:
         self._names: set[tuple[int, str, int]] = set()

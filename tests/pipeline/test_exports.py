@@ -1,4 +1,4 @@
-"""Exports are exactly once: killed at every step, repeated, by two drivers at once. No Spark is needed."""
+"""Exports are exactly once: killed at every step, repeated, with two drivers at once. No Spark is needed."""
 
 import dataclasses
 import errno
@@ -120,7 +120,7 @@ def test_a_plan_of_a_driver_that_died_before_its_first_unit_is_done_by_the_next(
 def test_a_unit_that_is_written_twice_is_there_once(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """A task that is repeated, or runs speculatively beside itself."""
+    """A task that is repeated, or runs twice at the same time."""
     job = job_of(node, topic, tmp_path, "parquet")
     produce(node, topic, RECORDS)
 
@@ -135,7 +135,7 @@ def test_a_unit_that_is_written_twice_is_there_once(
 def test_two_drivers_at_once_make_one_folder_of_files(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """The second comes in after the first has planned, and again at the end with more records."""
+    """The second driver starts after the first has planned, and again at the end with more records."""
     job = job_of(node, topic, tmp_path, "parquet")
     produce(node, topic, RECORDS)
     inner: list[Any] = []
@@ -152,7 +152,7 @@ def test_two_drivers_at_once_make_one_folder_of_files(
 
 
 def test_a_plan_number_is_given_once(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
-    """A driver that finds its number taken looks again, and plans what the other has left."""
+    """A driver whose number is taken reads the plans again, and plans the remaining records."""
     produce(node, topic, RECORDS)
     job = job_of(node, topic, tmp_path, "parquet")
     source = TopicSource(
@@ -212,7 +212,8 @@ def test_progress_of_an_iceberg_table_outlives_its_snapshots(
 def test_a_round_without_a_record_moves_on(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str
 ) -> None:
-    """Deleted before the round, or while it runs: the offsets are behind the table then, and are no lag."""
+    """Records are deleted before or during the round: the offsets are then behind the table, and are not
+    lag."""
 
     def delete(offset: int) -> None:
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
@@ -233,7 +234,7 @@ def test_a_round_without_a_record_moves_on(
     produce(node, topic, 10, 20)
     done = export_once(job, deleting)
     assert (done.records, done.lag_records) == (0, 0)
-    # A user who forbids losses is not notified of these again.
+    # A user who forbids losses is not told again about losses that were accepted.
     produce(node, topic, 10, 30)
     assert export_once(dataclasses.replace(job, may_lose=False), run_here).records == 10
     assert values(job) == [*range(10), *range(30, 40)]
@@ -274,7 +275,7 @@ def test_a_mistyped_topic_leaves_nothing_behind(node: moldau.testing.Node, tmp_p
 def test_an_export_of_the_other_format_is_refused_by_name(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str
 ) -> None:
-    """Each would take the files of the other for its own, or hide them from readers."""
+    """Each format would treat the files of the other as its own, or hide them from readers."""
     produce(node, topic, 4)
     job = job_of(node, topic, tmp_path, kind)
     export_once(job, run_here)
@@ -315,7 +316,7 @@ def test_a_full_disk_is_one_line_with_the_folder(
 def test_a_full_disk_of_a_task_is_one_line_with_the_folder(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark passes on an error's text, so the task has to name the folder."""
+    """Spark forwards only the text of an error, so the task has to name the folder."""
 
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28]")

@@ -42,7 +42,7 @@ def job(node: moldau.testing.Node, request: pytest.FixtureRequest, tmp_path: pat
 
 
 def produce(job: ExportJob, start: int, end: int) -> None:
-    """Record ``n`` is of day ``n`` % 3."""
+    """Record ``n`` has the day ``n`` % 3."""
     producer = Producer({"bootstrap.servers": job.bootstrap})
     for number in range(start, end):
         value = (
@@ -204,7 +204,7 @@ def test_a_column_that_the_export_does_not_write_cannot_partition(job: ExportJob
 
 
 def test_a_change_that_cannot_be_followed_is_one_line(node: moldau.testing.Node, job: ExportJob) -> None:
-    """A column of another tool's, with the name of a new member and another type; and dead letters."""
+    """A column of another tool, with the name of a new member and another type; and dead letters."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"a": 1}', b"oops"])
     export_once(inferring, run_here)
@@ -232,7 +232,7 @@ def test_a_change_that_cannot_be_followed_is_one_line(node: moldau.testing.Node,
 
 
 def test_a_new_member_with_the_name_of_a_renamed_column(node: moldau.testing.Node, job: ExportJob) -> None:
-    """Producers and the table take the same new name, and the export cannot know that it is one column."""
+    """Producers and the table use the same new name, and the export cannot know that it is one column."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"lines": [{"qty": 1}]}'])
     export_once(inferring, run_here)
@@ -254,7 +254,8 @@ def test_a_new_member_with_the_name_of_a_renamed_column(node: moldau.testing.Nod
 def test_a_table_that_was_dropped_leaves_no_dead_letters_behind(
     node: moldau.testing.Node, job: ExportJob
 ) -> None:
-    """A new table counts its rounds from the first one, whose dead letters an older table seems to have."""
+    """A new table counts its rounds from 1; an older table of dead letters seems to have these rounds
+    already."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"a": 1}', b"oops"])
     export_once(inferring, run_here)

@@ -1,4 +1,4 @@
-"""Two drivers at one Iceberg table: whichever moment the other one takes, no record comes twice."""
+"""Two drivers at one Iceberg table: at any interleaving, no record is written twice."""
 
 import functools
 import pathlib
@@ -39,7 +39,7 @@ def job(node: moldau.testing.Node, request: pytest.FixtureRequest, tmp_path: pat
 
 
 def export_slowly(job: ExportJob, meanwhile: Callable[[], object]) -> None:
-    """A driver that looks at the table, falls asleep, and goes on when ``meanwhile`` is over."""
+    """A driver that reads the table, waits, and continues when ``meanwhile`` is over."""
     look = functools.partial(find_bounds, job.bootstrap, job.topic, committed_only=True)
 
     def look_late() -> Bounds:

@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 
 class Pool:
-    """Runs nothing; its jobs need no units."""
+    """Runs nothing, because its jobs have no units."""
 
     cancelled = False
 
@@ -36,7 +36,7 @@ class Pool:
 
 
 def run(jobs: list[Job], rounds: int, **more: Any) -> tuple[JobRunner, list[Round]]:
-    """Run until so many rounds were told, and some of each job."""
+    """Run until this many rounds were reported, with some of each job."""
     told: list[Round] = []
 
     def tell(done: Round) -> None:

@@ -1,4 +1,4 @@
-"""Columns found in JSON values: the rule, its independence of order, and that no value is stored in part."""
+"""Columns found in JSON values: the rule, independence of the order, and that no value is stored in part."""
 
 import json
 import random
@@ -37,7 +37,7 @@ def infer(*values: Any) -> str:
 
 
 def export(*values: Any) -> tuple[list[Any], dict[int, str]]:
-    """The table of these values, and the report about the others."""
+    """The table of these values, and the rejected ones."""
     columns, odd = found_in(encoded(*values))
     found, rejected = decode_json(
         pa.array(encoded(*values), pa.binary()), columns or pa.struct([]), whole=odd
@@ -98,12 +98,12 @@ def test_the_type_of_values_is_the_same_in_every_position(values: list[Any], exp
 
 
 def _text(value: Any) -> str:
-    """JSON; longer than Python writes integers by itself."""
+    """JSON, also for integers that are too long for Python's own conversion."""
     return "1" + "0" * 5000 if value == 10**5000 else json.dumps(value)
 
 
 def _type_at(columns: pa.DataType) -> pa.DataType:
-    """The type of the place that ``POSITIONS`` have filled."""
+    """The type at the position that ``POSITIONS`` have filled."""
     names = [field.name for field in columns]
     if names == ["x"]:
         return columns.field("x").type
@@ -292,7 +292,7 @@ DOCUMENTS = st.dictionaries(KEYS, VALUES, max_size=4)
 @settings(max_examples=100, deadline=None)
 @given(st.lists(DOCUMENTS, max_size=12), st.randoms(use_true_random=False), st.integers(1, 100))
 def test_order_and_units_make_no_difference(documents: list[Any], dice: random.Random, times: int) -> None:
-    """Any permutation, in any units, gives the same columns, and each value the same row."""
+    """Any permutation, in any units, results in the same columns, and each value in the same row."""
     values = encoded(*documents, *documents[:1] * times)
     columns = found_in(values)
     order = list(range(len(values)))
@@ -328,7 +328,7 @@ def test_each_value_is_stored_whole_or_is_a_dead_letter(documents: list[Any]) ->
 
 
 def stored(value: Any, found: Any, column: pa.DataType) -> bool:
-    """Whether a column's value is what the JSON value says; independent of how it came there."""
+    """Whether a column's value is equal to the JSON value, in an independent computation."""
     if value is None:
         return found is None
     if column == pa.string():
@@ -366,7 +366,7 @@ def is_nothing(value: Any) -> bool:
 
 
 def test_counts_are_bounded_by_depth_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound of positions is met early in one order and late in the other."""
+    """The bound of positions is reached early in one order and late in the other."""
     monkeypatch.setattr(json_found, "POSITIONS_MAX", 12)
     monkeypatch.setattr(json_found, "_LOOK_EVERY", 1)
     values = encoded(

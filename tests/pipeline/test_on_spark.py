@@ -1,4 +1,4 @@
-"""The whole way: librdkafka produces, Spark exports and reads."""
+"""The whole path: librdkafka produces, Spark exports and reads."""
 
 import gc
 import json
@@ -32,7 +32,7 @@ RECORDS = 2_000
 
 pytestmark = [
     pytest.mark.timeout(1500),
-    # Spark's own code and its sockets; not ours to mend.
+    # Leaked sockets of Spark's own code, which this project cannot fix.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -140,7 +140,7 @@ def test_exported_twice_each_record_is_there_once(
 
 @pytest.mark.every_spark
 def test_a_failed_task_is_one_sentence(spark: SparkSession) -> None:
-    # Inside, because workers cannot import this file.
+    # Inside the function, because workers cannot import this file.
     def fail(unit: OffsetRange) -> None:
         raise ToolError(f"offset {unit.start} is gone")
 
@@ -157,12 +157,12 @@ def test_workers_do_not_collect_their_modules_behind_each_task(spark: SparkSessi
     counts = SparkPool("local[2,2]").units("test")(frozen, [1, 2])
     assert min(counts) > 10_000
     settle()
-    assert frozen(0) == ours  # this is no task
+    assert frozen(0) == ours  # this is not a task
 
 
 def test_planners_do_not_collect_their_modules_behind_each_plan(spark: SparkSession) -> None:
     class Planned(DataSource):
-        """Its only column is named by what its planner has frozen."""
+        """The name of its only column tells whether its planner has frozen objects."""
 
         @classmethod
         def name(cls) -> str:

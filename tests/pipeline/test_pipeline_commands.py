@@ -26,7 +26,7 @@ from moldau.pipeline import session
 
 
 class PoolHere:
-    """Takes the place of Spark."""
+    """Replaces Spark."""
 
     def __init__(self, *given: Any, **settings: str) -> None:
         self.rounds = 0
@@ -101,7 +101,7 @@ def test_a_line_for_people_and_json_for_scripts(
 def test_a_reader_that_has_gone_is_no_failure(
     node: moldau.testing.Node, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
-    """The table is written before the line is, and unbuffered output fails at once."""
+    """The table is written before the line is, and unbuffered output fails immediately."""
     reader, writer = os.pipe()
     os.close(reader)
     with io.TextIOWrapper(os.fdopen(writer, "wb", 0), write_through=True) as output:

@@ -1,4 +1,4 @@
-"""Ranges of offsets, cut into units and continued from round to round."""
+"""Ranges of offsets, cut into units and continued in the next round."""
 
 from hypothesis import given
 from hypothesis import strategies as st

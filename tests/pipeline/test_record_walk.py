@@ -1,4 +1,4 @@
-"""Records are found whichever way batches are walked through."""
+"""All ways of finding records in batches have the same result."""
 
 import pytest
 

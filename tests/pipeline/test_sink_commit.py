@@ -1,4 +1,4 @@
-"""The sink's exactly-once half, wherever a driver is killed. No Spark."""
+"""The exactly-once part of the sink, with a driver that is killed anywhere. No Spark."""
 
 import asyncio
 import pathlib
@@ -38,11 +38,11 @@ LIMIT = 1_000_000
 
 
 class Killed(BaseException):
-    """The driver's process ends here."""
+    """The process of the driver ends here."""
 
 
 class DyingStore(FileSinkStore):
-    """A store whose user is killed at the n-th call, before or after it took effect."""
+    """A store whose user is killed at the n-th call, before or after the call took effect."""
 
     def __init__(self, root: str, calls_left: int, after: bool) -> None:
         super().__init__(root)
@@ -153,7 +153,7 @@ def leftovers(node: moldau.testing.Node, target: CommitTarget) -> list[str]:
 def test_a_batch_that_is_repeated_is_written_once(node: moldau.testing.Node, target: CommitTarget) -> None:
     for batch_id in (0, 1):
         for attempt in range(3):
-            # A repeat may get its rows in another order, and others of a source that is not repeatable.
+            # In a repetition, rows may have another order, or differ if the source is not repeatable.
             commit(node, target, batch_id, [f"{batch_id}-{attempt}-{n}" for n in range(20 + attempt)])
     assert written(node, target.topic) == sorted(
         f"{batch_id}-0-{n}" for batch_id in (0, 1) for n in range(20)
@@ -191,7 +191,7 @@ def test_two_drivers_at_the_same_batch(node: moldau.testing.Node, target: Commit
 
 
 class ForgetfulStore(FileSinkStore):
-    """A store that repeats a call whose answer was lost, and so finds its own object there."""
+    """A store that repeats a call whose answer was lost, and then finds its own object."""
 
     async def create(self, key: str, content: Buffer) -> bool:
         await super().create(key, content)
@@ -217,7 +217,7 @@ def test_what_cannot_be_known_any_more_is_not_guessed(
 
 
 def test_what_was_refused_does_not_stand_in_the_way(node: moldau.testing.Node, target: CommitTarget) -> None:
-    """The query began with a topic that was deleted and created again."""
+    """The query began with a topic that was then deleted and created again."""
     before = replace(target, topic_id=str(UUID(int=5)))
     for _ in range(2):
         with pytest.raises(ToolError, match="no such partition"):
@@ -273,7 +273,7 @@ def test_rows_are_spread_as_all_producers_do() -> None:
         {"key": None, "value": "y", "topic": "b", "partition": None},
     ]
     builder.add(pa.RecordBatch.from_pylist(rows))
-    # Kafka's own producer puts this key there.
+    # Kafka's own producer assigns this key to that partition.
     assert {place: len(batches) for place, batches in builder.drain().items()} == {
         ("a", 0): 1,
         ("a", 9): 1,

@@ -36,7 +36,7 @@ TIER = {
 
 pytestmark = [
     pytest.mark.timeout(1500),
-    # Spark's own code and its sockets; not ours to mend.
+    # Leaked sockets of Spark's own code, which this project cannot fix.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -106,8 +106,8 @@ def run_once(start: Callable[[], StreamingQuery]) -> StreamingQuery:
         try:
             query.awaitTermination(400)
         except StreamingQueryException as error:
-            # Spark gives the process that plans a query ten seconds to come up, and has no setting for it.
-            # It was not there yet, nothing has been done.
+            # Spark waits ten seconds for the process that plans a query, without a setting for it. The
+            # process had not started, so nothing was done.
             if left == 0 or "failed to connect back" not in str(error):
                 raise
         else:
@@ -179,7 +179,7 @@ def test_a_stream_writes_each_batch_once(
         run_once(sink.options(checkpointLocation=str(tmp_path / "checkpoint"), **options).start)
 
     run()
-    # As if the driver had been killed before it noted that the batch was done: Spark runs it again.
+    # As if the driver had been killed before it recorded the end of the batch: Spark runs it again.
     shutil.rmtree(tmp_path / "checkpoint" / "commits")
     run()
     rows = reader(spark, node, subscribe="sunk", includeHeaders="true").collect()
@@ -218,7 +218,7 @@ def test_what_spark_has_consolidated_is_read_as_before(
 
 
 def connector() -> None:
-    """Skip where the jars of the connector were not fetched; with ``CI=true`` that is a failure."""
+    """Skip the test where the jars of the connector were not fetched; with ``CI=true`` that is a failure."""
     if not connector_jars():
         message = "Spark's Kafka connector is missing: python tools/fetch_clients.py"
         if os.environ.get("CI") == "true":

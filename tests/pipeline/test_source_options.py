@@ -149,7 +149,7 @@ GUIDE = {
     "kafka.isolation.level": "read_committed",
     "kafka.request.timeout.ms": "20000",
 }
-"""Every option of Spark's Kafka integration guide, and configurations of clients that are often given."""
+"""Every option of Spark's Kafka integration guide, and frequently used client configurations."""
 
 
 @pytest.mark.parametrize("name", GUIDE)

@@ -1,4 +1,4 @@
-"""A node with the long-lived process of jobs beside it, and a job by spark-submit, on two real workers."""
+"""A node with a long-lived process of jobs, and a job by spark-submit, on two real workers."""
 
 import contextlib
 import json
@@ -74,7 +74,7 @@ def produce(bootstrap: str) -> None:
 def submitted(
     cluster: Cluster, bootstrap: str, folder: pathlib.Path, log: pathlib.Path
 ) -> Iterator[subprocess.Popen[str]]:
-    """An export by the program that the documentation shows, with one core of the cluster."""
+    """An export by the documentation's program, with one core of the cluster."""
     program = folder.parent / "moldau_job.py"
     (text,) = re.findall(r"```python\n(# moldau_job\.py.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
     program.write_text(text)
@@ -106,13 +106,13 @@ def submitted(
 
 
 def lines(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The JSON lines of a log, those that are whole."""
+    """The complete JSON lines of a log."""
     found = [line for line in path.read_text().split("\n")[:-1] if line.startswith("{")]
     return [json.loads(line) for line in found]
 
 
 def test_jobs_run_on_a_cluster_until_the_node_is_told_to_stop(tmp_path: pathlib.Path) -> None:
-    """The first rounds may fail, for there is no topic yet."""
+    """The first rounds may fail, because the topic does not exist yet."""
     lake, jobs, log = tmp_path / "lake", tmp_path / "jobs.toml", tmp_path / "stderr"
     with standalone_cluster(tmp_path) as cluster, log.open("wb") as errors:
         jobs.write_text(JOBS.format(master=cluster.master, java_options=JAVA_OPTIONS, folder=lake))
@@ -134,7 +134,7 @@ def test_jobs_run_on_a_cluster_until_the_node_is_told_to_stop(tmp_path: pathlib.
             with submitted(cluster, bootstrap, tmp_path / "files", tmp_path / "submit") as job:
                 output, _ = job.communicate(timeout=WAIT_S)
                 assert job.returncode == 0, (tmp_path / "submit").read_text()
-                # Spark puts what the program says of its progress into the same stream.
+                # Spark writes the program's progress lines into the same stream.
                 assert json.loads(output[output.index("{\n") :])["records"] == RECORDS
             eventually(
                 lambda: sum(line.get("records", 0) for line in lines(log)) == RECORDS - 1, "the whole table"

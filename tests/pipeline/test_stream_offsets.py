@@ -1,4 +1,4 @@
-"""How far a batch of a streaming query goes."""
+"""The end of a batch of a streaming query."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The planning and reading half of streaming queries, on a node and without a JVM."""
+"""The planning and reading parts of streaming queries, on a node and without a JVM."""
 
 import logging
 import time
@@ -56,7 +56,7 @@ def eventually(probe: Callable[[], bool]) -> None:
 
 
 def latest(reader: MoldauStreamReader, start: dict[str, Any], topic: str, count: int) -> dict[str, Any]:
-    """The next end, when the leader of the topic's only partition has heard of all records."""
+    """The next end, once the leader of the topic's only partition knows all records."""
     ends: list[dict[str, Any]] = []
 
     def look() -> bool:
@@ -130,7 +130,7 @@ def test_a_topic_may_be_deleted_while_a_batch_is_read(
     (unit,) = reader.partitions(start, end)
     delete(node, topic)
     if may_lose:
-        # The coordinator hears of it a moment later, and the objects are there for an hour.
+        # The coordinator is told a moment later, and the objects are kept for an hour.
         eventually(lambda: not list(reader.read(unit)))
         assert f"data was lost: topic {topic} was deleted" in caplog.text
         assert reader_of(node, subscribe=topic, **options).partitions(start, end) == []
@@ -151,7 +151,7 @@ def options_of(node: moldau.testing.Node, **options: str) -> dict[str, str]:
 
 
 def ends_of(*offsets: int) -> StreamOffsets:
-    """Of a topic ``t``, one offset for each partition."""
+    """Offsets of a topic ``t``, one for each partition."""
     return StreamOffsets(
         {StreamPlace("t", number): offset for number, offset in enumerate(offsets)}, {"t": "id"}
     )
@@ -162,7 +162,8 @@ def test_a_batch_waits_for_enough_records_and_not_for_ever(node: moldau.testing.
     given = {"subscribe": "t", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "1m"}
     planner = StreamPlanner(parse_options(options_of(node, **given)), lambda: now_s)
     begin = ends_of(0, 0)
-    assert planner.end_of_batch(begin, ends_of(2, 1), None) == ends_of(2, 1)  # the first one comes at once
+    # the first one comes immediately
+    assert planner.end_of_batch(begin, ends_of(2, 1), None) == ends_of(2, 1)
     begin = ends_of(2, 1)
     assert planner.end_of_batch(begin, ends_of(8, 4), None) == begin
     assert planner.end_of_batch(begin, ends_of(8, 5), None) == ends_of(8, 5)
@@ -188,7 +189,7 @@ def test_a_query_that_takes_what_is_there_waits_for_nothing(node: moldau.testing
 def test_before_spark_4_2_a_batch_is_limited_where_the_position_is_known(
     node: moldau.testing.Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ranges are planned in the order in which Spark 4.0 does it for a new query, and when one goes on."""
+    """Ranges are planned in the order of Spark 4.0, for a new query and for one that continues."""
     note_missing.cache_clear()
     topic = create_topic(node, "older", 1)
     produce_values(node, topic, [b"v"] * 5)

@@ -1,4 +1,4 @@
-"""Which segment is read for which offsets, where segments overlap or are missing."""
+"""The segments from which offsets are read, where segments overlap or are missing."""
 
 from uuid import UUID
 

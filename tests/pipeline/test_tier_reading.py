@@ -1,4 +1,4 @@
-"""Topics' records in the remote tier, read from its objects, on a node in the test's own process."""
+"""Records of topics in the remote tier, read from its objects, on a node in the test's own process."""
 
 import itertools
 import pathlib
@@ -35,7 +35,8 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 
 COUNT, RECORD_BYTES = 36, 100_000
-"""Ten records in a segment of the smallest size that Kafka takes, written by two leader epochs."""
+"""Ten records of this size fill a segment of the smallest size that Kafka accepts, written by two leader
+epochs."""
 SMALL = 300
 TIMEOUT_S = 120.0
 PROPERTIES = {
@@ -86,7 +87,8 @@ def local_segments(node: moldau.testing.Node, topic: str) -> int:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[moldau.testing.Node]:
-    """It was started twice: ``past`` has two leader epochs, and its closed segments have left the disk."""
+    """The node was started twice: ``past`` has two leader epochs, and its closed segments have left the
+    disk."""
     data = str(tmp_path_factory.mktemp("node"))
     with moldau.testing.Node(data=data, properties=PROPERTIES, diskless=True) as first:
         create_tiered(first, "past")
@@ -114,14 +116,14 @@ def expected(first: int, behind: int) -> list[tuple[int, bytes]]:
 
 
 def fetches(node: moldau.testing.Node) -> int:
-    """How many Fetch requests the node has answered."""
+    """Number of Fetch requests that the node has answered."""
     with urllib.request.urlopen(f"{node.monitoring_url}/metrics", timeout=TIMEOUT_S) as answer:
         found = re.search(r'RequestsPerSec_total\{request="Fetch"[^}]*\} (\S+)', answer.read().decode())
     return int(float(found[1])) if found else 0
 
 
 def tiered_end(node: moldau.testing.Node, topic: str) -> int:
-    """Behind the last offset that is on no disk."""
+    """The first offset that is on the local disk."""
     (only,) = pathlib.Path(node.data, f"{topic}-0").glob("*.log")
     return int(only.stem)
 
@@ -134,12 +136,12 @@ def test_segments_are_read_from_their_objects(node: moldau.testing.Node) -> None
     part = TopicRanges(found.source, (OffsetRange(0, 0, end),))
     assert decoded(part) == expected(0, end)
     assert fetches(node) == before
-    assert decoded(found) == expected(0, COUNT)  # the tail is the broker's
+    assert decoded(found) == expected(0, COUNT)  # the tail is read from the broker
     assert fetches(node) > before
 
 
 def test_only_what_a_unit_needs_is_read(node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces break off inside of batches, and a unit begins and ends in a segment."""
+    """Pieces end inside of batches, and a unit begins and ends in the middle of a segment."""
     monkeypatch.setattr(tier_reading, "CHUNK_BYTES", 130_000)
     monkeypatch.delattr(tier_reading, "BrokerReader")
     sizes: list[int] = []
@@ -155,7 +157,7 @@ def test_only_what_a_unit_needs_is_read(node: moldau.testing.Node, monkeypatch: 
         sizes.clear()
         part = TopicRanges(found.source, (OffsetRange(0, first, behind),))
         assert decoded(part) == expected(first, behind)
-        # Index entries are behind batches of two records, and one before and behind may be read, too.
+        # Index entries follow batches of two records; one batch before and one behind may be read, too.
         assert sum(sizes) < (behind - first + 8) * RECORD_BYTES
         assert max(sizes) <= 130_000
 
@@ -201,7 +203,7 @@ def test_deleted_segments_are_a_loss_unless_it_is_allowed(node: moldau.testing.N
     done.result(TIMEOUT_S)
     folder = pathlib.Path(node.data, "objects", "tiered")
     eventually(lambda: len(list(folder.glob("shrinking-*/0/*.log"))) < 2, "the segments are gone")
-    # Batches that were read ahead may still come, the others are skipped, and nothing comes twice.
+    # Batches that were read ahead may still be returned, the others are skipped, and none is returned twice.
     rows = decoded(loose, itertools.chain([first], reading))
     assert rows[-(COUNT - 25) :] == expected(25, COUNT)
     assert [offset for offset, _ in rows] == sorted({offset for offset, _ in rows})
@@ -280,7 +282,7 @@ def test_what_leaves_the_wal_in_mid_job_is_found_in_the_tier(
     reading = fetch_found(found.source, found.ranges)
     first = next(reading)
     assert consolidated(node, "moving") > 1
-    for path in set(objects.rglob("*")) - before:  # as the coordinator does, after an hour
+    for path in set(objects.rglob("*")) - before:  # as the coordinator does after an hour
         if path.is_file():
             path.unlink()
     rows = decoded(found, itertools.chain([first], reading))

@@ -1,4 +1,4 @@
-"""Values as columns: decoded values, the report about the rest, and the columns."""
+"""Values as columns: decoded values, rejected values, and the columns."""
 
 import io
 import json
@@ -112,7 +112,7 @@ COLUMNS = (
     ids=range(28),
 )
 def test_a_value_that_is_no_row_is_rejected_alone(value: bytes) -> None:
-    """Its neighbours would complete it, or be taken in by it, if they were looked at as one text."""
+    """As one text with its neighbours, it would be completed by them, or would include them."""
     values = pa.array([b'{"a":1}', value, b",{}]}", b'{"a":2,"more":[{"deep":null}]}', None], pa.binary())
     found, rejected = decode_json(values, parse_ddl(COLUMNS))
     assert set(rejected) == {1, 2}
@@ -138,7 +138,7 @@ MEMBERS = {
 
 @st.composite
 def members(draw: st.DrawFn) -> bytes:
-    """An object of members that fit and others, some twice."""
+    """An object of members that fit and others, some of them twice."""
     names = draw(st.lists(st.sampled_from(sorted(MEMBERS)), max_size=3))
     texts = [f'"{name}": {draw(st.sampled_from(MEMBERS[name]))}' for name in names]
     return b"{" + ",".join(texts).encode() + b"}"
@@ -164,7 +164,7 @@ def test_a_value_fares_as_it_does_alone(values: list[bytes | None]) -> None:
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_what_is_looked_at_alone_is_what_arrow_takes(name: str) -> None:
-    """The rules of the slow way are those of Arrow, but for the values that it would change."""
+    """The slow path has the same rules as Arrow, except for values that Arrow would change."""
     columns = parse_ddl(COLUMNS)
     rewriter = Rewriter(columns, whole=False, seconds={})
     for text in MEMBERS[name]:

@@ -1,4 +1,4 @@
-"""Ranges of files go to where they belong."""
+"""Ranges of files are read into their destinations."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> WalFiles:
 def test_pieces_with_and_without_gaps(
     files: WalFiles, pieces: Sequence[tuple[int, int]], offset: int
 ) -> None:
-    """Each is so many bytes behind the one before, and so long."""
+    """Pairs: the distance from the previous range, and the length."""
     targets: list[tuple[int, memoryview]] = []
     position = 0
     for gap, size in pieces:

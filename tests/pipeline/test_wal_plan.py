@@ -1,4 +1,4 @@
-"""In which order batches are read."""
+"""The order in which batches are read."""
 
 from uuid import UUID
 

@@ -50,7 +50,7 @@ def topic(node: moldau.testing.Node, request: pytest.FixtureRequest) -> str:
 
 def create(node: moldau.testing.Node, name: str, partitions: int = PARTITIONS, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-    # Records have times long ago.
+    # The timestamps of records are in the past.
     given = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
     new = NewTopic(name, num_partitions=partitions, config=given)
     admin.create_topics([new])[name].result(60)

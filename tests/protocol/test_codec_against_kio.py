@@ -1,4 +1,4 @@
-"""Every message in every version, with kio as the judge."""
+"""Every message in every version, compared with kio."""
 
 import contextlib
 import importlib

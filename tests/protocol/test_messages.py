@@ -1,4 +1,4 @@
-"""The message classes themselves: the generator's output, their behaviour, their import cost."""
+"""The message classes: the generator's output, their behaviour, their import time."""
 
 import dataclasses
 import pathlib
@@ -98,7 +98,7 @@ def test_golden_metadata_request() -> None:
 
 @pytest.mark.parametrize("lifetime_ms", [0, -1, 1, 1234567, 2**63 - 1, -(2**63)])
 def test_times_keep_every_value_of_64_bits(lifetime_ms: int) -> None:
-    # kio reads these as timedelta, which holds neither the extremes nor, everywhere, -1.
+    # kio reads these as timedelta, which cannot hold the extremes, nor -1 in some fields.
     response = SaslAuthenticateResponse(session_lifetime_ms=lifetime_ms)
     for version in (1, 2):
         body = b"".join(codec.encode_response(36, version, response))

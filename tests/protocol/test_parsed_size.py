@@ -1,4 +1,4 @@
-"""The memory of a parsed message: it is charged before anything is built."""
+"""The memory of a parsed message is charged before any object is built."""
 
 import contextlib
 import tracemalloc
@@ -47,7 +47,8 @@ def test_requests_of_40_kb_are_never_refused():
 
 
 def test_a_parsed_request_takes_no_more_than_it_is_allowed():
-    """The worst arrays of every API: refused, or within the allowance, whose estimate this judges."""
+    """The worst arrays of every API: refused, or within the allowance; this checks the allowance's
+    estimate."""
     tried = refused = 0
     for api_key, versions in SUPPORTED.items():
         for version in {versions.min, versions.max}:

@@ -1,4 +1,4 @@
-"""The hand-written paths give what the compiled ones give, and never copy records."""
+"""The hand-written paths have the same results as the compiled ones, and never copy records."""
 
 import random
 from typing import Any
@@ -98,7 +98,7 @@ def test_produce_requests_of_every_shape(version: int, seed: int) -> None:
 
 
 def assert_lone_is_what_it_seems(version: int, body: bytes) -> None:
-    """The compiled decoder reads the same as the lone reader; the lone reader may reject anything."""
+    """The compiled decoder has the same result as the lone reader, which may reject any request."""
     lone = produce.lone_reader(version)(memoryview(body))
     if lone is None:
         return
@@ -185,7 +185,7 @@ def test_a_fetch_request_that_comes_again_is_not_read_again(version: int) -> Non
     shared = bytearray(max(map(len, bodies)))
     for _ in range(2):
         for request, body in zip(requests, bodies, strict=True):
-            # As it comes from a connection: in memory that the next request overwrites.
+            # As from a connection: in memory that the next request overwrites.
             shared[: len(body)] = body
             assert codec.decode_request(1, version, memoryview(shared)[: len(body)]) == request
     again = [codec.decode_request(1, version, body) for body in bodies]

@@ -1,6 +1,6 @@
 """Golden scripts: blocks of commands, ``----`` and their output, read and written by tests of the raft core.
 
-``MOLDAU_REWRITE_GOLDEN=1 pytest tests/quorum`` writes the outputs anew.
+``MOLDAU_REWRITE_GOLDEN=1 pytest tests/quorum`` rewrites the outputs.
 """
 
 import os
@@ -32,7 +32,7 @@ def numbers(text: str) -> list[int]:
 
 
 def show(value: Any, *, without: tuple[str, ...] = ()) -> str:
-    """A dataclass as ``Name field=value``, without what is empty."""
+    """A dataclass as ``Name field=value``, without empty fields."""
     match value:
         case ErrorCode():
             return str(value.name)
@@ -58,7 +58,7 @@ def show(value: Any, *, without: tuple[str, ...] = ()) -> str:
 
 
 def play(text: str, run: Callable[[str], str]) -> str:
-    """The script with the output of each block replaced by what ``run`` answers to its commands."""
+    """The script, with the output of each block replaced by the output of ``run`` for its commands."""
     blocks = []
     for block in text.strip().split("\n\n"):
         lines = block.split("\n")
@@ -70,7 +70,7 @@ def play(text: str, run: Callable[[str], str]) -> str:
 
 
 def check_script(path: Path, run: Callable[[str], str]) -> None:
-    """Play a script from its file and compare; with the switch above, write it anew first."""
+    """Play a script from its file and compare; with the variable above, rewrite it first."""
     actual = play(path.read_text(), run)
     if REWRITE:
         path.write_text(actual)

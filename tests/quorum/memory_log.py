@@ -1,4 +1,4 @@
-"""A ``ReplicatedLog`` in memory with real batches; flushing waits until the test lets it, if asked to."""
+"""A ``ReplicatedLog`` in memory with real batches; a test may hold its flushes back."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class Stored(NamedTuple):
 
 
 class MemorySnapshot:
-    """Reader and writer in one."""
+    """Reader and writer in one class."""
 
     def __init__(self, log: "MemoryReplicatedLog", snapshot_id: LogPosition) -> None:
         self._log = log

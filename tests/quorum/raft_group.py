@@ -1,4 +1,5 @@
-"""A group of raft cores that runs a script: each message is delivered, held, doubled or lost on command."""
+"""A group of raft cores that runs a script: each message is delivered, held, duplicated or lost by a
+command."""
 
 import uuid
 from collections import deque
@@ -20,7 +21,7 @@ from moldau.quorum.settings import RaftSettings
 from moldau.runtime import SeededEntropy
 
 MESSAGES_MAX = 500
-"""A delivery that goes on for longer has no end."""
+"""A delivery with more messages than this counts as endless."""
 SNAPSHOT_CHUNK = 3
 
 
@@ -37,7 +38,7 @@ class GivenChance(SeededEntropy):
 
 @dataclass
 class Message:
-    """On its way between two nodes; ``event`` is stepped at its target, in the life it was sent to."""
+    """A message between two nodes; ``event`` is stepped at its target, in the life that it was sent to."""
 
     source: int
     target: int
@@ -67,7 +68,7 @@ class Node:
     unflushed: bool = False
     download: list[Entry] = field(default_factory=list)
     answers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """By request id: the node that asked, its life, and its correlation id."""
+    """By request id: the node that sent the request, its life, and its correlation id."""
     values: deque[str] = field(default_factory=deque)
     membership: Membership | None = None
 
@@ -77,7 +78,7 @@ class Node:
 
 
 class Group:
-    """Commands in, lines out. Syncs end at once, except where a command says ``disk``."""
+    """Runs commands and returns lines. Syncs end immediately, except after a command ``disk``."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
@@ -92,7 +93,7 @@ class Group:
         self._request_id = 0
 
     def run(self, command: str) -> str:
-        """Carry out a command; the output is what happened, and the table where ``show`` asks for it."""
+        """Run a command; the output is a list of events, and the table after ``show``."""
         self.lines = []
         name, *words = command.split()
         options = dict(word.split("=", 1) for word in words if "=" in word)
@@ -138,12 +139,12 @@ class Group:
         self.do_show([], {})
 
     def do_extra(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 ms=300``: wait for so much longer from the next election time-out on."""
+        """``1 ms=300``: wait longer by this time, from the next election time-out on."""
         for node_id in map(int, words):
             self.nodes[node_id].chance.extra_ms = int(options["ms"])
 
     def do_start(self, words: list[str], _options: dict[str, str]) -> None:
-        """``1 2``: start what was crashed."""
+        """``1 2``: start crashed nodes."""
         for node_id in map(int, words):
             self._start(self.nodes[node_id])
 
@@ -157,7 +158,7 @@ class Group:
             self.note(node_id, "crashes")
 
     def do_disk(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 sync=slow|done``: hold syncs back, or end them."""
+        """``1 sync=slow|done``: hold syncs back, or complete them."""
         for node_id in map(int, words):
             node = self.nodes[node_id]
             if options["sync"] == "slow":
@@ -174,12 +175,12 @@ class Group:
             self._step(node, ev.AppendRequested(0, node.core.epoch))
 
     def do_resign(self, words: list[str], _options: dict[str, str]) -> None:
-        """``1``: ask a leader to give up."""
+        """``1``: request a leader to resign."""
         node = self.nodes[int(words[0])]
         self._step(node, ev.ResignRequested(node.core.epoch))
 
     def do_change(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 add=4|remove=4|upgrade=1 [disk=7]``: ask a node to change the voters."""
+        """``1 add=4|remove=4|upgrade=1 [disk=7]``: request a change of the voters from a node."""
         node = self.nodes[int(words[0])]
         [(kind, text)] = [(name, value) for name, value in options.items() if name != "disk"]
         key = ReplicaKey(int(text), uuid.UUID(int=int(options.get("disk", text))))
@@ -196,7 +197,7 @@ class Group:
         self._step(node, ev.RequestReceived(self._request_id, request))
 
     def do_snapshot(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 id=4/1``: write a snapshot, and cut the log behind it."""
+        """``1 id=4/1``: write a snapshot, and remove the log before it."""
         node, snapshot_id = self.nodes[int(words[0])], position(options["id"])
         node.log.snapshot(snapshot_id, tuple(node.log.entries[: snapshot_id.offset - node.log.start]))
 
@@ -210,7 +211,8 @@ class Group:
                 self._step(node, ev.Tick())
 
     def do_deliver(self, _words: list[str], options: dict[str, str]) -> None:
-        """``[from=1] [to=2] [kind=Vote] [count=1]``: deliver these and those that follow, oldest first."""
+        """``[from=1] [to=2] [kind=Vote] [count=1]``: deliver these messages and their consequences, oldest
+        first."""
         limit = int(options.get("count", MESSAGES_MAX))
         for _ in range(limit):
             message = next(self._chosen(options, with_parted=False), None)
@@ -230,13 +232,14 @@ class Group:
         self.lines = [line for line in shown if "->" not in line]
 
     def do_drop(self, _words: list[str], options: dict[str, str]) -> None:
-        """``[from=1] [to=2] [kind=Vote]``: lose these."""
+        """``[from=1] [to=2] [kind=Vote]``: lose these messages."""
         for message in list(self._chosen(options, with_parted=True)):
             self.messages.remove(message)
             self.note(message.source, f"-> {message.target}  lost: {message}")
 
     def do_double(self, _words: list[str], options: dict[str, str]) -> None:
-        """Like ``drop``, but each arrives twice: only requests, because their answers are distinguished."""
+        """Like ``drop``, but each message arrives twice. Only for requests, because answers have distinct
+        ids."""
         for message in list(self._chosen(options, with_parted=True)):
             assert isinstance(message.event, ev.RequestReceived)
             node = self.nodes[message.target]
@@ -252,11 +255,11 @@ class Group:
         self.messages.reverse()
 
     def do_part(self, words: list[str], _options: dict[str, str]) -> None:
-        """``1>2 2>3``: messages of these directions wait."""
+        """``1>2 2>3``: messages in these directions wait."""
         self.parted |= {_direction(word) for word in words}
 
     def do_heal(self, words: list[str], _options: dict[str, str]) -> None:
-        """``[1>2]``: let them go on; all directions without a word."""
+        """``[1>2]``: release messages in this direction, or in all directions."""
         self.parted -= {_direction(word) for word in words} or set(self.parted)
 
     def do_show(self, _words: list[str], _options: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""A log of (epoch, payload) pairs for the core, which does not depend on the bytes."""
+"""A log of (epoch, payload) pairs for the core, which does not read the bytes."""
 
 import bisect
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class ModelLog:
     snapshots: dict[OffsetAndEpoch, tuple[Entry, ...]] = field(default_factory=dict)
     flushed: int = 0
     formatted_with: VoterSet | None = None
-    """Voters of the snapshot before the first offset, as a formatted folder has them."""
+    """Voters of the snapshot before the first offset, as in a formatted folder."""
     _voters: LoggedVoters | None = None
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class ModelLog:
         return self._voters
 
     def follow_voters(self) -> None:
-        """Look for the last voters again; called after each change."""
+        """Find the last voters again; called after each change."""
         self._voters = None if self.formatted_with is None else LoggedVoters(self.formatted_with, -1)
         snapshot_id = self.latest_snapshot_id
         kept = () if snapshot_id is None else self.snapshots[snapshot_id]
@@ -101,14 +101,14 @@ class ModelLog:
         self.follow_voters()
 
     def begin_at(self, snapshot_id: OffsetAndEpoch, content: tuple[Entry, ...]) -> None:
-        """Forget the log; it goes on behind this snapshot."""
+        """Drop the log; it continues after this snapshot."""
         self.entries.clear()
         self.snapshots = {snapshot_id: content}
         self.start = self.flushed = snapshot_id.offset
         self.follow_voters()
 
     def snapshot(self, snapshot_id: OffsetAndEpoch, content: tuple[Entry, ...]) -> None:
-        """Keep a snapshot of what is below it, and clean the log up to there."""
+        """Store a snapshot of the records before a position, and remove these records from the log."""
         self.snapshots = {snapshot_id: content}
         del self.entries[: snapshot_id.offset - self.start]
         self.start = snapshot_id.offset

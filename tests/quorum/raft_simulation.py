@@ -1,4 +1,5 @@
-"""A seeded cluster of cores: a network that loses, delays and reorders, crashes, and named invariants."""
+"""A seeded cluster of cores on a network that loses, delays and reorders, with crashes and named
+invariants."""
 
 import heapq
 import random
@@ -116,7 +117,7 @@ class Node:
 
 
 class Cluster:
-    """Events in a heap, one seed, one history."""
+    """Events in a heap; one seed gives one history."""
 
     def __init__(self, seed: int, voters: int, observers: int = 0, *, dynamic: bool = False) -> None:
         """``dynamic``: the voters are in the log, and each node is a controller that may become one."""
@@ -145,7 +146,7 @@ class Cluster:
         self._requests: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._request_id = 0
         self.outcomes: dict[str, int] = {}
-        """How requests to change voters were answered."""
+        """Number of requests to change voters, by their answer."""
         for node in self.nodes.values():
             self.start(node)
 
@@ -175,7 +176,7 @@ class Cluster:
         node.log.truncate(kept)
 
     def new_disk(self, node: Node, *, auto_join: bool = False) -> None:
-        """Give a node that is down an empty disk, with a directory id of its own."""
+        """Give a stopped node an empty disk, with a new directory id."""
         self.disks += 1
         node.key = ReplicaKey(node.id, uuid.UUID(int=100 * self.disks + node.id))
         node.log, node.election, node.applied = ModelLog(), ElectionState(), []
@@ -210,7 +211,7 @@ class Cluster:
             self.step(node, ev.AppendRequested(self._payload, node.core.epoch))
 
     def change_voters(self, request: msg.VoterChangeRequest) -> None:
-        """Ask each node that takes itself for the leader."""
+        """Send a request to each node that considers itself the leader."""
         for node in self.nodes.values():
             if node.is_up and isinstance(node.core.role, Leader):
                 self._request_id += 1

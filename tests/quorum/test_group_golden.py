@@ -81,6 +81,6 @@ def test_a_flaw_changes_its_script(
     mutate(monkeypatch)
     try:
         actual = play(text, Group().run)
-    except Exception as error:  # a flawed core may break the group too
+    except Exception as error:  # a flawed core may violate the group's checks, too
         actual = repr(error)
     assert actual != text

@@ -69,7 +69,7 @@ class Recorder:
 
 
 class Network:
-    """Calls the other drivers' handlers; nodes can be cut off."""
+    """Calls the other drivers' handlers; nodes can be disconnected."""
 
     def __init__(self) -> None:
         self.drivers: dict[int, QuorumDriver] = {}
@@ -132,7 +132,7 @@ class Replica:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """In virtual time: however long this machine stalls, no leader changes."""
+    """In virtual time: a busy machine causes no change of leaders."""
     loop = SimulatedLoop(seed=1, time_limit_s=60)
     try:
         loop.run_until_complete(work)
@@ -141,7 +141,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def news(replicas: list[Replica]) -> None:
-    """Wait until any replica of the network hears something."""
+    """Wait until any replica of the network receives something."""
     network = replicas[0].network
     assert network is not None
     network.news.clear()

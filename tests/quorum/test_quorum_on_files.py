@@ -1,4 +1,4 @@
-"""The driver on the log of ``moldau.storage``: files, restart, and a start that is quick."""
+"""The driver on the log of ``moldau.storage``: files, restarts, and a fast start."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The voice of a replica: one line for each change of state, and the problems that there are now."""
+"""The log lines and problems of a replica: one line for each change of state, and the current problems."""
 
 import logging
 import uuid
@@ -79,7 +79,7 @@ def test_a_peer_that_refuses_this_node_is_told_once(
     assert words in caplog.messages[0]
     assert voice.problems(0) == caplog.messages
     if error is ErrorCode.inconsistent_voter_set:
-        voice.answered(2, NONE, fetch(1, ONE))  # it takes a fetch from anyone
+        voice.answered(2, NONE, fetch(1, ONE))  # it accepts a fetch of any node
         assert len(voice.problems(0)) == 1
     voice.answered(2, NONE, VOTE)
     assert "accepts the requests of this node again" in caplog.messages[-1]

@@ -1,4 +1,4 @@
-"""The core's messages survive the way over Kafka's, in the newest version, bytes included."""
+"""The core's messages are unchanged after a conversion to Kafka's newest version and back, bytes included."""
 
 import uuid
 from typing import Any

@@ -20,14 +20,14 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 class NoChance(SeededEntropy):
-    """Every election time-out is the shortest."""
+    """Every election time-out has the minimum length."""
 
     def randrange(self, stop: int) -> int:
         return 0
 
 
 class Script:
-    """Runs commands on one core whose log is carried out at once, but flushed only on command."""
+    """Runs commands on one core whose log effects are immediate, but flushed only by a command."""
 
     def __init__(self) -> None:
         self.core: Any = None

@@ -34,7 +34,7 @@ def stir(cluster: Cluster) -> None:
         case 9:
             cluster.snapshot(node)
         case 12:
-            # The power fails shortly after something was written, for most of the machines.
+            # The power fails shortly after a write, on most of the machines.
             cluster.append()
             cluster.run_for(chance.choice([4, 12, 30]))
             for other in cluster.nodes.values():

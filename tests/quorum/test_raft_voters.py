@@ -19,7 +19,7 @@ NODES = 5
 
 
 def change(cluster: Cluster) -> None:
-    """Ask for a change, of which many are refused."""
+    """Request a change; many are refused."""
     chance = cluster.random
     node = chance.choice(list(cluster.nodes.values()))
     if chance.random() < 0.5:
@@ -29,9 +29,8 @@ def change(cluster: Cluster) -> None:
 
 
 def replace_disk(cluster: Cluster) -> None:
-    """Give a node an empty disk: it forgets whom it voted for.
-
-    A voter loses its disk in quiet times and among three at least, or the others could not go on without it.
+    """Give a node an empty disk: it forgets its vote. A voter loses its disk only without other faults and
+    among three voters or more; otherwise the others could not continue.
     """
     node = cluster.random.choice(list(cluster.nodes.values()))
     is_voter = node.key in named_voters(cluster)
@@ -48,7 +47,7 @@ def replace_disk(cluster: Cluster) -> None:
 
 
 def named_voters(cluster: Cluster) -> set[ReplicaKey]:
-    """Voters of any log."""
+    """The voters that any log names."""
     return {voter.key for node in cluster.nodes.values() for voter in voters_of(node)}
 
 
@@ -84,7 +83,7 @@ def simulate(seed: int) -> Cluster:
 
 
 def heal(cluster: Cluster) -> None:
-    """All nodes agree on the voters, and on a history that goes on."""
+    """All nodes agree on the voters, and on a history that continues."""
     calm(cluster, 3000)
     for _ in range(3):
         cluster.append()

@@ -57,7 +57,7 @@ def test_a_standalone_folder_leads_and_keeps_its_voters(tmp_path: Path) -> None:
         await driver.start()
         assert driver.is_leader
         assert driver.voters == VoterSet([own])
-        assert await driver.append([b"a"]) == 3  # behind the leader change, the kraft.version and the voters
+        assert await driver.append([b"a"]) == 3  # after the leader change, the kraft.version and the voters
         state = json.loads((tmp_path / "__cluster_metadata-0" / "quorum-state").read_text())
         assert state["data_version"] == 1
         assert "currentVoters" not in state
@@ -116,7 +116,8 @@ def test_static_voters_become_a_record(tmp_path: Path) -> None:
         assert answer.error is ErrorCode.voter_not_found
         await driver.stop()
         log.close()
-        # The file still names the static voters; those of the log count, also with other ones configured.
+        # The file still names the static voters; the voters of the log are used, also where others are
+        # configured.
         for others in (VoterSet.of_ids(1, 2, 3), VoterSet([])):
             log, driver = driver_of(tmp_path, machine, own, others)
             await driver.start()

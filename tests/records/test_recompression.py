@@ -70,7 +70,7 @@ def admitted(
 
 
 def assembled(payload: bytes, count: int, codec: Compression = Compression.NONE) -> bytes:
-    """A batch around record bytes that are not to be trusted."""
+    """A batch around record bytes that may be invalid."""
     template = bytearray(build_batch([Record(0, 1_000, b"k", b"v")] * count, compression=codec))
     batch = template[:61] + compress(codec, payload)
     struct.pack_into(">i", batch, 8, len(batch) - 12)
@@ -115,7 +115,7 @@ def test_a_batch_keeps_all_but_its_codec(
     assert [(one.offset, one.timestamp) for one in theirs] == [
         (one.offset, one.timestamp) for one in read_records(batch)
     ]
-    # Stored back in the first codec, uncompressed, not a byte of the records is another.
+    # After conversion back to the first codec, all bytes of the records are unchanged.
     plain = TargetCompression(Compression.NONE)
     assert stored(changed, plain)[0] == stored(batch, plain)[0]
 

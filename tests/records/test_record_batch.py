@@ -1,4 +1,4 @@
-"""The batch header, the produce check with Kafka's codes, and the patches a leader makes."""
+"""The batch header, the produce check with Kafka's codes, and the fields that a leader overwrites."""
 
 import contextlib
 import struct
@@ -189,7 +189,8 @@ def test_the_error_classes_carry_kafkas_codes() -> None:
 
 @pytest.mark.parametrize("claimed", [1, 5])
 def test_a_count_that_lies_about_the_records_is_found_by_whoever_opens_them(claimed: int) -> None:
-    """Not by the broker, which keeps records closed (docs/decisions/0014): it takes as many offsets."""
+    """The broker does not detect it, because it does not open batches (docs/decisions/0014); it assigns
+    that many offsets."""
     batch = bytearray(build_batch([Record(0, 1_000, None, b"value")] * 3))
     struct.pack_into(">i", batch, 23, claimed - 1)
     struct.pack_into(">i", batch, 57, claimed)

@@ -1,4 +1,4 @@
-"""Opening batches: whatever is wrong inside is an error with a code, never an accident."""
+"""Opening batches: any fault inside is an error with a code, never an unexpected exception."""
 
 import contextlib
 import gzip
@@ -37,7 +37,7 @@ COMPRESSED = [codec for codec in Compression if codec is not Compression.NONE]
 
 
 def batch_of(payload: bytes, count: int = 1, codec: Compression = Compression.NONE) -> bytes:
-    """A batch with any bytes in the records' place."""
+    """A batch with arbitrary bytes in place of the records."""
     header = bytearray(build_batch([Record(0, 0, None, None)])[:61])
     struct.pack_into(">i", header, 8, 49 + len(payload))
     struct.pack_into(">h", header, 21, codec)

@@ -1,4 +1,4 @@
-"""Bytes both ways against the record code of aiokafka and kafka-python, for every codec."""
+"""Bytes in both directions, against the record code of aiokafka and kafka-python, for every codec."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ from moldau.records import (
 )
 
 CODECS = list(Compression)
-PLAIN = [Compression.NONE, Compression.GZIP]  # codecs of kafka-python without further packages
+PLAIN = [Compression.NONE, Compression.GZIP]  # codecs of kafka-python that need no further packages
 EXAMPLES = settings(max_examples=25)
 
 RECORDS = st.lists(

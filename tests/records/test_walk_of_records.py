@@ -1,4 +1,4 @@
-"""The pass through an opened batch: it finds what reading each record finds, and costs less."""
+"""The pass through an opened batch: it has the same findings as reading each record, at a lower cost."""
 
 import sys
 
@@ -44,7 +44,7 @@ def read(header, data):
 
 @st.composite
 def rows(draw):
-    """Records in rows: some alike in shape, some not; numbered rightly, or not."""
+    """Records in rows: some with equal shapes, some not; with right and wrong numbers."""
     out = bytearray()
     count = 0
     for _ in range(draw(st.integers(1, 5))):
@@ -109,7 +109,7 @@ def compare(data, count, step, stamped):
 
 @pytest.mark.parametrize("shape", ["alike", "numbered rightly", "of two shapes"])
 def test_a_walk_makes_few_calls_for_records_that_are_alike(shape):
-    """Twenty thousand of them; read one by one they take some calls each."""
+    """Twenty thousand records; reading them one by one takes some calls for each."""
     count = 20_000
     if shape == "alike":
         data = TINY_RECORD * count

@@ -62,7 +62,7 @@ class Replicas:
                 partition.follow(epoch, leader)
 
     async def fetch(self, follower: int) -> ReadOutcome:
-        """One fetch, and what its answer says, as a fetcher does it."""
+        """One fetch, and the processing of its answer, as by a fetcher."""
         following = self.partitions[follower].following
         position = following.position()
         answer = self.partitions[position.leader_id].read(

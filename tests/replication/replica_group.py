@@ -1,7 +1,7 @@
 """Several replicas of one partition, their controller and a network, all in memory and driven step by step.
 
 A step is a method of :class:`Group`; nothing else happens. Messages wait until a step delivers, repeats or
-drops them, in any order. After each step :meth:`Group.check` looks for what must never be.
+drops them, in any order. After each step :meth:`Group.check` checks the invariants.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 
 
 class ModelLog:
-    """A log of one-record batches, of which a part is synced."""
+    """A log of one-record batches; a part of it is synced."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -102,13 +102,13 @@ class Node:
     replica: Any = None
     broker_epoch: int = -1
     checkpoint: int = 0
-    """High watermark that the disk has."""
+    """The high watermark on the disk."""
     watermark: int = 0
-    """The highest of this life."""
+    """Maximum of this life."""
     epoch: int = -1
     """The highest leader epoch of this life."""
     request: int | None = None
-    """The fetch that awaits its answer."""
+    """The fetch that waits for its answer."""
 
     @property
     def is_up(self) -> bool:
@@ -124,7 +124,7 @@ class Node:
 
 
 class Controller:
-    """The decisions of the quorum's leader on this partition."""
+    """The decisions of the active controller on this partition."""
 
     def __init__(self, replicas: tuple[int, ...]) -> None:
         self.replicas = replicas
@@ -200,13 +200,13 @@ class Group:
         self.now_ms = 0
         self.committed: list[Entry] = []
         self.without_power: set[int] = set()
-        """Those that lost power, unknown to the controller."""
+        """Replicas that lost power, which the controller does not know."""
         self._last_number = self._last_value = 0
 
     # -- steps ----------------------------------------------------------------------------------
 
     def start(self, id: int) -> None:
-        """Start a node that is down: it registers."""
+        """Start a stopped node, which registers."""
         node = self.nodes[id]
         watermark = min(node.checkpoint, node.log.end)
         node.replica = Replica(id, high_watermark=watermark, policy=self.policy, min_in_sync=self.min_in_sync)
@@ -216,7 +216,7 @@ class Group:
         self.announce()
 
     def kill(self, id: int, *, power: bool = False) -> None:
-        """End a node's program; with ``power``, its unsynced writes are gone."""
+        """End the program of a node; with ``power``, its unsynced writes are lost."""
         node = self.nodes[id]
         node.checkpoint = node.replica.high_watermark
         node.replica = None
@@ -225,7 +225,7 @@ class Group:
             self.without_power.add(id)
 
     def notice(self, id: int) -> None:
-        """The controller finds out that a node is down."""
+        """The controller detects that a node is down."""
         self.controller.fence(id)
         self.without_power.discard(id)
         self.announce()
@@ -254,7 +254,7 @@ class Group:
             node.leader.local_sync(node.log.synced)
 
     def fetch(self, id: int) -> None:
-        """Send the next fetch; an answer to an earlier one is not taken any more."""
+        """Send the next fetch; answers to earlier ones are then ignored."""
         node = self.nodes[id]
         follower = node.follower
         assert follower is not None
@@ -304,7 +304,7 @@ class Group:
 
     def _take_news(self, node: Node, metadata: Metadata) -> None:
         if metadata.brokers.get(node.id) != node.broker_epoch:
-            return  # metadata of before its registration
+            return  # metadata from before its registration
         replica, log, role = node.replica, node.log, node.replica.role
         if metadata.leader == node.id:
             replica.lead(
@@ -419,7 +419,7 @@ class Group:
         assert not syncs or node.id in holders, "the leader commits what it has not synced"
 
     def heal(self) -> None:
-        """No faults any more: every replica ends in sync, with the same log."""
+        """Without further faults, every replica gets in sync, with the same log."""
         self.network.clear()
         for node in self.nodes.values():
             if not node.is_up:

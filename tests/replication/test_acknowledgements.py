@@ -1,4 +1,4 @@
-"""Appends that wait for the watermark: answered in order, at little cost however many wait."""
+"""Appends that wait for the watermark: answered in order, at a low cost for any number of them."""
 
 import asyncio
 

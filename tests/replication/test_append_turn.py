@@ -1,4 +1,4 @@
-"""Appends of one turn: one write, and no good news when it fails."""
+"""Appends of one turn: one write, and no acknowledgement when it fails."""
 
 import pathlib
 from uuid import UUID
@@ -21,7 +21,7 @@ BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 
 
 class House:
-    """A partition on the real disk, led from here, and a turn."""
+    """A partition on the real disk, led by this test, and a turn."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         machine = Machine.real()

@@ -1,4 +1,4 @@
-"""A follower's end of a fetch session: each request names what the leader does not know yet."""
+"""A follower's end of a fetch session: each request contains only changes for the leader."""
 
 from uuid import UUID
 
@@ -12,7 +12,7 @@ A, B = (PartitionKey(UUID(int=number), 0) for number in (1, 2))
 
 
 class Follower:
-    """A session and the positions of its partitions; None: not to be asked for."""
+    """A session and the positions of its partitions; None: not to be requested."""
 
     def __init__(self) -> None:
         self.session = FollowerSession(3, FetchLimits())

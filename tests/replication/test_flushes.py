@@ -1,4 +1,4 @@
-"""Appends that wait for the flush that ``flush.messages`` wants."""
+"""Appends that wait for the flush that ``flush.messages`` requires."""
 
 import asyncio
 import errno

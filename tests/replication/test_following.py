@@ -1,4 +1,5 @@
-"""A leader and a follower on real files: the follower fetches, is cut where the logs part, and leads."""
+"""A leader and a follower on real files: the follower fetches, is truncated where the logs differ, and
+leads."""
 
 import asyncio
 import pathlib
@@ -157,7 +158,7 @@ def test_a_leader_that_resigns_sends_its_producers_away(tmp_path: pathlib.Path) 
         assert isinstance(answer, asyncio.Future)
         pair.lead(2, 4)
         assert (await answer).error is ErrorCode.not_leader_or_follower
-        pair.partitions[2].become_leader(3, pair.ids, pair.ids)  # news of an older epoch
+        pair.partitions[2].become_leader(3, pair.ids, pair.ids)  # metadata of an older epoch
         assert pair.partitions[2].leader_epoch == 4
 
     asyncio.run(scenario())
@@ -206,7 +207,7 @@ def test_a_synced_log_is_not_cut_below_its_watermark(tmp_path: pathlib.Path) -> 
 def test_histories_of_three_replicas_end_with_equal_logs(
     tmp_path: pathlib.Path, policy: ReplicaPolicy, seed: int
 ) -> None:
-    """Any replica may be elected at any time, for all of them are in sync."""
+    """Any replica may be elected at any time, because all of them are in sync."""
     chance = random.Random(seed)
 
     async def scenario() -> None:
@@ -259,7 +260,7 @@ class SlowWorkers(InlineWorkers):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_record_counts_once_it_is_durable_though_syncs_meet_cuts(tmp_path: pathlib.Path, seed: int) -> None:
-    """Terms change, and logs are cut and grow again, while syncs are under way."""
+    """Terms change, and logs are cut and grow again, during syncs."""
     chance = random.Random(seed)
 
     async def scenario() -> None:
@@ -274,7 +275,7 @@ def test_a_record_counts_once_it_is_durable_though_syncs_meet_cuts(tmp_path: pat
                 leader, epoch = chance.choice(replicas.ids), epoch + 1
                 replicas.lead(leader, epoch)
             elif not replicas.partitions[leader].is_leader:
-                pass  # its log is being cut
+                pass  # its log is being truncated
             elif dice < 0.3:
                 replicas.append_own(leader, b"%d" % step)
             elif follower != leader and (follower not in fetches or fetches[follower].done()):

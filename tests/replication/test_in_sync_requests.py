@@ -1,4 +1,4 @@
-"""No answer of the controller, lost or late, lets the watermark pass a member of the in-sync set."""
+"""No lost or late answer of the controller lets the watermark pass a member of the in-sync set."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ Answer = Callable[[AlterPartitionRequest], AlterPartitionResponse]
 
 
 def committed(request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """The controller takes what is asked."""
+    """The controller applies the request."""
     (topic,) = request.topics
     (row,) = topic.partitions
     return partition_answer(
@@ -63,7 +63,7 @@ def partition_answer(code: ErrorCode, **values: Any) -> AlterPartitionResponse:
 
 
 class Controller:
-    """Answers one request after the other as it was told, and keeps them."""
+    """Answers one request after another in a given way, and records them."""
 
     def __init__(self, leader: LeaderReplica, answers: Sequence[Answer], fences_at: int | None) -> None:
         self.requests: list[AlterPartitionRequest] = []
@@ -81,7 +81,7 @@ class Controller:
 
 
 def leader_with_an_outsider() -> LeaderReplica:
-    """In sync alone; its follower holds all ten records, and is active."""
+    """A leader that is in sync alone; its follower has all ten records, and is active."""
     leader = LeaderReplica(
         LEADER,
         3,
@@ -100,7 +100,7 @@ def leader_with_an_outsider() -> LeaderReplica:
 def ask(
     *answers: Answer, for_s: float = 1.0, fences_at: int | None = None
 ) -> tuple[LeaderReplica, Controller]:
-    """Let the in-sync set of one partition be asked for, for a while.
+    """Request changes of the in-sync set of one partition for a while.
 
     ``fences_at``: the number of the request before whose answer the follower is fenced.
     """

@@ -1,4 +1,4 @@
-"""A late copy of a marker ends no later transaction (KIP-890, version 2), and a repeated one passes."""
+"""A late copy of a marker ends no later transaction (KIP-890, version 2), and a repeated one is accepted."""
 
 import asyncio
 import pathlib
@@ -17,7 +17,7 @@ from moldau.server.subsystems.transactions.markers import LocalMarkers
 
 
 class MarkedPartition(GuardedPartition):
-    """Takes markers as the broker of a partition does, or as the one of a group coordinator."""
+    """Accepts markers like the broker of a partition, or like that of a group coordinator."""
 
     def mark(self, epoch: int, version: int) -> ErrorCode:
         registry: Any = SimpleNamespace(find=lambda *place: self.partition)

@@ -25,7 +25,7 @@ BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 
 
 class Listener:
-    """Knows three active brokers, and sends each rack to the replica of its number."""
+    """Knows three active brokers, and sends the consumers of each rack to the replica with its number."""
 
     def __init__(self) -> None:
         self.active_brokers: Mapping[int, int] = {1: 10, 2: 20, 3: 30}
@@ -58,7 +58,7 @@ def partition_at(folder: pathlib.Path, listener: Listener, local_id: int = 1) ->
 
 
 def led(folder: pathlib.Path, listener: Listener) -> ClassicPartition:
-    """Ten records, led by 1 and followed by 2, which has all, and by 3, which has five and is not in sync."""
+    """Ten records of leader 1. Follower 2 has all of them; follower 3 has five and is not in sync."""
     partition = partition_at(folder, listener)
     partition.become_leader(5, (1, 2, 3), (1, 2))
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""A check that was refused leaves nothing behind, and takes no guard from another check."""
+"""A refused check leaves nothing behind, and removes no guard of another check."""
 
 import asyncio
 import pathlib

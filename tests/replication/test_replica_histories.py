@@ -1,8 +1,9 @@
-"""Random histories of whole groups of replicas: nothing committed is lost, whatever the network and disks do.
+"""Random histories of whole groups of replicas: nothing committed is lost, with any faults of network and
+disks.
 
 Messages are lost, repeated and reordered; programs are killed, machines lose power. Under the WRITTEN policy
 one in-sync replica keeps its power, and the controller learns of a loss of power before other failures: where
-records count once they are written, more cannot be survived.
+records count once they are written, no more faults can be survived.
 """
 
 import random
@@ -101,7 +102,7 @@ def test_histories_keep_what_is_committed(first: int, policy: str) -> None:
 
 
 def test_histories_commit_records_and_change_leaders() -> None:
-    """They are about something."""
+    """The histories contain commits and changes of leaders."""
     committed = terms = 0
     for seed in range(20):
         history = History(seed, "fsynced")

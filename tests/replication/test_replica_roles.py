@@ -1,4 +1,4 @@
-"""The moves between the roles of a replica, and the cuts that its policy rules out."""
+"""The moves between the roles of a replica, and the truncations that its policy forbids."""
 
 import pytest
 

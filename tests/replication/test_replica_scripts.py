@@ -1,6 +1,7 @@
 """Golden scripts of whole groups of replicas: commands, ``----``, the states and the messages after them.
 
-``pytest tests/replication/test_replica_scripts.py --rewrite`` writes the outputs anew, to be read in a diff.
+``pytest tests/replication/test_replica_scripts.py --rewrite`` rewrites the outputs, to be reviewed in the
+diff.
 """
 
 import re
@@ -25,7 +26,7 @@ KINDS = {
 
 
 class Script:
-    """Runs commands on one group: a method's name and its operands, like ``fetch 2``."""
+    """Runs commands on one group: the name of a method and its operands, like ``fetch 2``."""
 
     def __init__(self) -> None:
         self.group = Group(3, WRITTEN, 1)
@@ -132,7 +133,7 @@ class Script:
 
 
 def run_script(text: str) -> str:
-    """The script with what the code does now as its outputs."""
+    """The script with the current outputs."""
     script = Script()
     comments = re.match(r"(?:#.*\n)*\n", text)
     assert comments is not None

@@ -1,4 +1,4 @@
-"""The rate that throttled replicas share (KIP-73), and what a leader gives to followers above it."""
+"""The rate that throttled replicas share (KIP-73), and the answers of a leader to followers above it."""
 
 import pathlib
 from collections.abc import Mapping

@@ -30,7 +30,7 @@ def collector() -> Iterator[None]:
 
 
 def rings_of(count: int) -> tuple[list[Ring], "weakref.ref[Ring]"]:
-    """Cycles, and a way to see whether the last of them is there."""
+    """Cycles, and a way to see whether the last of them exists."""
     rings = [Ring() for _ in range(count)]
     return rings, weakref.ref(rings[-1])
 

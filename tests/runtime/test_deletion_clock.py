@@ -1,4 +1,4 @@
-"""The clock by which things get old enough to be deleted."""
+"""The clock for deletions by age."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

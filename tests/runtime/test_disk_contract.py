@@ -1,4 +1,4 @@
-"""The Disk port's rules, asked of the machine's own disk and of the simulated one."""
+"""The rules of the Disk port, checked on the machine's own disk and on the simulated one."""
 
 import errno
 import fcntl
@@ -128,7 +128,7 @@ def test_forgotten_pages_are_read_again(place: tuple[Disk, str]) -> None:
     file.sync()
     file.forget_pages()
     file.write_at(200_000, [b"y" * 5_000])
-    file.forget_pages(100_000, 105_000)  # also what is not synced yet
+    file.forget_pages(100_000, 105_000)  # also unsynced bytes
     assert bytes(view) == b"x" * 100_000
     assert file.read_at(199_999, 10_000) == b"x" + b"y" * 5_000
     file.close()
@@ -148,7 +148,7 @@ def test_a_file_is_filled_from_memory_wherever_it_begins(
     file = disk.open(f"{folder}/a", create=True)
     file.fill(content)
     assert file.size() == size
-    file.write_at(size, [b"more"])  # of any length, at any place, as before
+    file.write_at(size, [b"more"])  # of any length, at any position, as before
     file.close()
     assert disk.read(f"{folder}/a") == bytes(content) + b"more"
 
@@ -301,7 +301,7 @@ def test_a_simulated_disk_fills_up() -> None:
 def test_a_file_system_that_cannot_pass_its_cache_is_written_as_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
-    """It takes a part of the first write, and refuses the next one."""
+    """It accepts a part of the first write, and refuses the next one."""
     flags = os.O_RDWR
     refused: list[int] = []
     write_now = os.pwrite

@@ -1,4 +1,4 @@
-"""The thread that clients share: whose step comes next, and what is not done."""
+"""The thread that clients share: the order of steps, and jobs that are not completed."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ class TurningWorkers:
 
 
 class Journal:
-    """The steps that were done, by the names of their jobs."""
+    """The completed steps, by the names of their jobs."""
 
     def __init__(self):
         self.steps = []

@@ -1,4 +1,4 @@
-"""Log lines that come in crowds."""
+"""Frequent log lines of one kind."""
 
 import asyncio
 import logging

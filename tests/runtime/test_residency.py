@@ -37,12 +37,12 @@ def test_reading_a_large_file_leaves_a_bounded_residue(
     for position in range(0, size, MIB):
         assert sum(file.view(position, MIB)[::4096]) == MIB // 4096
     assert mapped_bytes() - before <= BOUND + 8 * MIB
-    assert sum(first[::4096]) == MIB // 4096  # a view from before is still good
+    assert sum(first[::4096]) == MIB // 4096  # an earlier view is still valid
     file.close()
 
 
 def unlinked_file(tmp_path: pathlib.Path, size: int) -> LocalFile:
-    """An open file without a name, so that its space is free once nothing holds it."""
+    """An open file without a name, so that its space is free once it is closed."""
     path = tmp_path / "deleted"
     path.write_bytes(b"\1" * size)
     file = LocalDisk().open(str(path), read_only=True)

@@ -1,1 +1,1 @@
-"""The helpers in this folder (requests over the wire) are importable from the rooms below it."""
+"""The helpers in this folder (requests over the wire) can be imported by tests in its subfolders."""

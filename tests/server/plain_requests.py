@@ -1,4 +1,4 @@
-"""The requests of producers and consumers in the fewest words, for tests of what a node answers."""
+"""Short requests of producers and consumers, for tests of a node's answers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ from moldau.runtime import ErrorCode, SystemEntropy
 
 NAMED_FETCH_VERSION, NAMED_PRODUCE_VERSION = 12, 12
 PATIENT = ClientLimits(connect_timeout_ms=60_000, request_timeout_ms=100_000)
-"""How long an answer takes is a matter of the machine."""
+"""The time of an answer depends on the machine."""
 
 
 def records(*values: bytes, timestamp: int = 1_000, step_ms: int = 0) -> list[Record]:
@@ -60,7 +60,7 @@ class Requests:
     # -- topics -------------------------------------------------------------------------------
 
     async def create(self, name: str, partitions: int = 1, **configs: str) -> UUID:
-        """``configs`` with underscores for the dots of Kafka's names. The topic's id."""
+        """Create a topic; returns its id. ``configs`` have underscores for the dots of Kafka's names."""
         rows = [
             creation.CreatableTopicConfig(name=key.replace("_", "."), value=value)
             for key, value in configs.items()
@@ -89,7 +89,7 @@ class Requests:
         return (await self.ask(request)).topics[0]
 
     async def alter(self, name: str, **configs: str) -> ErrorCode:
-        """Set a topic's configs; the error, if any."""
+        """Set a topic's configs; returns the error, if any."""
         rows = [
             alteration.AlterableConfig(name=key.replace("_", "."), config_operation=0, value=value)
             for key, value in configs.items()
@@ -109,7 +109,7 @@ class Requests:
         timeout_ms: int = 60_000,
         transactional_id: str | None = None,
     ) -> dict[tuple[str, int], Any]:
-        """One request for several partitions; the answer for each."""
+        """One request for several partitions; returns the answer for each."""
         topics: dict[str, list[producing.PartitionProduceData]] = {}
         for (topic, index), batch in batches.items():
             topics.setdefault(topic, []).append(producing.PartitionProduceData(index=index, records=batch))
@@ -126,7 +126,7 @@ class Requests:
         return (await self.produce_all({(topic, partition): batch}))[topic, partition]
 
     async def produce_values(self, topic: str, *values: bytes, partition: int = 0, **how: Any) -> int:
-        """The offset of the first of them; each call makes one batch."""
+        """Append records as one batch; returns the offset of the first."""
         answer = await self.produce(topic, build_batch(records(*values, **how)), partition)
         assert answer.error_code is ErrorCode.none, answer
         offset: int = answer.base_offset
@@ -206,7 +206,7 @@ def unpack(fetched: Any) -> list[Record]:
 
 
 async def eventually(probe: Callable[[], Awaitable[object]], what: str, timeout_s: float = 120.0) -> None:
-    """Await ``probe()`` until it returns something true."""
+    """Await ``probe()`` until it returns a true value."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while not await probe():

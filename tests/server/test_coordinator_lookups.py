@@ -1,4 +1,4 @@
-"""FindCoordinator knows the kinds of coordinators of all subsystems, wherever they are in the list."""
+"""FindCoordinator knows the kinds of coordinators of all subsystems, at any place in the list."""
 
 import asyncio
 from types import SimpleNamespace
@@ -38,4 +38,4 @@ def test_a_kind_that_a_later_subsystem_contributes_is_found() -> None:
         return cast(FindCoordinatorResponse, await cast(Any, handler(context, request)))
 
     (row,) = asyncio.run(find()).coordinators
-    assert row.error_code is ErrorCode.group_authorization_failed  # of the kind's own check
+    assert row.error_code is ErrorCode.group_authorization_failed  # from the kind's own check

@@ -1,4 +1,4 @@
-"""Our own calls at the handlers: the caller's time runs from the arrival of its request."""
+"""Our own calls at the handlers: the caller's time-out begins with the arrival of its request."""
 
 import asyncio
 import dataclasses
@@ -57,11 +57,11 @@ NESTED: dict[int, dict[str, type[Message]]] = {
     DisklessHandOverRequest.API_KEY: {"files": DisklessHandedOverFile},
     DisklessPruneRequest.API_KEY: {"topics": DisklessPruneTopic, "partitions": DisklessPrunePartition},
 }
-"""Rows without which a request has nothing to do."""
+"""Rows without which a request has no effect."""
 
 
 def filled(kind: Any, nested: dict[str, type[Message]], **fields: Any) -> Message:
-    """A message with something in each field that has no default."""
+    """A message with a value in each field that has no default."""
     values = {"int": 1, "str": "t", "bytes": b"", "bool": False, "UUID": UUID(int=1)}
     for field in dataclasses.fields(kind):
         if field.name in nested:

@@ -18,7 +18,7 @@ BROKER_TYPE = 4
 
 
 class Noted(Subsystem):
-    """Notes each step; fails in one of them."""
+    """Records each step; fails in one of them."""
 
     def __init__(self, name: str, notes: list[str], fails_in: str = "") -> None:
         self._name, self._notes, self._fails_in = name, notes, fails_in
@@ -92,7 +92,7 @@ def test_steps_go_forward_in_order_and_back_in_reverse() -> None:
 
 
 def test_the_first_image_is_compared_with_nothing_once_for_all_subsystems() -> None:
-    """The comparison takes as long as there are topics."""
+    """The comparison takes time in proportion to the number of topics."""
     deltas: list[MetadataDelta] = []
 
     class Keeper(Subsystem):

@@ -23,7 +23,7 @@ VERSION = 3
 
 
 class Control:
-    """Notes for how long a connection is not read."""
+    """Records for how long a connection is not read."""
 
     def __init__(self) -> None:
         self.pauses_s: list[float] = []

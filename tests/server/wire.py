@@ -1,4 +1,4 @@
-"""Requests to a node over the wire, one connection each time, from tests that are not asynchronous."""
+"""Requests to a node over the wire, one connection each time, for synchronous tests."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from moldau.testing import Node
 
 
 def ask(node: Node, message: Message, version: int | None = None) -> Any:
-    """The answer to a request, in a version or the highest one."""
+    """The answer to a request, in a given version or in the highest one."""
     return ask_all(node, [(message, version)])[0]
 
 

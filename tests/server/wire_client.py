@@ -1,4 +1,4 @@
-"""A client that says exactly what a test wants to say, one frame at a time."""
+"""A client that sends exactly the given frames, one at a time."""
 
 import select
 import socket
@@ -59,7 +59,7 @@ class WireClient:
         return bytes(content)
 
     def create_topic(self, name, partitions=1, **configs):
-        """``configs`` with underscores for the dots of Kafka's names."""
+        """Create a topic; ``configs`` have underscores for the dots of Kafka's names."""
         rows = [
             CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
         ]
@@ -77,7 +77,7 @@ class WireClient:
         return number, response.responses[0].partition_responses[0]
 
     def has_answer(self):
-        """Whether something has arrived that was not received yet."""
+        """Whether bytes have arrived that were not received yet."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
     def produce(self, topic, batch, partition=0, acks=-1):

@@ -1,4 +1,4 @@
-"""Shared by the tests that play seeded histories."""
+"""Fixtures of the tests that play seeded histories."""
 
 import logging
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def quiet_nodes() -> Iterator[None]:
-    """Drop the log lines of simulated nodes, which tell of the faults that they are given."""
+    """Drop the log lines of simulated nodes about injected faults."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

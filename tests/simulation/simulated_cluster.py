@@ -1,4 +1,4 @@
-"""A cluster of nodes in a simulated world, for stories that a test tells step by step."""
+"""A cluster of nodes in a simulated world, for stories that a test plays step by step."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ BROKERS = (11, 12)
 
 
 class Cluster:
-    """Nodes on the hosts ``node-N``; ``nodes`` are their newest lives that have started."""
+    """Nodes on the hosts ``node-N``; ``nodes`` are their newest started lives."""
 
     def __init__(
         self, world: World, roles: dict[int, str], properties: dict[int, dict[str, str]] | None = None
@@ -40,7 +40,7 @@ class Cluster:
         del self.nodes[node_id]
 
     def leader(self) -> int:
-        """The leader of the quorum, as the living nodes know it; 0 when they do not agree."""
+        """The leader of the quorum, as the running nodes know it; 0 when they do not agree."""
         found = {node.metadata.driver.leader_id for node in self.nodes.values() if node.metadata}
         return next(iter(found)) or 0 if len(found) == 1 else 0
 

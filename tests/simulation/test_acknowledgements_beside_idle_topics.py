@@ -1,4 +1,4 @@
-"""Followers that sync what they copy, in virtual time: an acknowledgement does not wait for other topics."""
+"""Followers that sync their copies, in virtual time: an acknowledgement does not wait for other topics."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ BROKERS = (11, 12)
 BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 COUNT = 20
 FETCH_WAIT_S = 0.5
-"""Kafka's default of replica.fetch.wait.max.ms: so long a follower waits where there is nothing new."""
+"""Kafka's default of replica.fetch.wait.max.ms: the time for which a follower waits without new records."""
 
 
 def partitions_of(cluster: Cluster, topic: str) -> list[Any]:
@@ -28,7 +28,7 @@ def partitions_of(cluster: Cluster, topic: str) -> list[Any]:
 
 
 def leader_of(cluster: Cluster, topic: str) -> int:
-    """Which broker leads, as soon as the other one follows; else 0."""
+    """The leading broker, as soon as the other one follows; else 0."""
     replicas = partitions_of(cluster, topic)
     if len(replicas) < 2 or not any(each.leader_to_follow for each in replicas):
         return 0

@@ -1,4 +1,4 @@
-"""No taken request stays without an answer and no budget leaks, whatever raises; mutants are caught."""
+"""Every accepted request is answered and no budget leaks, for any exceptions; mutants are detected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ def test_defects_cost_what_they_meet_and_no_more(name: str) -> None:
 
 
 def forget_answers(patch: pytest.MonkeyPatch) -> None:
-    """The batches of a lost object stay without an answer."""
+    """The batches of a lost object are never answered."""
 
     def resolve_nothing(files: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
         waiters.stop()
@@ -37,7 +37,7 @@ def forget_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_bytes(patch: pytest.MonkeyPatch) -> None:
-    """The bytes of a lost object count for ever."""
+    """The bytes of a lost object are counted forever."""
 
     def keep(files: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
         waiters.stop()
@@ -48,7 +48,7 @@ def keep_bytes(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_read_budget(patch: pytest.MonkeyPatch) -> None:
-    """A read that fails keeps its part of the budget."""
+    """A failed read keeps its part of the budget."""
     give_back = ByteBudget._give_back
 
     def keep_a_byte(budget: ByteBudget, size_bytes: int) -> None:
@@ -72,7 +72,7 @@ def keep_promises(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_bytes_of_first_lives(patch: pytest.MonkeyPatch) -> None:
-    """Lives leak, but for the last one of a history."""
+    """All lives of a history leak, except the last one."""
     give_back = ByteBudget._give_back
     count = iter(range(10**9))
 
@@ -83,7 +83,7 @@ def keep_bytes_of_first_lives(patch: pytest.MonkeyPatch) -> None:
 
 
 def stop_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A node that stops does not finish what producers have given it."""
+    """A node that stops does not finish pending produce requests."""
 
     async def leave(writer: DisklessWriter, grace_s: float = 0.0) -> None:
         writer._is_closing = True
@@ -97,7 +97,7 @@ def say_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_waiters(patch: pytest.MonkeyPatch) -> None:
-    """Now and then a batch that was committed is not answered."""
+    """Some committed batches are not answered."""
     resolve = WaitingProducer.resolve
     counter = iter(range(10**9))
 
@@ -122,11 +122,11 @@ def lose_waiters(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], name: str, seed: int) -> None:
-    """``seed``: one that finds the mutant; where the story has changed since, any of a dozen."""
+    """``seed``: one that detects the mutant; if the story has changed since, any of a dozen."""
 
     def is_caught(seed: int) -> bool:
         with pytest.MonkeyPatch.context() as patch:
-            mutate(patch)  # anew for each seed: a mutant may count what happens in one history
+            mutate(patch)  # again for each seed, because a mutant may count events of one history
             return bool(run_seed(SCENARIOS[name](), seed).violations)
 
     assert any(map(is_caught, (seed, *range(12)))), f"{mutate.__doc__} is missed"

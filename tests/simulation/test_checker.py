@@ -1,4 +1,4 @@
-"""The checker finds what is wrong, and the simulation finds planted flaws through it."""
+"""The checker detects errors, and the simulation detects planted flaws through it."""
 
 import asyncio
 from dataclasses import replace

@@ -16,7 +16,7 @@ STORIES = {
     "tiered-clock": range(2),
     "diskless-clock": range(2),
     "replication-clock": range(2),
-    # In the second, a broker's clock is so far behind that a coordinator has forgotten the file.
+    # In the second story, a broker's clock is so far behind that a coordinator has forgotten the file.
     "diskless-cluster-clock": (0, 6),
 }
 

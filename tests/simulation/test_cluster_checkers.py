@@ -1,4 +1,4 @@
-"""The checkers of replicated logs find what is wrong, and accept what is right."""
+"""The checkers of replicated logs detect errors, and accept correct histories."""
 
 from collections.abc import Callable
 
@@ -75,7 +75,7 @@ def test_a_watermark_that_goes_back_is_found(history: History) -> None:
 def test_a_leader_that_answers_with_a_lower_watermark_than_its_predecessor_is_found(history: History) -> None:
     watermarks = WatermarkMonotonicity(history)
     watermarks.answered(2, 7)
-    watermarks.answered(1, 5)  # a deposed leader, which does not know it yet
+    watermarks.answered(1, 5)  # a deposed leader that has not been told yet
     watermarks.answered(3, 7)
     assert not history.violations
     watermarks.answered(4, 6)

@@ -1,4 +1,4 @@
-"""Whole clusters as seeded stories; planted defects are found."""
+"""Whole clusters as seeded stories; planted defects are detected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ def test_a_cluster_keeps_what_it_has_told_its_clients(name: str) -> None:
 
 
 def acknowledge_one_offset_too_far(patch: pytest.MonkeyPatch) -> None:
-    """A broker tells producers the offset behind the one where their records stand."""
+    """A broker acknowledges the offset after the records' offset."""
     real = lone_produce.lone_packer
 
     def packer(version: int) -> Any:
@@ -38,7 +38,7 @@ def acknowledge_one_offset_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def load_no_late_commit(patch: pytest.MonkeyPatch) -> None:
-    """A group coordinator that loads takes in no commit near the end of its log."""
+    """A loading group coordinator ignores commits near the end of its log."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

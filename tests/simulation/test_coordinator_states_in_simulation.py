@@ -1,4 +1,4 @@
-"""The state of a coordinator follows from its log, in each life of its node; mutants are caught."""
+"""The state of a coordinator follows from its log, in each life of its node; mutants are detected."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def test_terms_begin_with_the_state_of_their_log(name: str) -> None:
 
 
 def test_a_reference_stands_on_committed_records_only() -> None:
-    """A synced log may lose with the power what it holds above its watermark."""
+    """A synced log may lose records above its watermark with the power."""
     log = MemoryLog()
     log.append(_a_batch())
     log.held = True
@@ -59,7 +59,7 @@ def expire_producers_without_a_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def restore_one_result_short(patch: pytest.MonkeyPatch) -> None:
-    """The store restores all but the oldest answer that it remembers."""
+    """The store restores all remembered answers except the oldest one."""
     load = DisklessStore._load
 
     def load_most(store: Any, shard: Any, materialiser: Any) -> None:
@@ -71,7 +71,7 @@ def restore_one_result_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_deleted_topics_on_load(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator that loads keeps topics that its log has deleted."""
+    """A loading coordinator keeps topics that its log has deleted."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
@@ -83,7 +83,7 @@ def ignore_deleted_topics_on_load(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_the_last_commit_on_load(patch: pytest.MonkeyPatch) -> None:
-    """A group coordinator that loads stops one record before the end of its log."""
+    """A loading group coordinator stops one record before the end of its log."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

@@ -1,4 +1,4 @@
-"""Starts on damaged files: refused by name, or nothing is lost in silence; mutants are caught."""
+"""Starts on damaged files: refused by name, or every loss is reported; mutants are detected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +50,7 @@ def report_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_the_cache(patch: pytest.MonkeyPatch) -> None:
-    """Cached bytes of a former life are served as they are."""
+    """Cached bytes of an earlier process are served without a check."""
     patch.setattr(PartitionCache, "verify", lambda *_: None)
 
 

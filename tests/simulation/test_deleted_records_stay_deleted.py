@@ -1,4 +1,4 @@
-"""An acknowledged DeleteRecords of a classic partition outlives a kill and a loss of power."""
+"""An acknowledged DeleteRecords of a classic partition survives a kill and a loss of power."""
 
 import asyncio
 from uuid import UUID
@@ -58,7 +58,7 @@ def append(partition: ClassicPartition, count: int) -> None:
 
 
 class Life:
-    """One node after the other on the same disk, and the starts that clients were told of."""
+    """One node after another on the same disk, and the log starts that clients were told."""
 
     def __init__(self, seed: int) -> None:
         self._chance = stream(seed, "what")

@@ -51,7 +51,7 @@ def test_replicas_that_were_away_for_long_fetch_snapshots(monkeypatch: pytest.Mo
 
 
 def fetch_counts_for_all(patch: pytest.MonkeyPatch) -> None:
-    """A follower's fetch counts for everything that its leader has."""
+    """A follower's fetch counts for all records of its leader."""
     fetched: Callable[..., bool] = LeaderReplica.follower_fetched
 
     def generous(self: LeaderReplica, replica_id: int, fetch_offset: int, now_ms: int, **more: Any) -> bool:
@@ -61,7 +61,7 @@ def fetch_counts_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def unsynced_offset_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """A follower syncs nothing, and acknowledges what it has written."""
+    """A follower syncs nothing, and acknowledges written records."""
     patch.setattr(
         FollowerReplica, "acknowledged_offset", lambda self, log_end_offset, synced_offset: log_end_offset
     )
@@ -75,7 +75,7 @@ def unsynced_offset_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 
 def gap_not_held(patch: pytest.MonkeyPatch) -> None:
-    """A producer that is not known may begin anywhere, as at a lone broker."""
+    """An unknown producer may begin with any sequence, as at a single broker."""
     check = commit.check_sequence
 
     def believing(window: Any, *more: Any) -> Any:
@@ -86,7 +86,7 @@ def gap_not_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:
-    """A follower's store lacks the last of the records that it was given together."""
+    """A follower's store lacks the last of several records that it got together."""
     apply = StandbyShard._apply
 
     async def apply_most(self: Any, shard: Any, end_offset: int) -> None:
@@ -103,7 +103,7 @@ def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def fewer_replicas_while_brokers_are_missing(patch: pytest.MonkeyPatch) -> None:
-    """An internal topic is created with as many replicas as brokers are there, and stays so."""
+    """An internal topic is created with one replica for each present broker, and keeps that number."""
     wanted = TopicCreator._internal_topic
 
     def clamped(self: Any, topic: InternalTopic) -> Any:

@@ -1,4 +1,5 @@
-"""Diskless topics, unchanged, on a simulated machine and store: half a minute of seeds over four weathers."""
+"""Diskless topics, unchanged, on a simulated machine and store: half a minute of seeds over four kinds of
+faults."""
 
 import os
 import subprocess
@@ -34,9 +35,10 @@ def test_what_leaves_the_wal_is_never_out_of_reach(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        # A node that started again while the store throttled gave up, and took metadata and caches with it.
+        # A node that restarted while the store throttled ended, with its metadata and caches.
         ("diskless-store", 6),
-        # A kill between the commits to a file's coordinators left it without an owner, so it was never freed.
+        # A kill between the commits to a file's coordinators left the file without an owner, so it was never
+        # freed.
         ("diskless-power", 12),
     ],
 )

@@ -50,7 +50,8 @@ PROPERTIES = {
 
 
 class RackCluster(Cluster):
-    """One controller, a broker in each rack, and the diskless topic ``t`` with one replica a partition."""
+    """One controller, a broker in each rack, and the diskless topic ``t`` with one replica for each
+    partition."""
 
     def __init__(self, world: World) -> None:
         roles = {1: "controller"} | dict.fromkeys(RACKS, "broker")
@@ -82,7 +83,7 @@ class RackCluster(Cluster):
         return await self.on(f"client-{api_key.name}", ask())
 
     async def metadata(self, broker: int, client_id: str, version: int = 12, asks: bool = False) -> Any:
-        """The topic ``t``; ``asks``: for the gateways by name, too."""
+        """The metadata of topic ``t``; ``asks``: also request the gateways by name."""
         topics = [MetadataRequestTopic(name="t")]
         request = MetadataRequest(topics=topics, include_preferred_produce_brokers=asks)
         return (await self.ask(broker, client_id, ApiKey.METADATA, version, request)).topics[0]
@@ -213,7 +214,7 @@ def test_a_reader_at_a_broker_without_a_replica_is_woken_by_a_commit_elsewhere(c
 
 
 def test_a_consumer_is_sent_to_the_gateway_of_its_rack(cluster: RackCluster) -> None:
-    """KIP-392: its fetches carry ``client.rack``."""
+    """By KIP-392: its fetches contain ``client.rack``."""
 
     async def story() -> None:
         await cluster.ready()

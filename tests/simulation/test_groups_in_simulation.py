@@ -1,4 +1,5 @@
-"""Generations of groups survive the lives of their coordinator; mutants are caught, no check ends early."""
+"""Generations of groups survive restarts of their coordinator; mutants are detected, and no check ends
+early."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +25,7 @@ def test_generations_are_compared_in_every_term() -> None:
 
 
 def test_a_snapshot_waits_for_the_reference_and_ends_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The looks are so seldom that snapshots always come first."""
+    """The checks are so rare that snapshots always come first."""
     monkeypatch.setattr(agreement, "_LOOK_EVERY_S", 2.0)
     scenario = SCENARIOS["diskless"]()
     assert not run_seed(scenario, 0).violations
@@ -57,7 +58,7 @@ _is_loading_a_node: dict[str, int] = {}
 
 
 def forget_the_last_group_on_load(patch: pytest.MonkeyPatch) -> None:
-    """A group coordinator that loads does not take in the newest generation."""
+    """A loading group coordinator ignores the newest generation."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:
@@ -83,7 +84,7 @@ def test_a_coordinator_with_other_generations_than_its_log_is_caught(
 
 
 def test_an_assignment_that_is_given_before_it_is_written_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members get their parts, but the log does not have them: after a kill they are assigned again."""
+    """Members get their parts, but the log does not: after a kill the partitions are assigned again."""
     from moldau.coordinators.groups.classic import syncing
 
     assign = syncing._assign

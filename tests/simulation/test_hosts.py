@@ -1,4 +1,4 @@
-"""Kills, loss of power, pauses and cut links, as programs on other hosts see them."""
+"""Kills, loss of power, pauses and cut links, as seen by programs on other hosts."""
 
 import asyncio
 from typing import Any
@@ -34,7 +34,7 @@ async def ask(question: bytes, timeout_s: float = 5.0) -> bytes:
 
 
 def record_what_servers_receive(server: Host) -> list[bytes]:
-    """Start an echo server; the list fills with what it is sent."""
+    """Start an echo server; the list collects its input."""
     received: list[bytes] = []
 
     class Recording(Echo):
@@ -192,7 +192,7 @@ def test_a_link_is_cut_and_delayed_in_one_direction() -> None:
 
         received = record_what_servers_receive(server)
         there, back, elsewhere = on_client(world, story())
-        assert 2 <= there < 2.1  # to connect, and to ask
+        assert 2 <= there < 2.1  # one delay to connect, and one for the request
         assert 2 <= back < 2.1
         assert elsewhere < 0.1
 

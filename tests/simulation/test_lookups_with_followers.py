@@ -1,4 +1,4 @@
-"""Lookups at a leader and at its follower: offsets are the leader's to tell; each describes its own log."""
+"""Lookups at a leader and at its follower: only the leader returns offsets; each describes its own log."""
 
 import asyncio
 from typing import Any

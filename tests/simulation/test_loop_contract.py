@@ -32,7 +32,7 @@ def run(request: pytest.FixtureRequest) -> Any:
 
 
 class Recorder(asyncio.Protocol):
-    """Writes down what its transport tells it."""
+    """Records the calls of its transport."""
 
     def __init__(self, answer: Callable[["Recorder", bytes], None] | None = None, keep_open: bool = False):
         self.events: list[Any] = []
@@ -67,7 +67,7 @@ class Recorder(asyncio.Protocol):
 
 
 async def connected(server_side: Callable[[], Any], client_side: Callable[[], Any]) -> tuple[Any, Any, Any]:
-    """(server, server's protocol, client's protocol), both made."""
+    """(server, server's protocol, client's protocol), connected."""
     made: list[Any] = []
 
     def factory() -> Any:
@@ -259,7 +259,7 @@ def test_abort_loses_the_connection_without_an_error(run: Any) -> None:
 
 
 class Buffered(asyncio.BufferedProtocol):
-    """Reads into a buffer smaller than what comes."""
+    """Reads into a buffer that is smaller than the data."""
 
     def __init__(self) -> None:
         self.buffer = bytearray(10)

@@ -1,4 +1,4 @@
-"""A loss of power right after the cache of remote metadata was made leaves it empty, and not strange."""
+"""A loss of power right after the creation of the cache of remote metadata leaves it empty, and usable."""
 
 import asyncio
 import logging

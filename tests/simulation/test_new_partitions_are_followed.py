@@ -1,4 +1,4 @@
-"""A new partition is followed at once, though its follower waits at the leader for idle partitions."""
+"""A new partition is followed immediately, although its follower waits at the leader for idle partitions."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ PROPERTIES = {
 
 
 def replicas_of(cluster: Cluster, number: int) -> list[Partition]:
-    """The replicas of a new topic that are open."""
+    """The open replicas of a new topic."""
     found = [
         cluster.nodes[broker].get(PartitionsSubsystem).partition(f"new-{number}", index)
         for broker in (11, 12)

@@ -1,4 +1,4 @@
-"""The whole node, unchanged, on a simulated machine: half a minute of seeds over three kinds of weather."""
+"""The whole node, unchanged, on a simulated machine: half a minute of seeds over three kinds of faults."""
 
 import pytest
 

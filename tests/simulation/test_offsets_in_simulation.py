@@ -1,4 +1,4 @@
-"""Committed offsets over kills, losses of power and failing disks; mutants are caught."""
+"""Committed offsets over kills, losses of power and failing disks; mutants are detected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,7 @@ def test_a_commit_without_an_answer_may_take_effect_for_a_while() -> None:
 
 
 def forget_the_last_commits(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator that loads ignores the end of its log."""
+    """A loading coordinator ignores the end of its log."""
     replay = ShardLoader._replay_record
 
     def replay_most(loader: Any, header: Any, entry: Any) -> None:

@@ -1,4 +1,5 @@
-"""A broker that starts with old metadata acts on none of it: replicas that went and came back stay whole."""
+"""A broker that starts with old metadata does not act on them: replicas that were removed and added again
+stay complete."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 
 class OldImageStory(ReplicationStory):
-    """Node 2 restarts with a snapshot from before its replica was taken away and given back."""
+    """Node 2 restarts with a snapshot from before its replica was removed and added again."""
 
     async def run(self) -> list[str]:
         node_2 = self._world.host("node-2")

@@ -1,6 +1,7 @@
 """Batches whose headers are mutated at random, under right checksums, beside producers that do nothing wrong.
 
-Every request is answered, that of a producer beside it promptly and with success, and the node keeps nothing.
+Every request is answered; correct producers are answered promptly and with success; the node keeps no
+resources.
 """
 
 import asyncio
@@ -27,7 +28,8 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 EXAMPLES = 300
 VERSION = 9
 PROMPT_S = 4.9
-"""Of virtual time, for the victim; its request names five. A slow store and disk take up to three."""
+"""Time limit in virtual seconds for the correct producer, whose request names five. A slow store and disk
+take up to three."""
 ANSWERED_S = 7.0
 """Time limit for malformed requests; a request may name five seconds."""
 TOPICS = {"plain": "false", "diskless": "true"}
@@ -65,7 +67,7 @@ def mutated(rng: random.Random) -> bytes:
 async def produce(
     connection: RpcConnection, batches: dict[PartitionName, bytes], within_s: float
 ) -> list[ErrorCode]:
-    """The codes, in the order of the partitions."""
+    """Error codes, in the order of the partitions."""
     topics = [
         TopicProduceData(name=name, partition_data=[PartitionProduceData(index=index, records=batch)])
         for (name, index), batch in batches.items()
@@ -87,7 +89,7 @@ async def fuzz(client: SimulatedClient, history: History) -> None:
         if bad.closed:
             bad = await RpcConnection.open("fuzzer", "node-1", PORT)
         batch = mutated(rng)
-        # One partition goes the short way, two the long one.
+        # One partition uses the fast path, two use the general one.
         topics = rng.choice([["plain"], ["diskless"], ["plain", "diskless"]])
         wanted = {PartitionName(name, 1 + rng.randrange(2)): batch for name in topics}
         sent = asyncio.ensure_future(produce(bad, wanted, ANSWERED_S))

@@ -160,9 +160,10 @@ def test_a_flaw_is_found(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """``words``: of the violations that the flaw must lead to; a story without progress proves nothing.
+    """``words`` are in the violations that the flaw must cause; a story without progress proves nothing.
 
-    ``seed``: one that finds it soon; where the story has changed since, any of the first will do.
+    ``seed``: one that detects the flaw soon; if the story has changed since, any of the first ones is
+    sufficient.
     """
     mutate(monkeypatch)
     # A defective quorum never stops, and each second with diverging logs is expensive.

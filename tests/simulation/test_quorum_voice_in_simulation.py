@@ -1,4 +1,4 @@
-"""The log lines of whole controllers while peers are away, foreign or doubled, in virtual time."""
+"""The log lines of whole controllers while peers are unreachable, foreign or duplicated, in virtual time."""
 
 import asyncio
 import logging
@@ -112,7 +112,7 @@ def test_a_controller_that_is_down_is_told_once_by_each_and_once_when_it_is_back
             assert not lines.of
             world.host("node-3").kill()
             await asyncio.sleep(120)
-            # A follower asks the leader only, and does not miss another follower.
+            # A follower sends requests to the leader only, and does not miss another follower.
             told = [host for host in ("node-1", "node-2") if lines.count(host, "node 3")]
             assert group.leader() in told
             for host in told:

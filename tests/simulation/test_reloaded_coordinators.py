@@ -1,4 +1,4 @@
-"""Topics are created while a diskless coordinator is loaded again within its term, in virtual time."""
+"""Topics are created while a diskless coordinator is reloaded within its term, in virtual time."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ PROPERTIES = {
 
 
 class Reloads:
-    """Loads the coordinator again with each new topic, as the failure of an append does."""
+    """Reloads the coordinator with each new topic, like a failed append."""
 
     def __init__(self, node: ServerNode) -> None:
         self._runtime = node.get(DisklessSubsystem).coordinators.runtime

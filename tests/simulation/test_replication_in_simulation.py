@@ -1,4 +1,4 @@
-"""Three nodes with replicated partitions, in virtual time: nothing acknowledged is lost, whatever strikes."""
+"""Three nodes with replicated partitions, in virtual time: no acknowledged record is lost by any faults."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_a_cluster_repeats_its_history() -> None:
 
 
 def watermark_one_too_far(patch: pytest.MonkeyPatch) -> None:
-    """A follower's fetch from an offset counts for the record that it asks for, too."""
+    """A follower's fetch from an offset also acknowledges the record at that offset."""
     fetched: Callable[..., bool] = LeaderReplica.follower_fetched
 
     def generous(self: LeaderReplica, replica_id: int, fetch_offset: int, now_ms: int, **more: Any) -> bool:
@@ -59,7 +59,7 @@ def truncation_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def epoch_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    """The controller takes the in-sync set of a leader whose term is over."""
+    """The controller accepts the in-sync set of a leader whose term is over."""
     patch.setattr(partitions, "_check_proposal", lambda *_: None)
 
 
@@ -81,7 +81,7 @@ def move_ended_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def eligible_leaders_not_kept(patch: pytest.MonkeyPatch) -> None:
-    """The last in-sync replica stays in sync though it comes back without its last writes."""
+    """The last in-sync replica stays in sync although it lost its last writes."""
     patch.setattr(partition_change, "keeps_eligible", lambda view: False)
     patch.setattr(brokers, "keeps_eligible", lambda view: False)
 
@@ -105,7 +105,7 @@ FLAWS = [
     (eligible_leaders_not_kept, "replication-unsynced", 2),
     (leaderships_kept, "replication-rolling", 0),
 ]
-"""Each with a seed that finds it soon."""
+"""Each with a seed that detects it soon."""
 
 
 @pytest.mark.parametrize(("flaw", "story", "seed"), FLAWS, ids=[flaw.__name__ for flaw, _, _ in FLAWS])
@@ -113,5 +113,5 @@ def test_a_flaw_is_caught(
     flaw: Callable[[pytest.MonkeyPatch], None], story: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaw(monkeypatch)
-    # The first one finds it; another one where a change of the code has changed all histories.
+    # The first seed detects it; another one if a change of the code has changed all histories.
     assert any(run_seed(SCENARIOS[story](), one).violations for one in range(seed, seed + 20))

@@ -1,4 +1,4 @@
-"""Restarts of a whole node on a simulated machine, seen from inside."""
+"""Restarts of a whole node on a simulated machine, observed from inside."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ LOADED = " is loaded"
 
 
 async def find_coordinator() -> None:
-    """Until a group has a coordinator, which makes the topic of committed offsets."""
+    """Wait until a group has a coordinator, which creates the topic of committed offsets."""
     while True:
         await asyncio.sleep(1)
         try:

@@ -1,4 +1,4 @@
-"""SQLite and the object store as the simulation offers them."""
+"""SQLite and the object store of the simulation."""
 
 import asyncio
 import random

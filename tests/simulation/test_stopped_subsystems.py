@@ -1,4 +1,5 @@
-"""The end of the contract between a broker and its subsystems, held to by each of them on a whole node."""
+"""The last steps of the contract between a broker and its subsystems, checked for each of them on a whole
+node."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -71,7 +72,7 @@ def moved(topic_id: UUID, index: int, leader: int) -> Message:
 
 
 def show(node: ServerNode, *records: Message) -> None:
-    """The metadata of a node have committed more."""
+    """The metadata log has committed more records than this node has applied."""
     assert node.metadata is not None
     publisher = node.metadata.publisher
     offset = publisher.image.provenance.offset + 1
@@ -111,7 +112,7 @@ def test_no_subsystem_works_or_follows_the_metadata_after_its_stop(monkeypatch: 
         told_late: list[str] = []
 
         def news() -> None:
-            """Topics that are led here, others that are followed, and changes of what there is."""
+            """Topics that are led here, others that are followed, and changes of existing ones."""
             number = next(numbers)
             show(
                 node,

@@ -42,7 +42,7 @@ def append(log: PartitionLog, key: bytes | None, value: bytes, epoch: int = 0) -
 
 
 def fill(log: PartitionLog, segments: int = 3, epoch: int = 0) -> None:
-    """Segments of three records and a producer's snapshot that no sync has seen."""
+    """Segments of three records and a producer snapshot that were never synced."""
     for number in range(segments):
         for record in range(3):
             append(log, None, b"%d-%d" % (number, record), epoch)
@@ -57,7 +57,7 @@ async def logs_of(machine: Machine) -> LogManager:
 
 
 def run_served(work: Work, seed: int = 0) -> None:
-    """Do ``work`` on the log manager of a node that serves; its loop must not have waited for the disk."""
+    """Do ``work`` on the log manager of a serving node; its loop must not have waited for the disk."""
 
     async def program(machine: Machine) -> None:
         machine.disk.make_dirs("/data")
@@ -188,7 +188,7 @@ def play_until_power_is_lost(
     work: Callable[[Machine, PartitionLog], Coroutine[Any, Any, None]],
     read: Callable[[PartitionLog], None],
 ) -> None:
-    """Do ``work`` on a log until the power goes, three times; then open it again and ``read`` it."""
+    """Do ``work`` on a log until the power fails, three times; then open it again and ``read`` it."""
     chance = stream(seed, "when")
 
     async def program(machine: Machine) -> None:
@@ -250,14 +250,14 @@ def test_a_compaction_that_loses_power_loses_no_key(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) -> None:
-    """Everything flushed after a truncation is there, in the order of one history."""
+    """Everything that was flushed after a truncation is there, in the order of one history."""
     kept: list[bytes] = []
     number = 0
 
     def read(log: PartitionLog) -> None:
         found = [value for _, value in _records(log)]
         assert found[: len(kept)] == kept
-        # Replacements were written later, so that no older record follows them.
+        # Replacements were written later, so no older record may follow them.
         assert found == sorted(found, key=int)
         kept[:] = found
 
@@ -275,7 +275,7 @@ def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) 
             await log.flush()
             kept[:] = [value for _, value in _records(log)]
             offset = chance.randrange(log.log_end_offset + 1)
-            # From here on either the old end or the new one may be found.
+            # From here on both the old end and the new one are valid.
             del kept[offset:]
             await log.truncate_to(offset)
 

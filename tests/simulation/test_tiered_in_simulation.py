@@ -17,11 +17,12 @@ def test_what_is_acknowledged_stays_readable_and_no_object_leaks(name: str, coun
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        # A log start beyond the first local segment, known to the epochs alone, moved back after a kill.
+        # A log start beyond the first local segment, which only the epochs contained, moved back after a
+        # kill.
         ("tiered", 15),
-        # The record of a segment was dropped, for its topic had been deleted: it was copied all the same.
+        # The record of a segment was dropped because its topic had been deleted, but the segment was copied.
         ("consolidation", 60029),
-        # Deletions that a cut at the start holds back were expected within the hold.
+        # Deletions that a start with a truncated log holds back were expected during the hold.
         ("tiered-power", 77),
     ],
 )

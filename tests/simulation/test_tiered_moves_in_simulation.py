@@ -1,4 +1,4 @@
-"""Two brokers with one object store: missing knowledge of one of them is no reason to delete.
+"""Two brokers with one object store: missing metadata of one of them do not cause a deletion.
 
 Each story is also run with the defect that it is meant to find, and must find it.
 """
@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 FIRST, SECOND = BROKERS
 GRACE_S = 30.0
-"""Longer than all that has to pass before a missing topic may count as deleted."""
+"""Longer than the time after which a missing topic may count as deleted."""
 PROPERTIES = {
     "remote.log.storage.system.enable": "true",
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
@@ -70,7 +70,7 @@ class Brokers:
         await cluster.until(lambda: len(cluster.nodes) == 5 and cluster.leader() != 0)
 
     async def create(self, name: str, broker: int) -> None:
-        """Create a tiered topic on a broker, asked by way of it."""
+        """Create a tiered topic on a broker, with a request to that broker."""
         client = self.cluster.client(f"creator of {name}", broker)
         assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[broker])
         topic = CreatableTopic(
@@ -112,7 +112,7 @@ class Brokers:
         return (FIRST, SECOND) if owner == FIRST else (SECOND, FIRST)
 
     async def read(self, name: str, broker: int) -> list[str]:
-        """Read a topic from its first offset on, and judge it."""
+        """Read a topic from its first offset on, and check its records."""
         partition = PartitionName(name, 0)
         reader = Consumer(
             f"judge of {name}",
@@ -162,14 +162,14 @@ class Brokers:
         return {key for key, each in parsed.items() if each is not None and each.id.topic_id == topic_id}
 
     def cut(self, broker: int) -> None:
-        """Part a broker from the controllers."""
+        """Disconnect a broker from the controllers."""
         for controller in CONTROLLERS:
             self.world.network.cut(f"node-{broker}", f"node-{controller}")
             self.world.network.cut(f"node-{controller}", f"node-{broker}")
 
 
 def move_the_leader() -> list[str]:
-    """Move a topic from one broker to the other; the mistakes that were made."""
+    """Move a topic from one broker to the other; returns the errors."""
     with World(1) as world:
         brokers = Brokers(world)
 
@@ -202,7 +202,7 @@ def move_the_leader() -> list[str]:
 
 
 def reconcile_deletions_with_old_metadata() -> list[str]:
-    """The owner of remote data looks for orphans while it has not heard of a topic; the mistakes."""
+    """The owner of remote data looks for orphans before it knows a new topic; returns the errors."""
     with World(2) as world:
         brokers = Brokers(world)
 

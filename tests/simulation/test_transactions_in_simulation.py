@@ -1,4 +1,5 @@
-"""Transactions over kills: nothing aborted or partial is read, nothing is lost, no zombie writes; mutants."""
+"""Transactions over kills: no aborted or partial reads, no loss, no writes of fenced producers; mutants
+are detected."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -30,7 +31,7 @@ def test_transactions_are_all_or_none(seed: int) -> None:
 
 
 def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
-    """A broker says that it has written the markers of partition 1."""
+    """A broker reports that it has written the markers of partition 1 although it has not."""
     write = LocalMarkers.write
 
     async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
@@ -52,13 +53,13 @@ def read_one_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_the_aborted_list(patch: pytest.MonkeyPatch) -> None:
-    """A fetch names all aborted transactions but the first."""
+    """A fetch lists all aborted transactions except the first."""
     aborted = PartitionReader._aborted
     patch.setattr(PartitionReader, "_aborted", lambda self, offset, result: aborted(self, offset, result)[1:])
 
 
 def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A partition takes batches of any epoch while a transaction is open."""
+    """A partition accepts batches of any epoch while a transaction is open."""
     is_open = TransactionChecks._is_open
 
     def is_open_for_anybody(self: Any, producer_id: int, producer_epoch: int) -> bool:
@@ -72,7 +73,7 @@ def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator forgets the transactions that it finds prepared in its log."""
+    """A coordinator ignores prepared transactions in its log."""
     look = TransactionCompletion.look
 
     def look_when_active(self: Any, partition: int) -> None:
@@ -83,7 +84,7 @@ def leave_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
 
 
 def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Offsets count before their transaction is committed."""
+    """Offsets are visible before their transaction is committed."""
     from moldau.coordinators.groups.offsets.store import OffsetStore
 
     put = OffsetStore.put

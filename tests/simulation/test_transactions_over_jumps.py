@@ -1,4 +1,4 @@
-"""A transaction outlives a jump of its coordinator's clock."""
+"""A transaction survives a jump of its coordinator's clock."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A compacted log beside what its readers must see: for the tests of the cleaner."""
+"""A compacted log with its expected content, for the tests of the cleaner."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ CONFIG = LogConfig(
     cleanup_compact=True,
     delete_retention_ms=1000,
     min_cleanable_dirty_ratio=0.0,
-    # A producer that only a marker has made known again may not go on with its old sequence numbers.
+    # A producer that is known only by a marker must not continue with its old sequence numbers.
     producer_id_expiration_ms=10**15,
 )
 NAME = TopicPartition("t", 0)
@@ -57,7 +57,7 @@ class OneLog:
 
 
 class CleanedLog:
-    """A log, the records that were written to it, and what may be left of them."""
+    """A log, the records that were written to it, and the records that may remain."""
 
     def __init__(self, box: Any, config: LogConfig = CONFIG) -> None:
         self.box = box
@@ -108,7 +108,7 @@ class CleanedLog:
         self.log.high_watermark = self.log.log_end_offset
 
     def settle(self, record: Record) -> None:
-        """A record counts: it is the key's last one, if no later one is."""
+        """A record is valid: it is the last one of its key, unless a later one follows."""
         assert record.key is not None
         known = self.live.get(record.key)
         if known is None or known.offset < record.offset:
@@ -125,7 +125,7 @@ class CleanedLog:
                 self.settle(record)
 
     def clean(self, keys_at_once: int = 10_000, rounds: int | None = None) -> int:
-        """Clean until nothing is due, or so many rounds; how many there were."""
+        """Clean until nothing is due, or this many rounds; returns the number of rounds."""
         settings = CleanerSettings(
             dedupe_buffer_bytes=keys_at_once * ENTRY_SIZE_BYTES, io_buffer_load_factor=1.0
         )
@@ -157,7 +157,8 @@ class CleanedLog:
         return found
 
     def check(self) -> None:
-        """Nothing was invented or moved; no key's last value is lost; every reader goes on."""
+        """Check that nothing was invented or moved, that no key's last value is lost, and that every
+        reader can continue."""
         everything = self.read_from(0)
         offsets = [record.offset for record in everything]
         assert offsets == sorted(set(offsets))

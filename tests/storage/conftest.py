@@ -1,4 +1,4 @@
-"""A disk in memory that can be full, fail, and forget what was not synced."""
+"""A disk in memory that can be full, fail, and lose unsynced bytes."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ class Inode:
         self.data = bytearray()
         self.synced = b""
         self.dirty: list[tuple[int, int]] = []
-        """Ranges that the next sync will write; a failed one forgets them."""
+        """Ranges that the next sync writes; a failed sync drops them."""
 
     def on_disk(self) -> bytes:
         """The bytes that survive any loss of power."""
@@ -84,7 +84,7 @@ class MemoryLock:
 
 
 class MemoryDisk:
-    """Implements the Disk port; ``room_bytes`` bounds what can still be written."""
+    """Implements the Disk port; ``room_bytes`` is the remaining space."""
 
     def __init__(self) -> None:
         self.names: dict[str, Inode] = {}
@@ -233,7 +233,7 @@ def _moved(name: str, source: str, target: str) -> str:
 
 
 class StoppedClock:
-    """Time that stands until a test moves it."""
+    """A clock that only a test moves."""
 
     def __init__(self) -> None:
         self.time_ms = 1_700_000_000_000
@@ -243,7 +243,7 @@ class StoppedClock:
 
 
 class TestMachine:
-    """A machine of the ports' fakes, with ``machine`` as the code under test wants it."""
+    """A machine of fake ports, with ``machine`` for the code under test."""
 
     __test__ = False
 
@@ -251,7 +251,7 @@ class TestMachine:
         self.disk = MemoryDisk()
         self.clock = StoppedClock()
         self.machine = Machine(self.clock, SeededEntropy(1), self.disk, InlineWorkers())
-        # Time passes by hand here, in steps that are no jumps.
+        # The test moves the clock in small steps, which do not count as jumps.
         object.__setattr__(self.machine, "deletion_clock", self.clock)
 
     def run(self, awaitable):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""Compaction: the kept records, for how long, and that only the disk changes."""
+"""Compaction: the kept records, how long they are kept, and that only the disk changes."""
 
 import asyncio
 import random
@@ -151,7 +151,7 @@ def test_markers_outlive_their_records_by_the_horizon(box: Any) -> None:
         markers.append(sum(header.is_control for header in headers_of(cleaned)))
         indexed.append(sum(len(s.transaction_index) for s in cleaned.log.segments.segments))
         box.clock.time_ms += 600
-    # With the records; alone, and given its horizon; before the horizon; behind it.
+    # With the records; without them, with a new horizon; before the horizon; behind it.
     assert markers == [1, 1, 1, 0]
     assert indexed == [1, 0, 0, 0]
 
@@ -186,7 +186,7 @@ def test_records_stay_for_the_minimum_lag_and_go_after_the_maximum(box: Any) -> 
     assert late is not None
     assert late.is_due
     assert find_candidate(log, 2, box.clock.time_ms + 5001) is None
-    # The active segment may not keep a record from being cleaned for longer either.
+    # The active segment must not delay the cleaning of a record beyond its limit, either.
     assert config.roll_ms == 5000
 
 
@@ -279,7 +279,7 @@ def test_bytes_that_cannot_be_read_are_never_thrown_away(box: Any) -> None:
     cleaned.log.roll()
     box.disk.names["/data/t-0/00000000000000000000.log"].data[70] ^= 1
     with pytest.raises(AssertionError):
-        cleaned.clean()  # the cleaner has noted that the log is uncleanable
+        cleaned.clean()  # the cleaner has recorded that the log is uncleanable
     assert cleaned.logs.offset is None
     assert not [name for name in box.disk.names if name.endswith((".cleaned", ".swap"))]
 
@@ -347,7 +347,7 @@ def managed(box: Any) -> LogManager:
 
 
 async def fill(box: Any, manager: LogManager) -> dict[bytes, int]:
-    """Segments whose records were overwritten many times; the last offset of each key."""
+    """Segments whose records were overwritten many times; returns the last offset of each key."""
     log = await manager.get_or_create(NAME, MANAGED, box.machine.entropy.uuid4())
     last: dict[bytes, int] = {}
     for number in range(60):
@@ -361,7 +361,8 @@ async def fill(box: Any, manager: LogManager) -> dict[bytes, int]:
 
 
 def power_fails_after(box: Any, operations: int, seed: int) -> bool:
-    """Clean a log on a disk that dies after so many operations; whether it died before the end."""
+    """Clean a log on a disk that fails after this many operations; returns whether it failed before the
+    end."""
 
     async def scenario() -> tuple[dict[bytes, int], bool]:
         manager = managed(box)

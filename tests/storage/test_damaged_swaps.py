@@ -1,4 +1,4 @@
-"""A compacted segment that is damaged before it has taken the place of the old ones."""
+"""A compacted segment that is damaged before it has replaced the old ones."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from moldau.storage.segments.segment_swap import complete_swaps
 FOLDER = "/data/t-0"
 FIRST = f"{FOLDER}/00000000000000000000.log"
 GARBAGE = b"\x3c" * 80
-"""As a header, it tells of an offset beyond all others."""
+"""Read as a header, it contains an offset beyond all others."""
 
 
 def with_damaged_swap(box: Any) -> Any:
-    """The disk of a log of two segments, and garbage behind what is to replace the first one."""
+    """The disk of a log of two segments, and garbage behind the file that replaces the first one."""
     cleaned = CleanedLog(box)
     for _ in range(2):
         cleaned.append([(b"a", b"1"), (b"b", b"2")])

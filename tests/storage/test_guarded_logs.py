@@ -188,7 +188,7 @@ def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
 def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
     box: Any, lost: tuple[str, ...]
 ) -> None:
-    """The power may take any of the deletions: an older segment can be there without a newer one."""
+    """A loss of power may undo any of the deletions: an older segment may exist without a newer one."""
     filled(box)
     box.disk.write_atomically(f"{FOLDER}/{snapshot_file(LogPosition(8, 1))}", b"a snapshot")
     for path in lost:

@@ -1,6 +1,4 @@
-"""Bytes that a worker wrote are in the log when it is done, and leave nothing behind when the log has
-changed.
-"""
+"""Bytes that a worker wrote are in the log when it is done, and have no effect when the log has changed."""
 
 import asyncio
 from collections.abc import Callable

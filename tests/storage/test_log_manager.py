@@ -117,7 +117,7 @@ def test_deletion_renames_soon_and_removes_later(box: Any) -> None:
 
 
 def test_a_stray_folder_is_removed_after_its_delay_and_not_before(box: Any) -> None:
-    """Also after a restart. Folders that an operator has named are left alone."""
+    """Also after a restart. Folders that an operator has renamed are kept."""
 
     async def strays_after(delay_ms: int) -> list[str]:
         manager = LogManager(box.machine, ["/one"], LogManagerSettings(stray_delete_delay_ms=delay_ms))
@@ -255,7 +255,7 @@ def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_made_anew(
         assert again.report.count(RepairKind.LOST) == lost
         assert not lost or "/one/a-0" in str(again.report.summary(RepairKind.LOST))
         await again.stop()
-        # The checkpoints tell nothing of the lost folder any more.
+        # The checkpoints do not contain the lost folder any more.
         third = LogManager(box.machine, ["/one"])
         await third.start(config_of)
         await third.get_or_create(A0, config, TOPIC_ID)

@@ -1,7 +1,7 @@
 """A new segment's log file is not truncated; an old file of the same name is emptied.
 
 ext4 writes a file back at its last close once it was truncated to nothing: the close of a large deleted
-segment would then hold up its thread for as long as the disk takes.
+segment would then block its thread until the disk is done.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The partition log against a list of batches, through appends, crashes and truncations."""
+"""The partition log, compared with a list of batches, through appends, crashes and truncations."""
 
 import asyncio
 import random

@@ -28,7 +28,7 @@ def batch(
 
 
 class Partition:
-    """A log of which only the producer state is real."""
+    """A log whose only real part is the producer state."""
 
     def __init__(self, state: ProducerState | None = None) -> None:
         self.state = state or ProducerState(expiration_ms=DAY_MS)

@@ -1,4 +1,4 @@
-"""A segment that is removed after a kill, before any checkpoint says how far its log went, is missed."""
+"""The removal of a segment after a kill is detected, also before any checkpoint contains the log's end."""
 
 import uuid
 from typing import Any
@@ -24,7 +24,7 @@ def boot(box: Any, boot_id: str) -> None:
 
 
 async def killed(box: Any) -> None:
-    """A log of two segments with two records each, of which no checkpoint tells; its process is gone."""
+    """A log of two segments with two records each, which no checkpoint contains; its process has ended."""
     boot(box, "first boot")
     manager = LogManager(box.machine, ["/one"])
     await manager.start(lambda _: LogConfig())
@@ -45,7 +45,7 @@ def remove(box: Any, *names: str, suffixes: tuple[str, ...]) -> None:
 
 
 async def losses(box: Any) -> list[str]:
-    """The start's reports about the log."""
+    """The reports of the start about the log."""
     manager = LogManager(box.machine, ["/one"])
     await manager.start(lambda _: LogConfig())
     repairs = manager.report.repairs

@@ -49,7 +49,7 @@ def outcome(log: PartitionLog, batch: bytes) -> int | ErrorCode:
 
 
 def staged_outcome(log: PartitionLog, batch: bytes) -> int | ErrorCode:
-    """As a partition does it: staged where that is possible."""
+    """Like a partition: staged where that is possible."""
     try:
         offset = stage(log, batch)
     except KafkaError:

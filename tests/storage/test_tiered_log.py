@@ -27,7 +27,7 @@ TIERED = LogConfig(
 
 
 def append_segments(box: Any, log: PartitionLog, count: int, epoch: int = 0) -> None:
-    """Closed segments of one record each, and an empty active one."""
+    """Append closed segments of one record each, and leave an empty active one."""
     batch = build_batch([Record(0, box.clock.time_ms, None, b"v" * 100, ())])
     for _ in range(count):
         log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), epoch)
@@ -62,7 +62,7 @@ def test_without_copying_the_whole_retention_decides_and_moves_the_start(box: An
 
 
 def test_copied_segments_leave_the_disk_without_a_cleanup_policy(box: Any) -> None:
-    """Kafka takes an empty ``cleanup.policy`` for deletion without bounds, and so keeps local retention."""
+    """Kafka treats an empty ``cleanup.policy`` as deletion without bounds, and so keeps local retention."""
     log = open_log(box, replace(TIERED, cleanup_delete=False))
     append_segments(box, log, 4)
     log.highest_copied_offset = 1
@@ -106,7 +106,8 @@ def test_truncation_into_the_remote_part_keeps_what_is_before(box: Any) -> None:
 
 
 def restart(box: Any, config: LogConfig, damage: Any = None) -> tuple[int, int, int]:
-    """Copy, free, move the start to 1, stop, and load again; (log start, local start, epoch of the start)."""
+    """Copy, free, move the start to 1, stop, and load again; returns (log start, local start, epoch of the
+    start)."""
 
     async def scenario() -> tuple[int, int, int]:
         manager = LogManager(box.machine, ["/data"])
@@ -203,7 +204,8 @@ def test_a_closed_segment_becomes_durable_without_the_active_one(box: Any) -> No
 
 
 def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: Any) -> None:
-    """With one of several, there would be a gap behind it, and all after the gap would be cut off."""
+    """With one of several segments restored, there would be a gap behind it, and all later records would
+    be cut off."""
 
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/data"])
@@ -234,7 +236,8 @@ def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: A
 
 
 def append_of(box: Any, log: PartitionLog, sequence: int) -> int:
-    """A record of the idempotent producer 7; the offset that it has, now or since before."""
+    """Append a record of the idempotent producer 7; returns its offset, which may be from an earlier
+    append."""
     batch = build_batch(
         [Record(0, box.clock.time_ms, None, b"v", ())],
         producer_id=7,
@@ -271,7 +274,7 @@ def check_begun_behind(box: Any, log: PartitionLog) -> None:
 
 
 def test_producers_stay_known_when_a_log_is_cut_to_its_first_local_offset(box: Any) -> None:
-    """As of a new leader: the records before are committed, and their producers may repeat them."""
+    """As for a new leader: the earlier records are committed, and their producers may repeat them."""
     log = open_log(box)
     append_of(box, log, 0)
     log.roll()

@@ -1,4 +1,4 @@
-"""The transaction index finds its place by bisection, however many transactions were aborted before."""
+"""The transaction index searches by bisection, so earlier aborted transactions cost nothing."""
 
 from collections.abc import Sequence
 from typing import overload
@@ -8,7 +8,7 @@ from moldau.storage.segments.transaction_index import ended_from
 
 
 class MillionTransactions(Sequence[AbortedEntry]):
-    """Entry n ends at offset 3n; it counts how often one is looked at."""
+    """Entry n ends at offset 3n; counts the accesses to entries."""
 
     looked_at = 0
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a log folder tell how far a guarded log was on the disk, after a loss of power too."""
+"""The checkpoints of a log folder show the durable end of a guarded log, also after a loss of power."""
 
 import random
 import uuid

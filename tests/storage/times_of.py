@@ -1,4 +1,4 @@
-"""Searches of a log by time, as ListOffsets makes them."""
+"""Searches of a log by time, like those of ListOffsets."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class TimesOf:
-    """Answers are offset and timestamp; None when there is no such record."""
+    """Results are offset and timestamp; None when there is no such record."""
 
     def __init__(self, box: Any, log: PartitionLog) -> None:
         self._log = log

@@ -1,7 +1,7 @@
 """Diskless partitions, their WAL, remote metadata and stores, all in memory, with leaders over them.
 
-Every call to a port is a *step*: a leader may die before or after it, and what can be read is judged after
-each one.
+Every call to a port is a *step*: a leader may die before or after it, and the readable records are checked
+after each step.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ TOPIC = TopicIdPartition(UUID(int=7), "t", 0)
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process has ended."""
 
 
 class FakeClock:
@@ -71,7 +71,7 @@ class FakeClock:
 
 
 class World:
-    """The state that outlives leaders: objects, the coordinator's state, the log of remote metadata."""
+    """The state that survives leaders: objects, the coordinator's state, the log of remote metadata."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -79,7 +79,7 @@ class World:
         self.shard = DisklessShard()
         self.batches: dict[TopicIdPartition, list[BatchCoordinate]] = {}
         self.records: dict[TopicIdPartition, list[tuple[bytes, bytes]]] = {}
-        """Each batch as it was sent, and as consumers see it."""
+        """Each batch as it was sent, and as consumers get it."""
         self.events: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate] = []
         self.files = 0
 
@@ -124,7 +124,7 @@ class World:
         return found
 
     def view(self, partition: TopicIdPartition = TOPIC) -> SegmentCache:
-        """The metadata as everybody sees it in the end."""
+        """The metadata after all events."""
         cache = SegmentCache()
         for event in self.events:
             if event.topic_id_partition == partition:
@@ -137,7 +137,8 @@ class World:
     # -- the check ------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Every committed record that was not deleted can be read where the coordinator says it is."""
+        """Check that every committed record that was not deleted can be read at the place that the
+        coordinator names."""
         storage = ObjectStorageManager(self.store)
         for partition, wanted in self.records.items():
             cache = self.view(partition)
@@ -204,7 +205,7 @@ class Steps:
         self.is_dead = False
 
     async def step(self, act: Callable[[], Awaitable[T]], *, changes: bool = True) -> T:
-        """``changes``: whether there may be something new to judge."""
+        """``changes``: whether the step may change something that must be checked."""
         if self.is_dead:
             raise Killed
         self.count += 1
@@ -222,7 +223,7 @@ class Steps:
         return result
 
     async def _pause(self) -> None:
-        """Mostly short, sometimes as long as others need for all that they do."""
+        """Mostly short, sometimes long enough for all work of the other leaders."""
         if self.chance is not None:
             turns = self.chance.randrange(300) if self.chance.randrange(25) == 0 else self.chance.randrange(4)
             for _ in range(turns):
@@ -284,7 +285,7 @@ class Wal:
 
 
 class Metadata:
-    """A metadata manager over the world's log, whose view lags as far as it may."""
+    """A metadata manager over the world's log; its view is as late as allowed."""
 
     def __init__(self, world: World, steps: Steps) -> None:
         self._world, self._steps = world, steps
@@ -345,7 +346,7 @@ class Stepped:
 
 
 class Leader:
-    """One broker's half, from its start to its death."""
+    """The part of one broker, from its start to its death."""
 
     def __init__(
         self,

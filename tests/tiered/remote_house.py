@@ -1,4 +1,5 @@
-"""One classic partition, its log on a disk, a store and remote metadata in memory: the tasks' small world."""
+"""One classic partition, its log on a disk, a store and remote metadata in memory: the environment of the
+tasks."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
@@ -63,7 +64,7 @@ class StandingClock:
 
 
 class Faults:
-    """Every call to a port is a step; a test fails one of them, before or after it takes effect."""
+    """Every call to a port is a step; a test makes one of them fail, before or after it takes effect."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -201,18 +202,18 @@ class Storage:
 
 
 async def all_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-    """The topics of all partitions were deleted: as the remover's ``deleted``."""
+    """The topics of all partitions were deleted; used as the remover's ``deleted``."""
     return list(partitions)
 
 
 class House:
-    """The partition's leader. Batches are of one record each unless a test says otherwise."""
+    """The leader of the partition. Batches have one record each by default."""
 
     def __init__(self, folder: Path, config: LogConfig = CONFIG) -> None:
         self.clock = StandingClock()
         self.faults = Faults()
         self.machine = Machine(self.clock, SeededEntropy(1), LocalDisk(), InlineWorkers())
-        # Time passes by hand here, in steps that are no jumps.
+        # The test moves the clock in small steps, which do not count as jumps.
         object.__setattr__(self.machine, "deletion_clock", self.clock)
         self.log = PartitionLog.open(self.machine, f"{folder}/t-0", TopicPartition("t", 0), config)
         self.metadata = Metadata(self.faults)
@@ -242,7 +243,7 @@ class House:
         return self.log.log_end_offset
 
     def append(self, *values: bytes, epoch: int = 0, producer: tuple[int, int] | None = None) -> None:
-        """One batch; ``producer``: id and first sequence of a transactional one."""
+        """Append one batch; ``producer``: id and first sequence of a transactional one."""
         records = [Record(0, self.clock.time_ms, None, value) for value in values]
         batch = (
             build_batch(records)
@@ -267,7 +268,7 @@ class House:
         self.log.high_watermark = self.log.log_end_offset
 
     def fill(self, segments: int, batches: int = 3, epoch: int = 0) -> None:
-        """Closed segments, and an empty active one."""
+        """Append closed segments, and leave an empty active one."""
         for _ in range(segments):
             for _ in range(batches):
                 self.append(b"value %d" % self.log.log_end_offset, epoch=epoch)

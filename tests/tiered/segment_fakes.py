@@ -35,7 +35,7 @@ def segment(
     custom_metadata: bytes | None = None,
     at_ms: int = 1,
 ) -> RemoteLogSegmentMetadata:
-    """A segment; without epochs all of it is of epoch 0."""
+    """A segment; without epochs all of it belongs to epoch 0."""
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId.of(partition, UUID(int=number)),
         start,
@@ -73,7 +73,7 @@ def segment_data(log: bytes = b"log of the segment", *, aborted: bool = True) ->
 
 
 class TopicInMemory:
-    """A ``MetadataTopic``: its log outlives managers, and faults are set from outside."""
+    """A ``MetadataTopic``: its log survives managers, and tests inject faults."""
 
     def __init__(self, partition_count: int = 4) -> None:
         self.topic_id = UUID(int=5)
@@ -83,9 +83,9 @@ class TopicInMemory:
         self.starts = dict.fromkeys(range(partition_count), 0)
         self.reads: list[tuple[int, int]] = []
         self.writers: list[EventWriter] = []
-        """Of the events about segments, in their order."""
+        """Writers of the events about segments, in order."""
         self.refusals = 0
-        """So many calls of ``ensure`` and ``offsets`` fail for the moment."""
+        """Number of next calls of ``ensure`` and ``offsets`` that fail."""
         self.lost_answers = 0
         """Number of appends that take effect, but whose answers are lost."""
         self.failure: Exception | None = None
@@ -116,7 +116,7 @@ class TopicInMemory:
         return offset
 
     def append_now(self, partition: int, value: bytes) -> int:
-        """As another broker does."""
+        """Append like another broker."""
         self.logs[partition].append(value)
         self.epochs[partition].append(self.epoch)
         self._event(partition).set()
@@ -150,7 +150,7 @@ class TopicInMemory:
         return TopicOffsets(start, end, end, max(ends, default=-1))
 
     def restarted(self) -> None:
-        """This log under a new event loop."""
+        """Attach this log to a new event loop."""
         self._moved.clear()
         self.reads.clear()
 

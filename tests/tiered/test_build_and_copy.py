@@ -1,4 +1,4 @@
-"""Building a unit and copying it, side by side."""
+"""Building a unit and copying it, in parallel."""
 
 import asyncio
 import mmap
@@ -20,7 +20,7 @@ Before = Callable[[RemoteLogSegmentMetadata], Awaitable[None]]
 
 
 class Watched(ObjectStorageManager):
-    """Does something else before each copy."""
+    """Runs a function before each copy."""
 
     def __init__(self, world: World, before: Before) -> None:
         super().__init__(world.store)

@@ -1,4 +1,5 @@
-"""Reads and searches of a classic partition while its local part shrinks: nothing falls between the tiers."""
+"""Reads and searches of a classic partition while its local part shrinks: no record is missed between the
+tiers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -33,7 +34,7 @@ Story = Callable[[House], Awaitable[None]]
 
 
 class NotingReader:
-    """Notes what is asked for; the test reads it when it likes."""
+    """Records requests; the test answers them at any time."""
 
     def __init__(self) -> None:
         self.asked: list[RemoteRead] = []
@@ -59,7 +60,7 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
 def ask(
     house: House, request: ReadRequest, read_local: Callable[[ReadRequest], ReadOutcome] | None = None
 ) -> RemoteRead:
-    """The remote part of a read of the partition, as of now."""
+    """The remote part of a read of the partition, at this moment."""
     reader = NotingReader()
     local = read_local or (lambda request: ReadOutcome())
     part = ClassicRemotePart(PARTITION, house.log, cast(RemoteReader, reader), local)
@@ -133,7 +134,7 @@ def test_the_local_part_is_read_from_where_it_began_when_the_read_did(play: Call
 
 def test_a_search_by_time_goes_on_in_what_has_become_remote(play: Callable[[Story], None]) -> None:
     class Remote:
-        """Has what is before the local part, which shrinks during the first search."""
+        """Contains the records before the local part, which shrinks during the first search."""
 
         def __init__(self, house: House) -> None:
             self.house = house
@@ -206,7 +207,7 @@ def test_a_leader_that_does_not_know_its_remote_part_does_not_guess_what_is_pend
 
 
 class Broker:
-    """A tiered kind over whatever stands still, and what it tells the remote log manager."""
+    """A tiered kind over a fixed environment, and its calls of the remote log manager."""
 
     def __init__(self) -> None:
         self.led: list[Any] = []

@@ -1,5 +1,5 @@
-"""No acknowledged record is unreadable at any moment, wherever a leader crashes and whichever others are
-active.
+"""Every acknowledged record is readable at any moment, wherever a leader crashes and with any other active
+leaders.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ SETTINGS = EngineSettings(unit_bytes=1_500, plan_bytes=10_000)
 
 
 async def furnished() -> World:
-    """Two partitions in the same objects' neighbourhood, with batches of several kinds."""
+    """Two partitions that are adjacent in the same objects, with batches of several kinds."""
     world = World()
     world.state(TOPIC), world.state(OTHER)
     for number in range(4):
@@ -38,7 +38,7 @@ async def furnished() -> World:
 
 
 async def settled(world: World, epoch: int) -> None:
-    """A leader that lives sets everything right: all is consolidated and nothing is left over."""
+    """Let a leader that does not die complete everything: all is consolidated and nothing is left over."""
     leader = Leader(world, epoch, rules=RULES, settings=SETTINGS)
     assert await leader.run_once() is not None
     await leader.run_once()
@@ -97,7 +97,7 @@ def test_the_next_leader_may_die_too() -> None:
 
 
 def test_leaders_that_do_not_know_of_each_other_lose_nothing() -> None:
-    """Old leaders go on beside new ones, stop for long, and believe what they saw before."""
+    """Old leaders continue beside new ones, pause for long, and rely on outdated state."""
 
     async def scene() -> None:
         for seed in range(1, SEEDS + 1):
@@ -133,7 +133,7 @@ def test_a_leader_whose_metadata_lag_behind_waits_for_what_was_pruned() -> None:
         world = await furnished()
         old = Leader(world, 1, rules=RULES)
         lease_id, copies = await built(old)
-        new = Leader(world, 2, rules=RULES)  # has seen that the copies were begun, and no more
+        new = Leader(world, 2, rules=RULES)  # has seen only that the copies were begun
         assert all(answer.error is ErrorCode.none for answer in await old.leader.publish(lease_id, copies))
         await new.run_once()
         await settled(world, 3)
@@ -148,7 +148,7 @@ def test_what_a_leader_finished_and_did_not_prune_is_adopted_where_all_others_ca
         old = Leader(world, 1, Steps(world), rules=RULES)
         lease_id, copies = await built(old)
         copy = next(copy for copy in copies if copy.partition == TOPIC)
-        late = Leader(world, 3, rules=RULES)  # has seen no more than the beginning
+        late = Leader(world, 3, rules=RULES)  # has seen only the beginning
         old.steps.kill_at = old.steps.count + 1
         old.steps.after = True
         with pytest.raises(Killed):
@@ -169,7 +169,7 @@ def test_what_an_engine_tells_late_or_twice_does_no_harm() -> None:
         leader = Leader(world, 1, rules=RULES)
         lease_id, copies = await built(leader)
         (empty,) = [await leader.leader.plan("other", max_bytes=10_000, lease_ms=1_000)]
-        assert not empty.work  # one engine is at it already
+        assert not empty.work  # another engine has these partitions already
         first, second, *rest = [copy for copy in copies if copy.partition == TOPIC]
         (early,) = await leader.leader.publish(lease_id, [second])
         assert early.is_waiting
@@ -204,7 +204,7 @@ def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
         young = world.clock.time_ms
         sizes = [one.segment_size_bytes for one in world.view().list()]
         wal = world.batches[TOPIC][-1].size_bytes
-        # All but the first two segments may stay.
+        # All segments except the first two may remain.
         limit = sum(sizes[2:]) + wal
         led = {"rules": RULES, "may_copy": False, "retention": Retention(size_bytes=limit)}
         for kill_at in (3, 5, 7, 9):
@@ -214,7 +214,7 @@ def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
         assert len(left) == len(sizes) - 2
         assert world.state().log_start == left[0].start_offset
         assert len(world.view(OTHER).list()) > 0
-        # All of remote storage is too old; the WAL's part is the coordinator's own.
+        # All of remote storage is too old; the coordinator itself deletes the WAL's part.
         world.clock.time_ms = max(young, left[0].max_timestamp_ms) + 1_001
         led["retention"] = Retention(ms=1_000)
         await Leader(world, 4, **led).run_once()

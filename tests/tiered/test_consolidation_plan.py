@@ -39,7 +39,7 @@ Rows: TypeAlias = list[tuple[int, int, int, bool]]
 
 
 def batches_of(rows: Rows, first: int = 10) -> list[BatchCoordinate]:
-    """From ``(object, size, records, stamped)``; those of an object stand together, or a byte apart."""
+    """From ``(object, size, records, stamped)``; batches of one object are adjacent, or a byte apart."""
     found: list[BatchCoordinate] = []
     ends: dict[int, int] = {}
     offset = first

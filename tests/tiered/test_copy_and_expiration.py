@@ -44,7 +44,7 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
 
 
 def ranges(house: House) -> list[tuple[int, int]]:
-    """Of the finished segments."""
+    """Offset ranges of the finished segments."""
     found = house.metadata.cache.list()
     return [(each.start_offset, each.end_offset) for each in found if each.state is FINISHED]
 
@@ -383,7 +383,7 @@ def test_what_the_log_start_cannot_pass_yet_stays(play: Callable[[Story], None])
 
 
 def test_the_start_follows_what_an_earlier_leader_has_deleted_late(play: Callable[[Story], None]) -> None:
-    """Its last event may come when this broker has begun to lead."""
+    """The earlier leader's last event may come after this broker has begun to lead."""
 
     async def story(house: House) -> None:
         house.fill(3)
@@ -403,7 +403,7 @@ def test_the_start_follows_what_an_earlier_leader_has_deleted_late(play: Callabl
 def test_a_segment_that_ends_in_records_of_a_replaced_leader_keeps_the_start(
     play: Callable[[Story], None],
 ) -> None:
-    """After an unclean election: the segment's records before that are part of the log."""
+    """After an unclean election: the segment's records before the election are part of the log."""
 
     async def story(house: House) -> None:
         house.fill(3)
@@ -441,7 +441,7 @@ def test_a_duplicate_that_nobody_reads_is_removed(play: Callable[[Story], None])
 
 
 class NeverTiered(NoHostedPartitions):
-    """Of a broker that leads all partitions, none of which is tiered now."""
+    """The partitions of a broker that leads all of them, none of which is tiered now."""
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
         return partitions
@@ -494,7 +494,7 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
 def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(
     play: Callable[[Story], None],
 ) -> None:
-    """By the time the remover looks again, the segment is not one that is being copied any more."""
+    """When the remover checks again, the segment is not being copied any more."""
 
     async def story(house: House) -> None:
         house.fill(1)

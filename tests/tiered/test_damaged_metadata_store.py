@@ -1,4 +1,4 @@
-"""A damaged cache of remote metadata is never served: it is begun anew, or says that it is damaged."""
+"""A damaged cache of remote metadata is never served: it is rebuilt, or reported as damaged."""
 
 import random
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def state(store: MetadataStore) -> Any:
 
 
 def unclean_copy(store: MetadataStore, path: Path) -> bytes:
-    """The file as a kill leaves it once the write-ahead log is in it."""
+    """The file after a kill, once its write-ahead log is merged."""
     store._connection.execute("pragma wal_checkpoint(truncate)")
     return path.read_bytes()
 

@@ -32,7 +32,7 @@ ABORTED = [AbortedEntry(7, 1010, 1020, 1005), AbortedEntry(9, 1001, 1030, 1001)]
 
 
 class CountingManager(ObjectStorageManager):
-    """The built-in one; knows what it was asked."""
+    """The built-in manager, which records requests."""
 
     fetched = 0
 
@@ -94,7 +94,7 @@ def test_lookups(tmp_path: Path) -> None:
             of = await remote(manager)
             for offset, position in ((1000, 0), (1009, 0), (1018, 0), (1019, 100), (1055, 400), (5000, 900)):
                 assert await cache.lookup_offset(of, offset) == position
-            # Batches up to 1029 hold nothing later than 520.
+            # Batches up to 1029 contain nothing later than 520.
             for timestamp, start, position in (
                 (0, 1000, 0),
                 (521, 1000, 200),

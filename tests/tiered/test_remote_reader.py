@@ -1,4 +1,4 @@
-"""Remote reads: which batches they give, in which limits, and what happens when the tier cannot answer."""
+"""Remote reads: the batches that they return, their limits, and failures of the tier."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -166,7 +166,7 @@ def test_where_no_batch_is_left_before_the_local_part_that_is_read(play: Callabl
         house.fill(2)
         await house.copying.run()
         await house.free()
-        # As if compaction had taken the last batch of the first segment before the topic was tiered.
+        # As if compaction had removed the last batch of the first segment before the topic was tiered.
         first, second = sorted(await house.storage.keys())[1], sorted(await house.storage.keys())[3]
         assert first.endswith(".log")
         content = bytes(await house.storage.objects.fetch(first, 0, 80))
@@ -185,7 +185,7 @@ def test_where_no_batch_is_left_before_the_local_part_that_is_read(play: Callabl
 
 
 class Gate:
-    """Keeps every read of a segment waiting."""
+    """Blocks every read of a segment."""
 
     def __init__(self, house: House) -> None:
         self.open = asyncio.Event()
@@ -234,10 +234,10 @@ def test_late_answers_are_kept_within_a_bound(
         await house.copying.run()
         await house.free()
         reader = house.new_reader(ReaderSettings(fetch_max_wait_ms=10))
-        # With the index cached no read waits for it: the reads reach the gate in order.
+        # With a cached index no read waits for it, so the reads reach the gate in order.
         await house.indexes.lookup_offset(house.metadata.cache.list()[0], 0)
         gate = Gate(house)
-        wanted = [house.wanted(offset, 1) for offset in range(6)]  # a batch of 75 bytes each
+        wanted = [house.wanted(offset, 1) for offset in range(6)]  # a batch of 75 bytes in each
         known = ReadOutcome(high_watermark=6, log_start_offset=0)
         assert await asyncio.gather(*(reader.read(each, known) for each in wanted)) == [known] * 6
         while gate.waiting < 6:  # noqa: ASYNC110

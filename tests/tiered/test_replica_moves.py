@@ -1,4 +1,4 @@
-"""A partition whose replicas move between brokers: its remote part goes with its topic, and only then."""
+"""A partition whose replicas move between brokers: its remote part is deleted only with its topic."""
 
 import asyncio
 import contextlib
@@ -39,12 +39,12 @@ LOCAL, OTHER = 1, 2
 
 
 async def none_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-    """No topic was deleted while this broker was away."""
+    """No topic was deleted while this broker was down."""
     return []
 
 
 class TieredBroker:
-    """Broker 1: its partitions, and the remote log manager's tasks, over the house's store and log."""
+    """Broker 1: its partitions, and the tasks of the remote log manager, over the house's store and log."""
 
     def __init__(self, house: House, folder: Path) -> None:
         self.house = house
@@ -54,7 +54,7 @@ class TieredBroker:
         self.manager = RemoteLogManager(house.context, RemoteLogManagerSettings())
         self.config = CONFIG
         self.committed: Callable[[], None] = lambda: None
-        """Shows what the quorum has committed beyond this broker's image; may raise."""
+        """Applies committed metadata beyond this broker's image; may raise."""
         self.owned = True
         tiering = Tiering(self.registry, self.manager, house.reader, self.until_current)
         self.remover = RemotePartitionRemover(self.manager, none_of, tiering, lambda _: self.owned)
@@ -71,7 +71,7 @@ class TieredBroker:
         )
         self.kind = TieredKind(classic, self.manager, self.remover, tiering)
         self.told: list[tuple[str, int]] = []
-        """The terms of leadership that coordinators were told of, with epochs."""
+        """The terms of leadership that coordinators were notified of, with epochs."""
         self.hosting = PartitionHosting(LOCAL, self.registry, lambda _: self.kind, self, self.logs)
 
     def leads(self, partition: Partition, epoch: int) -> None:
@@ -84,7 +84,7 @@ class TieredBroker:
 
     @contextlib.asynccontextmanager
     async def cut(self) -> AsyncIterator[ClassicPartition]:
-        """The log of the partition is being cut, until the end of the block."""
+        """The log of the partition is being truncated until the end of the block."""
         partition = self.registry.get("t", 0)
         assert isinstance(partition, ClassicPartition)
         log, gate = partition.log, asyncio.Event()
@@ -106,7 +106,7 @@ class TieredBroker:
             await cut
 
     def show(self, *replicas: int, epoch: int) -> None:
-        """The next image: these brokers have the partition, and the first of them leads it."""
+        """Apply an image in which these brokers have the partition, and the first of them leads it."""
         partition = PartitionMetadata(
             replicas=replicas,
             isr=replicas,
@@ -120,7 +120,7 @@ class TieredBroker:
         self.hosting.apply(self.image, ["t"], [])
 
     def tier(self, *, enable: bool) -> None:
-        """The next image: the topic's remote.storage.enable is so."""
+        """Apply an image with this value of the topic's remote.storage.enable."""
         self.config = replace(CONFIG, remote_storage_enable=enable)
         partition = self.registry.get("t", 0)
         if partition is not None:
@@ -136,7 +136,7 @@ class TieredBroker:
         self.hosting.apply(self.image, [], [topic])
 
     async def objects_at_the_end(self) -> int:
-        """Objects in the store when nothing is being removed any more."""
+        """Objects in the store, after all removals."""
         if self.remover.jobs:
             await asyncio.wait(self.remover.jobs, timeout=100)
         return len(await self.house.storage.keys())
@@ -202,7 +202,7 @@ def test_a_replica_that_is_stopped_and_kept_keeps_all_its_data(
 def test_the_remote_part_stays_with_the_leader_of_a_topic_that_is_deleted_when_another_broker_owns_it(
     play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
 ) -> None:
-    """The metadata topic takes the leader's events from its owner only, who finds what is left."""
+    """The metadata topic accepts the leader's events from the owner only, which deletes the rest."""
 
     async def story(broker: TieredBroker) -> None:
         broker.owned = False

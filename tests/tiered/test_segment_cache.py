@@ -1,4 +1,4 @@
-"""The cache of a partition's segments against a model that looks at all of them each time."""
+"""The cache of a partition's segments, compared with a model that reads all of them each time."""
 
 import random
 from collections.abc import Iterable
@@ -92,7 +92,7 @@ STATES = (STARTED, FINISHED, FINISHED, FINISHED, DELETING, DELETED)
 
 
 def drawn(number: int, start: int, length: int, dice: int) -> RemoteLogSegmentMetadata:
-    """A segment of up to three leader epochs; ``dice`` decides on all that has few values."""
+    """A segment of up to three leader epochs; ``dice`` determines all fields with few values."""
     dice, first = divmod(dice, 3)
     dice, state = divmod(dice, len(STATES))
     dice, at_ms = divmod(dice, 3)

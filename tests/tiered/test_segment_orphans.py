@@ -1,4 +1,4 @@
-"""Objects that no segment is made of go after the grace period; nothing else does."""
+"""Objects that belong to no segment are deleted after the grace period; nothing else is."""
 
 import asyncio
 
@@ -47,16 +47,16 @@ def test_what_other_attempts_left_goes_and_nothing_else() -> None:
         (answer,) = await leader.leader.publish(plan.lease_id, [first])
         assert answer.error is ErrorCode.none
         scan = scan_of(leader)
-        assert await scan.run() == 0  # too young, all of them
+        assert await scan.run() == 0  # all of them are too young
         world.clock.time_ms += GRACE_MS + 1
-        assert await scan.run() == 2  # of the published segment, the other attempt's
+        assert await scan.run() == 2  # of the published segment, from another attempt
         assert {f".{name}." in key for key in await world.tiered_keys() for name in ("one", "two")}
         await leader.leader.give_up(plan.lease_id)
         late = await copy_segment(segments[-1], built[-1], storage, "late")
         assert late is not None
         assert await scan.run() == 0
         world.clock.time_ms += GRACE_MS + 1
-        assert await scan.run() == 2  # of the segment that was given up
+        assert await scan.run() == 2  # of the abandoned segment
         assert await scan.run() == 0
         await world.check()
         await settled_with_attempts(world)

@@ -1,4 +1,4 @@
-"""The contract of remote storage managers, over every store; and the built-in one's layout of objects."""
+"""The contract of remote storage managers, over every store; and the object layout of the built-in one."""
 
 import asyncio
 from collections.abc import Callable
@@ -178,7 +178,7 @@ def test_keys_say_what_lies_there() -> None:
 
 
 def test_the_attempt_that_was_published_is_read_and_all_of_them_are_deleted() -> None:
-    """Several builders may be at work on a segment; each writes objects of its own."""
+    """Several builders may build a segment at the same time; each writes objects of its own."""
 
     async def main() -> None:
         store = MemoryStorage(SystemClock())

@@ -1,4 +1,4 @@
-"""The meters of the remote tier: there from the start, and gone with their topic."""
+"""The meters of the remote tier: they exist from the start, and are removed with their topic."""
 
 from moldau.metrics import Meters
 from moldau.tiered.meters import TieredMeters

@@ -125,7 +125,7 @@ def test_the_writer_whose_event_came_second_is_told(tmp_path: Path) -> None:
         async with managing(topic, tmp_path, ORDERS) as manager:
             first = segment(1, 0, 99)
             await manager.add_remote_log_segment_metadata(first)
-            # Another broker's event lies before ours, and this one has not read it yet.
+            # Another broker's event precedes ours, and this broker has not read it yet.
             topic.append_now(HOME, encode_event(event(first, DELETING)))
             with pytest.raises(IllegalTransitionError):
                 await manager.update_remote_log_segment_metadata(event(first, FINISHED))
@@ -135,7 +135,7 @@ def test_the_writer_whose_event_came_second_is_told(tmp_path: Path) -> None:
 
 
 def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
-    """A segment without a record would be copied, and its objects would stay for ever."""
+    """A segment without an event would be copied, and its objects would stay forever."""
 
     async def main() -> None:
         topic = TopicInMemory()
@@ -170,7 +170,7 @@ def test_a_restart_goes_on_where_the_cache_ends(tmp_path: Path) -> None:
             await manager.update_remote_log_segment_metadata(event(segment(0, 0, 9), DELETING))
 
     async def look() -> None:
-        # Meanwhile, another broker finished our work.
+        # Meanwhile, another broker completed the work.
         topic.append_now(HOME, encode_event(event(segment(0, 0, 9), DELETED)))
         async with managing(topic, tmp_path, ORDERS) as manager:
             assert topic.reads[0] == (HOME, 21)
@@ -186,7 +186,7 @@ def test_a_restart_goes_on_where_the_cache_ends(tmp_path: Path) -> None:
 
 
 def test_a_new_assignment_is_loaded_from_the_cache(tmp_path: Path) -> None:
-    """Events of partitions without a request are followed as well."""
+    """Events of partitions that were not requested are followed, too."""
 
     async def main() -> None:
         topic = TopicInMemory()
@@ -247,7 +247,7 @@ def test_a_cache_that_cannot_be_used_is_rebuilt(
 
 @pytest.mark.parametrize("change", ["shorter", "another history"])
 def test_a_cache_that_the_log_does_not_bear_out_is_dropped(tmp_path: Path, change: str) -> None:
-    """A log that lost its tail, or whose tail was written by another leader since."""
+    """A log that lost its end, or whose end was written by another leader since."""
     topic = TopicInMemory()
 
     async def fill() -> None:
@@ -276,7 +276,7 @@ def test_a_cache_damaged_under_way_is_built_again_from_the_topic(tmp_path: Path)
             await manager.add_remote_log_segment_metadata(segment(1, 0, 9))
             store = manager._store._store
             assert store is not None
-            # The row of a segment is no record any more: the next event of the segment meets it.
+            # The row of a segment is not a valid record any more; the next event of the segment detects that.
             store._connection.execute("update segments set content = x'00'")
             await manager.update_remote_log_segment_metadata(event(segment(1, 0, 9), FINISHED))
             assert [each.state for each in manager.list_remote_log_segments(ORDERS)] == [FINISHED]
@@ -351,7 +351,7 @@ def test_deletions_are_resumed_and_their_segments_stay_listed(tmp_path: Path) ->
 
 
 def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_read(tmp_path: Path) -> None:
-    """A loss of power may take the cache along: then the first look comes before the events."""
+    """A loss of power may remove the cache, too: then the first check comes before the events."""
     topic = TopicInMemory()
     house = House(tmp_path)
 

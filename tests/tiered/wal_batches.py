@@ -1,4 +1,4 @@
-"""Batches as producers sent them, and the log in which Kafka's own rules would have put them."""
+"""Batches as producers sent them, and the log that Kafka's own rules would make of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ CODECS = list(Compression)
 
 @dataclass(frozen=True)
 class Sent:
-    """A batch to be made: ``marker`` is True for a commit, False for an abort of ``producer``."""
+    """A batch to build; ``marker`` is True for a commit, False for an abort of ``producer``."""
 
     records: int = 1
     producer: int = -1
@@ -33,7 +33,7 @@ class Sent:
 
 
 class Producers:
-    """Numbers the batches of producers, as producers do."""
+    """Assigns sequence numbers to batches, like producers."""
 
     def __init__(self) -> None:
         self._sequences: dict[int, int] = {}
@@ -59,7 +59,7 @@ class Producers:
 
 
 def wal_batches(batches: Sequence[Sent], first_offset: int = 0) -> list[tuple[BatchRun, bytes]]:
-    """One run for each batch, as it lay in its object."""
+    """One run for each batch, as in its object."""
     producers = Producers()
     parts, offset = [], first_offset
     for sent in batches:
@@ -71,7 +71,7 @@ def wal_batches(batches: Sequence[Sent], first_offset: int = 0) -> list[tuple[Ba
 
 
 def write_log(parts: Sequence[tuple[BatchRun, bytes]], folder: Path, index_interval_bytes: int) -> None:
-    """A log of ours with these batches, which is then rolled: its files are the expected result."""
+    """A log with these batches, which is then rolled: its files are the expected result."""
     config = LogConfig(index_interval_bytes=index_interval_bytes)
     log = PartitionLog.open(
         Machine.real(), str(folder), TopicPartition("t", 0), config, log_start_offset=parts[0][0].base_offset

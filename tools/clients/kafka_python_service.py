@@ -12,7 +12,7 @@ class ExternalService:
         self.port = port
 
     def open(self) -> None:
-        """Nothing to start."""
+        """There is nothing to start."""
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -21,11 +21,11 @@ class ExternalService:
         """Nothing to stop."""
 
     def dump_logs(self) -> None:
-        """No logs at hand."""
+        """No logs are available."""
 
 
 class SpawnedService:
-    """A broker as a child process: not offered."""
+    """A broker as a child process: not supported."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         raise NotImplementedError("set KAFKA_URI to the broker under test")

@@ -1,4 +1,4 @@
-"""A coordinator on real files, and calls made short."""
+"""A coordinator on real files, with short forms of its calls."""
 
 from pathlib import Path
 from uuid import UUID
@@ -30,7 +30,7 @@ class SetClock:
 
 
 COMMIT_TIMEOUT_MS = 300_000
-"""The disk is a real one, and other tests keep it busy: no commit of a test is late because of them."""
+"""The disk is real, and other tests use it too, so the time limit for commits is long."""
 
 
 class House:
@@ -49,7 +49,7 @@ class House:
         self.folder = str(folder / "__diskless_metadata-0")
         self.database_path = f"{self.folder}/{DATABASE_FILE}"
         self.machine = Machine(self.clock, SeededEntropy(1), LocalDisk(), workers or InlineWorkers())
-        # Time passes by hand here, in steps that are no jumps.
+        # The test moves the clock in small steps, which do not count as jumps.
         object.__setattr__(self.machine, "deletion_clock", self.clock)
         self.epoch = -1
         self._topic_id = topic_id
@@ -99,7 +99,7 @@ def batch(
     producer: tuple[int, int, int] | None = None,
     transactional: bool = False,
 ) -> BatchToCommit:
-    """``producer``: id, epoch, base sequence."""
+    """``producer``: id, epoch, base sequence of the batch's producer."""
     pid, epoch, sequence = producer or (-1, -1, -1)
     last = -1 if producer is None else (sequence + records - 1) % (1 << 31)
     return BatchToCommit(

@@ -1,4 +1,4 @@
-"""Runs golden scripts of the diskless shard: blocks of a command, ``----`` and what came of it.
+"""Runs golden scripts of the diskless shard: blocks of a command, ``----`` and the output.
 
 Commands: ``create NAME COUNT``, ``drop NAME``, ``commit KEY [age=MS] BATCH...``, ``delete NAME-I OFFSET``,
 ``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``, ``wait MS``, ``expire``,

@@ -1,7 +1,7 @@
 """Random histories of a whole coordinator on real files, against the plain model.
 
-Offsets are dense, duplicates answer the original, no file is unused while one of its batches lives, and
-none of it depends on crashes, lost databases, snapshots or what SQLite holds already.
+Offsets are dense, duplicates get the original answer, and no file is unused while one of its batches is live.
+All this holds for any crashes, lost databases, snapshots and contents of SQLite.
 """
 
 import asyncio
@@ -151,7 +151,8 @@ class CoordinatorHistory(RuleBasedStateMachine):
 
     @rule()
     def lose_an_append(self) -> None:
-        """The log refuses: the shard is dropped and loaded anew, and nothing of the commit is left."""
+        """The log refuses an append: the shard is dropped and loaded again, and nothing of the commit is
+        left."""
         shard = self.house.service.runtime.led(0)
         log = self.house.log
         append, log.append = log.append, refuse  # type: ignore[method-assign]
@@ -234,7 +235,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
 
     @invariant()
     def producers_are_as_replay_says(self) -> None:
-        """Windows that a decision computed are those that replay of the log computes."""
+        """A decision computes the same windows as a replay of the log."""
         shard: DisklessShard = self.house.service.runtime.led(0).shard
         for at, model in self.model.partitions.items():
             state = shard.partitions.find(*at)

@@ -134,7 +134,7 @@ def test_each_record_has_to_be_known(pair: tuple[bytes | None, bytes | None]) ->
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[CommitFileCall]:
-    """Files of a few producers whose sequences mostly follow, in partitions of which one is unknown."""
+    """Files of a few producers with mostly consecutive sequences, in partitions of which one is unknown."""
     follows: dict[tuple[int, int], int] = {}
     calls = []
     for number in range(draw(st.integers(1, 5))):
@@ -200,7 +200,8 @@ ODDITIES: dict[str, Callable[[BatchToCommit], BatchToCommit]] = {
 
 
 def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tuple[int, str]]) -> None:
-    """At once, batch by batch, from the log: the same after each of ``files`` and two odd ones."""
+    """The state is equal after each of ``files`` and two unusual ones: by columns, batch by batch, and
+    from the log."""
     ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
     at_once, one_by_one, replayed = (partitions_of(*ids) for _ in range(3))
     for number in range(files + 2):
@@ -265,7 +266,7 @@ def test_a_window_keeps_the_last_five_batches() -> None:
 
 
 def typical_file() -> tuple[PartitionTable, CommitFileCall]:
-    """500 batches over 50 partitions and 10 producers, sizes and counts as they come."""
+    """500 batches over 50 partitions and 10 producers, with random sizes and counts."""
     topics = [UUID(int=(77 << 64) + number) for number in range(5)]
     ids = [PartitionId(topics[number % 5], number // 5) for number in range(50)]
     table = partitions_of(*sorted(ids))

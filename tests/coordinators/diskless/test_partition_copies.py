@@ -20,7 +20,7 @@ TRANSACTIONS = st.none() | st.builds(
 
 
 def answers(partition: PartitionState) -> tuple[object, ...]:
-    """All that readers and the coordinator ask of a partition, but its producers."""
+    """Everything that readers and the coordinator read of a partition, except its producers."""
     found = partition.transactions
     return (
         (partition.log_start, partition.wal_start, partition.next, partition.last_stable),

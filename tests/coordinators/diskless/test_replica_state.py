@@ -19,9 +19,9 @@ DAY_MS = 86_400_000
 
 
 def state_of(house: House) -> bytes:
-    """All that the coordinator decides by, and all tables of its store.
+    """The state on which the coordinator's decisions depend, and all tables of its store.
 
-    Without ``files.unused_since_ms``: from when on this replica saw a file unused is its own observation.
+    ``files.unused_since_ms`` is left out, because each replica observes that time itself.
     """
     store = house.store
     store.write_all()

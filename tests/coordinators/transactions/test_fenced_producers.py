@@ -1,4 +1,4 @@
-"""A producer that its successor has fenced does not come back, whatever its version is."""
+"""A producer that its successor has fenced stays fenced, whatever its version is."""
 
 import pytest
 from transaction_model import TransactionModel

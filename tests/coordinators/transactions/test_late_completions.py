@@ -1,4 +1,5 @@
-"""The end of a transaction whose commit is known late, while the next one of the producer goes on."""
+"""The end of a transaction whose commit is known late, while the producer's next transaction is in
+progress."""
 
 import asyncio
 from collections.abc import Iterable
@@ -54,7 +55,7 @@ def test_the_next_transaction_gets_its_own_markers() -> None:
 
 
 class FencedWriter(RecordingWriter):
-    """The partitions know a newer coordinator."""
+    """The partitions have seen a newer coordinator."""
 
     calls = 0
 

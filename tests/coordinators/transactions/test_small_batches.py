@@ -1,4 +1,4 @@
-"""A transaction that has no room in a batch of ``__transaction_state`` is refused, and nothing is lost."""
+"""A transaction that does not fit in a batch of ``__transaction_state`` is refused, and nothing is lost."""
 
 import asyncio
 import contextlib

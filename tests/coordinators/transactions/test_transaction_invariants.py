@@ -12,7 +12,7 @@ from moldau.runtime import KafkaError
 
 IDS = st.sampled_from(["a", "b"])
 AGE = st.integers(0, 3)
-"""How many identities back the producer is that asks: 0 is the newest one."""
+"""The age of the identity that the producer sends: 0 is the newest one."""
 COMMANDS = st.one_of(
     st.tuples(st.just("init"), IDS, st.booleans(), AGE),
     st.tuples(st.just("add"), IDS, st.sampled_from([0, 2]), AGE),

@@ -12,7 +12,7 @@ from moldau.runtime import Clock, SystemClock, UnexpectedErrors
 
 
 class RecordingWriter:
-    """Notes markers; refuses the partitions of ``deaf`` for now."""
+    """Records markers; refuses the partitions of ``deaf`` for now."""
 
     def __init__(self) -> None:
         self.written: list[tuple[TransactionMarker, TxnPartition]] = []

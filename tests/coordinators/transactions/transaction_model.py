@@ -1,4 +1,4 @@
-"""A transaction shard with its log in a list: the runtime's order without the runtime."""
+"""A transaction shard with its log in a list, driven in the order of the runtime."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,7 +19,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 
 class TransactionModel:
-    """Runs operations one after another, at a time that moves by hand."""
+    """Runs operations one after another, at a time that a test moves."""
 
     def __init__(self, settings: TransactionSettings | None = None, level: int = 2) -> None:
         self.settings = settings or TransactionSettings()
@@ -35,7 +35,7 @@ class TransactionModel:
         return TransactionShard(self.settings, lambda: self.level)
 
     def put(self, record: TransactionRecord) -> None:
-        """A record that is not the outcome of a request."""
+        """A record that is not the result of a request."""
         self._apply(Effects([record]))
 
     def init(
@@ -58,7 +58,7 @@ class TransactionModel:
         return self._with_id(lambda new: self.shard.end(Token(1), request, new, self.now_ms))
 
     def complete(self) -> int:
-        """The markers of all prepared transactions are written; how many there were."""
+        """Write the markers of all prepared transactions; returns their number."""
         unfinished = self.shard.unfinished()
         for ended in unfinished:
             self._apply(self.shard.complete(Token(1), ended, self.now_ms))

@@ -1,4 +1,4 @@
-"""Other people's admin clients ask for what only they expose."""
+"""Admin clients of other projects send requests that only they support."""
 
 from collections.abc import Iterator
 

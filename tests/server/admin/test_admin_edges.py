@@ -1,4 +1,4 @@
-"""Requests of admin clients at the edges of what Kafka takes, each with the code that Kafka answers."""
+"""Requests of admin clients at the limits of Kafka, each with Kafka's error code."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -18,7 +18,7 @@ from moldau.testing import Node
 SET, DELETE, BROKER_RESOURCE = 0, 1, 4
 INTEGERS = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
 BANS = {"max.connections.per.ip.overrides": "127.0.0.1:0"}
-"""Configs that would lock out the test itself."""
+"""Configs that would make the node unusable for the test itself."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def node() -> Iterator[Node]:
 
 
 def ask(node: Node, message: Message) -> Any:
-    """As an operator does: again, while the connection before is still being closed."""
+    """Retries, because the previous connection may still be closing."""
     deadline = time.monotonic() + 60
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The controller's own listener: quorum and admin requests, and nothing that belongs to brokers."""
+"""The controller's own listener: quorum and admin requests, and none of brokers."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Controllers of their own: three processes elect, one is killed, and the others go on."""
+"""Separate controllers: three processes elect, one is killed, and the others continue."""
 
 import asyncio
 import contextlib
@@ -86,7 +86,7 @@ def ask(port: int, api_key: ApiKey, request: Any) -> Any:
 
 
 def leader_of(controllers: list[Controller]) -> tuple[int, int]:
-    """Wait for the leader's id and epoch, as the leader itself tells them."""
+    """Wait for the leader's id and epoch, as the leader itself reports them."""
     partitions = [DescribeQuorumRequestPartitionData(partition_index=0)]
     topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=partitions)
     request = DescribeQuorumRequest(topics=[topic])

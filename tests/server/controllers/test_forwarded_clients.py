@@ -1,4 +1,4 @@
-"""Clients' requests on their way to a controller in another process: it sees who asks (KIP-590)."""
+"""Clients' requests to a controller in another process, which gets the client's identity (KIP-590)."""
 
 import logging
 

@@ -37,13 +37,13 @@ Story = Callable[[Requests], Awaitable[None]]
 
 
 def node(folder: Path, **properties: str) -> Node:
-    """A node on this folder; ``properties`` with underscores for the dots of their names."""
+    """A node on this folder; names of ``properties`` have underscores for dots."""
     given = {key.replace("_", "."): value for key, value in properties.items()}
     return Node(data=str(folder), properties={**PROPERTIES, **given}, diskless=True)
 
 
 def on_node(running: Node, story: Story) -> None:
-    """Play with a client of a running node."""
+    """Play a story with a client of a running node."""
 
     async def told() -> None:
         async with Requests(running.bootstrap_servers) as client, asyncio.timeout(300):
@@ -97,7 +97,7 @@ async def committed(client: Requests) -> int:
 
 
 async def check_everything(client: Requests) -> None:
-    """All that was acknowledged is there."""
+    """Check that all acknowledged records can be read."""
     for topic in TOPICS:
         found = values(await client.read(topic, 0, 2 * ROUNDS))
         assert found[::2] == [b"%s %d" % (topic.encode(), number) for number in range(ROUNDS)], topic
@@ -110,20 +110,20 @@ def objects(folder: Path) -> set[str]:
 
 
 def make_folders(root: Path) -> dict[str, Path]:
-    """Two data folders with the same content: of a node that was stopped, and of one that was killed."""
+    """Two data folders with the same content: one of a stopped node, and one of a killed node."""
     stopped, killed = root / "stopped", root / "killed"
     with node(stopped) as running:
         on_node(running, fill)
         _wait_for(lambda: len(list((stopped / f"{TIERED}-0").glob("*.log"))) <= 2)
         on_node(running, check_everything)
         _wait_for(lambda: "classic 0 24" in (stopped / "replication-offset-checkpoint").read_text())
-        # The page cache outlives a killed process: its folder is as it is now.
+        # The page cache survives a killed process, so a copy of its folder shows the current state.
         _wait_for(lambda: _is_copied(stopped, killed))
     return {"stopped": stopped, "killed": killed}
 
 
 def _is_copied(source: Path, target: Path) -> bool:
-    """Copy a folder in which checkpoints are replaced; false when one was gone meanwhile."""
+    """Copy a folder in which checkpoints are being replaced; False when one disappeared meanwhile."""
     try:
         shutil.copytree(source, target)
     except shutil.Error:
@@ -140,7 +140,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 def flip(path: Path, position: int, count: int = 8) -> None:
-    """Flip so many bytes from a position on."""
+    """Invert this many bytes from a position on."""
     content = bytearray(path.read_bytes())
     for at in range(position, min(position + count, len(content))):
         content[at] ^= 0xFF
@@ -148,7 +148,7 @@ def flip(path: Path, position: int, count: int = 8) -> None:
 
 
 def refusal(folder: Path, **properties: str) -> str | None:
-    """Why a node does not start on the folder; None when it did."""
+    """The reason why a node does not start on the folder; None if it starts."""
     running: Any = node(folder, **properties)
     try:
         running.start()

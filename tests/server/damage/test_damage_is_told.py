@@ -1,4 +1,4 @@
-"""For each kind of damaged file: one line names it, and a refusal tells what to do."""
+"""For each kind of damaged file: one line names it, and a refused start names the remedy."""
 
 import logging
 import shutil
@@ -83,7 +83,8 @@ def test_what_is_made_anew_or_lost_is_told(folder: Path, name: str, caplog: pyte
         assert refusal(folder) is None
     told = [record.getMessage() for record in caplog.records]
     named = [line for line in told if str(path) in line or str(path.parent) + ":" in line]
-    # A segment that was cut in the middle of a log is named for the cut, its indexes and the gap behind it.
+    # A segment that was cut in the middle of a log is reported for the cut, for its indexes, and for the gap
+    # behind it.
     assert 1 <= len(named) <= 3, told
 
 

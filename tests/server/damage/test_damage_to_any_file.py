@@ -1,6 +1,7 @@
 """For any damaged file: everything is served, or the start is refused by name, or the loss is reported.
 
-No object is ever deleted for it. For a long run set ``DAMAGE_SEEDS`` to the number of cases of each kind.
+No object is ever deleted because of it. For a long run set ``DAMAGE_SEEDS`` to the number of cases of each
+kind.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from moldau.testing import Node
 SEEDS = int(os.environ.get("DAMAGE_SEEDS", "1"))
 CLASSIC = "classic-0"
 OWN_LOGS = (CLASSIC, "tiered-0")
-"""Partitions whose last records are in their own log alone."""
+"""Partitions whose last records are only in their own log."""
 KINDS = (
     "meta.properties",
     "recovery-point-offset-checkpoint",
@@ -83,7 +84,7 @@ def health(url: str) -> dict[str, str]:
 
 
 def is_served(bootstrap: str, patience_s: float) -> bool:
-    """Whether all that was acknowledged can be read, perhaps after some errors."""
+    """Whether all acknowledged records can be read, possibly after some errors."""
 
     async def read() -> None:
         async with Requests(bootstrap) as client, asyncio.timeout(20):
@@ -130,11 +131,11 @@ def test_no_damage_is_silent(folders: dict[str, Path], tmp_path: Path, kind: str
         return
     try:
         if not is_served(running.bootstrap_servers, 0 if path.parent.name == CLASSIC else 60):
-            # A topic's own log alone may lose records, and then says so.
+            # Only a topic's own log may lose records, and must then report that.
             assert path.parent.name in OWN_LOGS, told
             assert path.suffix == ".log", told
             checks = health(running.monitoring_url)
-            sealed_and_trusted = state == "stopped"  # not read at the start, as in Kafka: the reader finds it
+            sealed_and_trusted = state == "stopped"  # not read at the start, as in Kafka: a reader detects it
             assert path.parent.name in checks["recovery"] or sealed_and_trusted, f"{told}: {checks}"
     finally:
         running.stop()

@@ -1,6 +1,6 @@
-"""A diskless coordinator whose snapshot has to be read, and is damaged, stays unloaded, and says so.
+"""A diskless coordinator that needs a damaged snapshot stays unloaded, and reports it.
 
-Nothing is deleted for it, and with the file restored everything is there.
+Nothing is deleted because of that, and with the restored file all records are available.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ TOPIC = "kept"
 LOG = "__diskless_metadata-0"
 ROUNDS = 40
 SNAPSHOTS = {"diskless_metadata_max_new_records_between_snapshots": "1"}
-"""As each round of the coordinator finds something new, it writes one."""
+"""A snapshot is written, because each round of the coordinator has new records."""
 HASTE = {"diskless_coordinator_orphan_scan_interval_ms": "100"}
 RETRIABLE = {
     ErrorCode.leader_not_available,
@@ -66,7 +66,7 @@ DAMAGES = {
 
 
 def problems(monitoring_url: str) -> str:
-    """The checks of the health page; empty when all is well."""
+    """The checks of the health page; empty for a healthy node."""
     try:
         urllib.request.urlopen(f"{monitoring_url}/health", timeout=100).close()
     except urllib.error.HTTPError as error:

@@ -1,4 +1,4 @@
-"""A folder that cannot be used stops the start at once, with one sentence that names what is wrong."""
+"""A folder that cannot be used stops the start immediately, with one sentence that names the reason."""
 
 import shutil
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_start_names_what_is_damaged(stopped_folder, tmp_path, name):
     damage(folder)
     with pytest.raises(KafkaError, match=named):
         Node(data=str(folder)).start()
-    # Nothing is left running or locked behind the failure.
+    # The failed start leaves nothing running or locked.
     shutil.rmtree(folder)
     with Node(data=str(folder)):
         pass

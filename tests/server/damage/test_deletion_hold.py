@@ -1,4 +1,4 @@
-"""After a start that cut a log, deletions of shared data are held for the first grace."""
+"""After a start that cut a log, deletions of shared data wait for the first grace period."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A real disk that fails a sync or turns read-only: nothing is acknowledged, no sync is tried again."""
+"""A real disk that fails a sync or turns read-only: nothing is acknowledged, and no sync is repeated."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ SYNCED = {
 
 
 class Faults:
-    """The operations that the disk refuses from now on, and those that were requested since."""
+    """The operations that the disk refuses from now on, and the requested ones since then."""
 
     def __init__(self) -> None:
         self.failing_sync: str | None = None
@@ -36,7 +36,7 @@ class Faults:
 
     def check_sync(self, path: str) -> None:
         if path in self.failed:
-            # The kernel would say that all is well, for it has dropped the pages.
+            # The kernel would report success, because it has dropped the pages.
             self.synced_after_failure.append(path)
         elif self.failing_sync is not None and self.failing_sync in path:
             self.failed.append(path)
@@ -115,7 +115,7 @@ def play(folder: Path, story: Story, *, diskless: bool = False) -> None:
 
 
 async def produce_until_the_end(client: Requests, node: ServerNode, first: int) -> tuple[int, str]:
-    """How many more records were acknowledged until the node gave up, and why it did."""
+    """The number of further records that were acknowledged until the node failed, and the reason."""
     count = 0
 
     async def produce() -> None:
@@ -149,7 +149,7 @@ def test_nothing_is_acknowledged_that_the_disk_refused(tmp_path: Path, diskless:
         acknowledged += more
         assert "offline" in reason or "failed" in reason
         faults.is_read_only = False
-        # A sync that is tried again may be answered well, and the pages are gone all the same.
+        # A repeated sync may succeed although the pages are lost.
         assert not [path for path in faults.synced_after_failure if path.endswith(".log")]
 
     async def read(client: Requests, node: ServerNode, faults: Faults) -> None:

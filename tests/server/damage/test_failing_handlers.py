@@ -1,4 +1,5 @@
-"""A handler that raises what no code expects is answered with an error, and the node's health says so."""
+"""A handler that raises an unexpected exception is answered with an error, and the node's health reports
+it."""
 
 import asyncio
 from typing import Any
@@ -15,7 +16,7 @@ from moldau.server.requests.dispatch import Dispatcher
 def answer_of(
     fault: Exception | DescribeClusterResponse, unexpected: UnexpectedErrors, *, later: bool
 ) -> Any:
-    """The answer to a request whose handler raises, or returns this, at once or in a task."""
+    """The answer to a request whose handler raises, or returns this, immediately or in a task."""
 
     def fail_now(context: RequestContext, request: Any) -> Any:
         if isinstance(fault, Exception):

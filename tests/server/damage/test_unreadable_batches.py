@@ -82,6 +82,6 @@ def test_the_header_of_an_unreadable_batch_answers_for_it(node, topic, kind, dis
         assert found(client, topic, LATEST_RECORD) == (4, now_ms - HOUR_MS)
         assert client.produce(topic, garbage(kind, now_ms)).error_code is ErrorCode.none
         assert found(client, topic, now_ms) == (5, now_ms)
-        # Some records can be read before the one that is too many.
+        # Some records can be read before the one that exceeds the limit.
         assert found(client, topic, LATEST_RECORD) == (5 if kind == "a record too many" else 7, now_ms)
         assert found(client, topic, now_ms + 1) == (-1, -1)

@@ -1,4 +1,5 @@
-"""The diskless coordinators' APIs over the wire: found by a key type of our own, guarded, not advertised."""
+"""The diskless coordinators' APIs over the wire: found by a key type of our own, protected, not
+advertised."""
 
 import asyncio
 import time
@@ -56,7 +57,7 @@ def node():
 
 
 def until_loaded(node, coordinator_id):
-    """A node serves clients while its coordinators are still loaded."""
+    """Wait until the coordinator is loaded: a node serves clients before that."""
     request = describe_coordinator.DisklessDescribeCoordinatorRequest(coordinator_id=coordinator_id)
     deadline = time.monotonic() + 60
     with WireClient(node.bootstrap_servers) as client:
@@ -92,7 +93,7 @@ def test_none_of_our_apis_is_advertised(client):
 
 
 def test_every_api_of_ours_has_a_handler():
-    # A call to a broker of the same rack, not to a coordinator; the subsystem has its handler.
+    # A call to a broker of the same rack, not to a coordinator; another subsystem has its handler.
     assert {*CALLS, READ_OBJECT.api_key} == {
         key for key, row in MODULES.items() if row[0].startswith(".diskless.")
     }

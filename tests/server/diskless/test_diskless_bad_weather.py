@@ -1,4 +1,4 @@
-"""A running node and its object store's bad days, judged by ordinary clients."""
+"""A running node during failures of its object store, tested with ordinary clients."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from moldau.runtime import Machine
 from moldau.testing import Node
 
 WEATHERS: dict[str, StorageWeather] = {}
-"""By the name that a test gives its own."""
+"""By the name that each test gives."""
 
 
 def open_faulty(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
@@ -42,7 +42,7 @@ def diskless(folder: Path, weather: str) -> dict[str, str]:
 
 
 def produce(bootstrap: str, count: int, **options: object) -> list[KafkaError]:
-    """The errors of that many records."""
+    """The errors of this many records."""
     errors: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": bootstrap, **options})
 

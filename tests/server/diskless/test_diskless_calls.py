@@ -263,7 +263,7 @@ def test_a_call_that_a_listener_does_not_serve_is_refused_before_it_is_sent(tmp_
     async def story(broker: Broker, house: House) -> None:
         code = await code_of(broker.rpc.version_of("127.0.0.1", broker.port, 11656))
         assert code is ErrorCode.unsupported_version
-        # The connection was not closed for it.
+        # The connection was not closed by that.
         assert await broker.coordinators().oldest_file(0) is None
 
     with_broker(tmp_path, story)
@@ -337,7 +337,7 @@ def test_every_call_that_is_not_a_readers_asks_for_cluster_action() -> None:
 
 
 class Stuck:
-    """A coordinator whose commits have no end."""
+    """A coordinator whose commits never end."""
 
     def __init__(self) -> None:
         self.begun = 0

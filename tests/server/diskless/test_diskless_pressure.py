@@ -1,6 +1,6 @@
 """A store that is slower than its producers: they are read more slowly, and nothing is lost.
 
-And a batch coordinator that is not ours.
+The file also tests a plug-in batch coordinator.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytes
 
 
 def refuse(properties: Mapping[str, str], machine: Machine) -> object:
-    """Stands for a coordinator that cannot be made."""
+    """A plug-in coordinator that cannot be created."""
     raise ValueError("it wants more configuration")
 
 
@@ -106,7 +106,7 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
         assert runtime._coordinator.colour == "green"
         stored = set((tmp_path / "objects" / "wal").rglob("*-*"))
         assert stored
-        # Our own coordinators know none of these: an orphan scan that asked them would delete them all.
+        # Our own coordinators know none of these objects: an orphan scan that asked them would delete all.
         runtime.orphans.settings = replace(
             runtime.orphans.settings, max_commit_age_ms=0, clock_skew_ms=-1_000_000, grace_ms=-1_000_000
         )
@@ -122,7 +122,7 @@ def test_pauses_grow_with_the_excess_until_nothing_more_comes_than_leaves() -> N
     assert pauses[0] == pressure.CONGESTED_PAUSE_S
     assert pauses[-1] == pressure.CONGESTED_PAUSE_MAX_S
     assert all(later > 2 * earlier for earlier, later in pairwise(pauses))
-    # A small sender is not delayed like a large one, and no request is delayed until its time-out.
+    # A small sender is delayed less than a large one, and no request is delayed until its time-out.
     assert pressure.pause_of(1.0, 1_000) == pressure.CONGESTED_PAUSE_S
     assert pressure.pause_of(1.0, 50 * mebibyte) == pressure.CONGESTED_PAUSE_MAX_S
 

@@ -1,4 +1,4 @@
-"""The worst requests of every API, with a bystander beside them: no step of the event loop becomes long.
+"""The worst requests of every API, beside an ordinary client: no step of the event loop becomes long.
 
 The cost of a step is the number of its calls, counted by the interpreter: the same on any machine. A step of
 a hundred thousand calls takes some 10 to 50 ms.
@@ -36,12 +36,12 @@ CALLS_A_STEP = 100_000
 OBJECTS_MAX = 1_500_000
 FIND_BATCHES = 11645
 CALLS_TO_FIND_BATCHES = 500_000
-"""Of a broker that follows 15,000 partitions: one answer for all of them, which waits for enough bytes."""
+"""A broker that follows 15,000 partitions: one answer for all of them, which waits for enough bytes."""
 SIZES = (30_000, 250_000)
 ANSWERED_BYTES = 80_000
 ANSWERED_BYTES_RATIO = 16
 ANSWERED_BYTES_FLOOR = 4 * 1024 * 1024
-"""Memory while a request is parsed and answered: this many times its bytes, and this constant."""
+"""Memory while a request is parsed and answered: this factor of its bytes, plus this constant."""
 ANSWERED_IN_SLICES = (
     (ApiKey.LIST_OFFSETS, 1),
     (ApiKey.OFFSET_COMMIT, 2),
@@ -49,7 +49,7 @@ ANSWERED_IN_SLICES = (
 )
 """APIs that answer an item of a few bytes with a row of its own, in the version of the smallest items."""
 LAST = 77
-"""The correlation id of the request behind the attack: its answer says that the attack is over."""
+"""The correlation id of the request behind the attack; its answer shows that the attack is over."""
 
 
 class Steps:
@@ -90,7 +90,7 @@ def controller_port():
 
 @pytest.fixture(scope="module")
 def node(steps, controller_port):
-    """A node whose loop is counted; worker threads are not: they do not keep it."""
+    """A node whose loop is counted. Worker threads are not counted, because they do not block it."""
 
     def watch(frame, event, argument):
         sys.setprofile(steps if threading.current_thread().name == "moldau-node" else None)
@@ -121,7 +121,8 @@ def target(request, node, controller_port):
 
 
 def attack(address, api_key, version, body):
-    """Send a request and one behind it; whether that one was answered, or the connection closed."""
+    """Send a request and another one behind it; returns whether that one was answered, or the connection
+    closed."""
     host, port = address.rsplit(":", 1)
     header = struct.pack(">hhih", api_key, version, 1, -1)
     header += b"\0" if request_header_version(api_key, version) == 2 else b""
@@ -154,7 +155,7 @@ def _exactly(connection, size):
 
 
 class Bystander(threading.Thread):
-    """Asks for metadata as long as it lives; counts right answers."""
+    """Requests metadata until it is stopped; counts right answers."""
 
     def __init__(self, node):
         super().__init__(name="bystander", daemon=True)
@@ -213,12 +214,12 @@ def quiet_node():
 
 
 def test_answers_take_no_more_memory_than_requests_may(quiet_node):
-    """The peak of what Python allocates while a request is handled: the request, its slices, its answer."""
+    """The peak of Python's allocations while a request is handled: the request, its slices, its answer."""
     answered = 0
     over = {}
     for api_key, version in ANSWERED_IN_SLICES:
         cls = request_class(api_key)
-        small = worst_requests(cls, version, 300)  # imports modules, compiles the encoders
+        small = worst_requests(cls, version, 300)  # imports modules and compiles the encoders
         for number, body in enumerate(worst_requests(cls, version, ANSWERED_BYTES)):
             assert attack(quiet_node.bootstrap_servers, api_key, version, next(small))
             tracemalloc.start()

@@ -1,4 +1,5 @@
-"""Batches that cost much to open: refused by rules, or opened by a worker while the node goes on."""
+"""Batches that are expensive to open: refused by rules, or opened by a worker while the node serves
+others."""
 
 import threading
 import time
@@ -33,7 +34,7 @@ LIST_OFFSETS = (2, 7)
 
 @pytest.fixture(scope="module")
 def node():
-    """One that has classic and diskless topics."""
+    """A node with classic and diskless topics."""
     with Node(diskless=True) as running:
         yield running
 
@@ -131,7 +132,7 @@ def test_what_is_produced_behind_a_long_batch_comes_behind_it(node, topic, opene
 @pytest.mark.parametrize("timestamp", ["beyond", "latest"])
 @pytest.mark.parametrize("diskless", ["false", "true"])
 def test_a_planted_timestamp_is_looked_for_by_a_worker(node, topic, opened_by, diskless, timestamp):
-    """Batches that promise a time that none of their records has, before the one that has it."""
+    """Batches with a header timestamp that none of their records has, before the batch that has it."""
     day_ms = 86_400_000
     begin_ms = now_ms()
     planted = tiny_records(Compression.GZIP, 20_000, begin_ms, max_timestamp_ms=begin_ms + 9 * day_ms)
@@ -153,7 +154,7 @@ def test_a_planted_timestamp_is_looked_for_by_a_worker(node, topic, opened_by, d
 
 
 def test_bystanders_are_answered_while_batches_are_opened(node, topic):
-    """Each long batch lets many requests of others pass: the event loop does not open it."""
+    """Each long batch lets many requests of other clients pass, because the event loop does not open it."""
     batch = tiny_records(Compression.GZIP, 100_000, now_ms())
     with (
         WireClient(node.bootstrap_servers) as attacker,

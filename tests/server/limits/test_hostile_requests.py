@@ -1,4 +1,4 @@
-"""Requests that are well formed and make no sense: an answer in Kafka's words, nothing in the error log."""
+"""Requests that are well formed and make no sense get Kafka's error codes, and nothing in the error log."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Small requests with large answers: many partitions are rendered in turns, and encoded by a worker."""
+"""Small requests with large answers: many partitions are rendered in steps, and encoded by a worker."""
 
 import asyncio
 import uuid
@@ -42,7 +42,7 @@ IMAGE = image_of(records())
 
 
 def asked(request):
-    """The answer to a request, the turns of the loop until then, and the pieces of work of a worker."""
+    """The answer to a request, the turns of the loop before it, and the jobs of a worker."""
     view = ClusterView("cluster", 1, lambda: IMAGE)
     creator = SimpleNamespace(auto_create=False, name_error=lambda name: None)
     authorizer = SimpleNamespace(allows=lambda *_: True)

@@ -1,4 +1,4 @@
-"""Requests of many rows: answered in slices whose answers together are the answer to the whole."""
+"""Requests with many rows are answered in slices, whose answers together are the answer to the whole."""
 
 import socket
 import struct
@@ -30,7 +30,7 @@ LIST_OFFSETS, OFFSET_FETCH, METADATA, WRITE_TXN_MARKERS = 2, 9, 3, 27
 
 
 def answer(request):
-    """Each row is answered on its own."""
+    """Each row is answered independently."""
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
@@ -46,7 +46,7 @@ def answer(request):
 
 
 def joined(api, answers, cut):
-    """The answer to the whole, from those to the slices."""
+    """The answer to the whole, joined from the answers to the slices."""
     whole = JoinedAnswer(*api, cut.answered)
     for each in answers:
         whole.add(each)
@@ -54,7 +54,7 @@ def joined(api, answers, cut):
 
 
 def sent(api, message):
-    """The message as its receiver has it."""
+    """The message as its receiver decodes it."""
     return decode_response(*api, b"".join(encode_response(*api, message)))
 
 
@@ -190,7 +190,7 @@ def test_empty_names_by_the_million_close_their_connection_only(moldau_node, cou
 
 
 class Control:
-    """Counts what a dispatcher asks of its connection."""
+    """Counts the calls of a dispatcher on its connection."""
 
     def __init__(self):
         self.yields = 0

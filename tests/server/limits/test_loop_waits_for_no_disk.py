@@ -1,4 +1,5 @@
-"""While partitions are made, written to for the first time and deleted, the event loop waits for no disk."""
+"""While partitions are created, written to for the first time and deleted, the event loop waits for no
+disk."""
 
 import asyncio
 import dataclasses
@@ -23,7 +24,7 @@ FOLDER_SYNCS_MAX = 10
 
 
 class WatchedDisk(LocalDisk):
-    """Notes the operations that wait for a device, where one thread calls them."""
+    """Records the operations that wait for a device, if one thread calls them."""
 
     def __init__(self):
         super().__init__()
@@ -82,7 +83,7 @@ def test_the_event_loop_waits_for_no_disk_while_partitions_come_and_go(tmp_path)
             await asyncio.to_thread(use_partitions, str(address))
             disk.watched_thread = None
             assert disk.found == []
-            # Once for many: each partition's own folder apart.
+            # Once for many partitions, except each partition's own folder.
             assert disk.folder_syncs[str(tmp_path)] <= FOLDER_SYNCS_MAX
         finally:
             await node.stop()

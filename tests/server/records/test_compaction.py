@@ -1,4 +1,5 @@
-"""A compacted topic on a running node: old values go, readers go on, and a restart finds it all."""
+"""A compacted topic on a running node: old values are removed, readers continue, and a restart finds
+everything."""
 
 import contextlib
 import time
@@ -25,7 +26,7 @@ def wait_until(condition, why: str) -> None:  # type: ignore[no-untyped-def]
 
 
 def segment_sizes(folder: Path) -> list[int]:
-    """Of the segments that are there, while the cleaner takes some away."""
+    """Sizes of the existing segments, while the cleaner removes some."""
     sizes = []
     for path in sorted(folder.glob("*.log")):
         with contextlib.suppress(FileNotFoundError):

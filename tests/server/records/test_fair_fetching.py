@@ -1,4 +1,4 @@
-"""No partition starves another of a fetch's bytes."""
+"""No partition uses all bytes of a fetch, so that others get none."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,7 +29,8 @@ def test_who_was_served_is_the_last_in_the_sessions_next_fetch(node: Node) -> No
                 fetching.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
                 for index in range(PARTITIONS)
             ]
-            # The bytes are enough for one batch, and no offset moves on: all have bytes in each round.
+            # The bytes are enough for one batch, and no offset advances; each partition gets bytes in its
+            # turn.
             opened = await fetch(client, 0, 0, [fetching.FetchTopic(topic="fair", partitions=rows)])
             served = with_records(opened)
             for epoch in range(1, 2 * PARTITIONS):

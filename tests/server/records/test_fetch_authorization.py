@@ -1,4 +1,4 @@
-"""Fetch asks what its principal may read, by the topic's name, whichever way the request names it."""
+"""Fetch checks the rights of its principal by the topic's name, for any form of the request."""
 
 import asyncio
 from typing import cast

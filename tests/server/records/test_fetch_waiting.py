@@ -1,4 +1,4 @@
-"""A fetch that waits hears of everything that happens after it has looked."""
+"""A waiting fetch is woken by everything that happens after its first look."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -20,7 +20,7 @@ from moldau.simulation.world.world import World
 
 
 class Growing:
-    """A partition that is filled by hand; with ``remote``, its reads return a future."""
+    """A partition that a test fills; with ``remote``, its reads return a future."""
 
     topic = "t"
     key = PartitionKey(UUID(int=1), 0)
@@ -110,7 +110,7 @@ def test_a_large_fetch_is_answered_in_turns_and_misses_nothing(turn: int, number
         assert len(topic.partitions) == 10_000
         assert [row.partition_index for row in topic.partitions if row.records != (b"",)] == [number]
         assert len(arrivals) == 0
-        # The next request of the session names nothing, and hears of what is new.
+        # The next request of the session names no partition, and gets the new records.
         partitions[number].grow()
         request = FetchRequest(session_id=7, session_epoch=1, max_wait_ms=60_000, min_bytes=1)
         again = await cast(Awaitable[Any], handlers.fetch(context, request))

@@ -1,4 +1,4 @@
-"""Classic and diskless topics answer the same requests alike."""
+"""Classic and diskless topics have the same answers to the same requests."""
 
 import asyncio
 import uuid
@@ -33,7 +33,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 @pytest.fixture
 def play(node: Node) -> Callable[[Story], None]:
-    """Runs a story with a client and the name of a topic that is not created yet."""
+    """Plays a story with a client and the name of a topic that is not created yet."""
 
     def run(story: Story) -> None:
         async def told() -> None:
@@ -116,7 +116,7 @@ GAPS = (ErrorCode.out_of_order_sequence_number, ErrorCode.not_leader_or_follower
 
 @pytest.fixture(autouse=True)
 def _believing_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer that is not known is believed at once, as by Kafka, and not after 10 s."""
+    """An unknown producer's first sequence is accepted immediately, as in Kafka, and not after 10 s."""
     monkeypatch.setattr(commit, "BELIEF_MS", 0)
 
 
@@ -133,7 +133,7 @@ def test_duplicates_are_answered_with_their_offsets_and_gaps_refused(play: Any) 
         assert (await client.produce(topic, numbered(0, 2, epoch=1))).base_offset == 6
         old = await client.produce(topic, numbered(6, 1))
         assert old.error_code is ErrorCode.invalid_producer_epoch
-        # Sequences of a new epoch begin at 0, and a batch of the new epoch is no duplicate of the old one's.
+        # Sequences of a new epoch begin at 0, and a batch of the new epoch is no duplicate of an old one.
         gap = await client.produce(topic, numbered(7, 1, epoch=2))
         assert gap.error_code in GAPS
         assert len(await client.read(topic, 0, 8)) == 8
@@ -145,7 +145,7 @@ def test_five_batches_in_flight_twice(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
         batches = [numbered(2 * n, 2) for n in range(5)]
-        # On connections of their own, so that they may meet in one file; retries come before answers.
+        # On separate connections, so that they may be in one file; retries precede the answers.
         first = [asyncio.create_task(client.produce(topic, batch)) for batch in batches[:1]]
         second = [asyncio.create_task(client.produce(topic, batch)) for batch in batches[:1]]
         answers = await asyncio.gather(*first, *second)
@@ -177,7 +177,7 @@ def test_sequences_wrap(play: Any) -> None:
 def test_timestamps_over_many_batches(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
-        # Records of a batch 10 ms apart, batches 100 ms apart, the last batch the oldest of all.
+        # Timestamps: 10 ms between records, 100 ms between batches; the last batch is the oldest.
         for n in range(5):
             compression = [Compression.NONE, Compression.ZSTD, Compression.LZ4][n % 3]
             batch = records(b"a", b"b", b"c", timestamp=10_000 + 100 * n, step_ms=10)
@@ -259,7 +259,7 @@ def test_configs_of_a_live_topic_take_effect(play: Any) -> None:
         assert [record.timestamp for record in found] == [5, stamped]
         assert await client.alter(topic, max_message_bytes="300") is ErrorCode.none
         assert (await client.produce(topic, batch)).error_code is ErrorCode.message_too_large
-        # Setting a topic's kind again changes nothing, and it cannot be changed.
+        # Setting a topic's kind again has no effect, and the kind cannot be changed.
         said = {await client.alter(topic, diskless_enable=value) for value in ("true", "false")}
         assert said == {ErrorCode.none, ErrorCode.invalid_config}
 
@@ -353,7 +353,7 @@ def test_without_acknowledgement_records_arrive_too(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
         batch = {(topic, 0): build_batch(records(b"v"))}
-        # Nothing answers them: the reader tells when they are there.
+        # They get no answer, so a reader shows when they are stored.
         sending = [asyncio.create_task(client.produce_all(batch, acks=0)) for _ in range(10)]
         assert len(await client.read(topic, 0, 10)) == 10
         for task in sending:
@@ -374,7 +374,7 @@ def test_a_topic_of_the_same_name_begins_anew(play: Any) -> None:
             polling = asyncio.create_task(client.fetch(topic, 2, max_wait_ms=FOREVER_MS))
             await asyncio.sleep(0.02)
             await client.delete(topic)
-            # A reader that waits learns of it at once.
+            # A waiting reader is told immediately.
             assert (await polling).error_code is not ErrorCode.none
             gone = await client.produce(topic, numbered(6, 1))
             assert gone.error_code is ErrorCode.unknown_topic_or_partition
@@ -447,7 +447,7 @@ def test_a_transactional_batch_is_refused_and_holds_no_reader_up(play: Any) -> N
         if refused.error_code is ErrorCode.unsupported_version:
             assert "transactions on diskless topics" in (refused.error_message or "")
         else:
-            # Its coordinator knows no such producer, or is not there yet.
+            # Its coordinator does not know the producer, or is not loaded yet.
             assert refused.error_code in (
                 ErrorCode.invalid_producer_id_mapping,
                 ErrorCode.not_enough_replicas,

@@ -1,4 +1,4 @@
-"""The direct way of a Produce request to one partition gives what the general way gives."""
+"""The fast path of a Produce request to one partition has the same results as the general path."""
 
 import asyncio
 import random
@@ -46,7 +46,7 @@ NO_TRANSACTIONS = TransactionalAppends(_admit, UnexpectedErrors())
 
 
 class OnePartition:
-    """Takes notes of what is appended, and gives one outcome, now or later."""
+    """Records appends, and gives one outcome, now or later."""
 
     def __init__(self, topic_id, outcome, later):
         self.key = PartitionKey(topic_id, 0)
@@ -64,7 +64,7 @@ class OnePartition:
 
 
 class Allowing:
-    """Lets clients write to all topics but some, and remembers the names that it was asked for."""
+    """Allows clients to write to all topics except some, and remembers the requested names."""
 
     def __init__(self, forbidden):
         self.forbidden = forbidden
@@ -147,7 +147,7 @@ def test_same_requests_same_answers(version, seed):
 
 @pytest.mark.parametrize("version", [9, 12, 13])
 def test_the_authorizer_is_asked_for_the_name(version):
-    """By topic id too: access control lists know names only."""
+    """Also for a topic id, because access control lists know names only."""
     topic = {"topic_id": ORDERS} if version >= 13 else {"name": "orders"}
     request = ProduceRequest(
         acks=-1,

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers writes each partition's marker once, and a bounded number of them at the same time."""
+"""WriteTxnMarkers writes the marker of each partition once, and a bounded number of them in parallel."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Markers whose partition is gone, and markers of a coordinator that another one has replaced."""
+"""Markers for partitions that are gone, and markers of a coordinator that was replaced."""
 
 import asyncio
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ CLASSIC, DISKLESS, GONE = (TxnPartition(name, 0) for name in ("classic", "diskle
 
 
 def written(answers: dict[TxnPartition, ErrorCode]) -> tuple[set[TxnPartition], list[TxnPartition]]:
-    """The partitions that are left, and those that were asked."""
+    """The remaining partitions, and the requested ones."""
     asked: list[TxnPartition] = []
     topics = {name: SimpleNamespace(is_diskless=name == "diskless") for name in ("classic", "diskless")}
     view: Any = SimpleNamespace(

@@ -1,4 +1,5 @@
-"""Requests that a producer sends without waiting, some for other partitions, some to read: as one by one."""
+"""Pipelined requests of a producer, some for other partitions, some reads: the results are those of single
+requests."""
 
 from wire_client import PRODUCE, WireClient
 

@@ -1,7 +1,7 @@
-"""Every field of a batch's header, at and beyond its bounds, on each way of a produce request.
+"""Every field of a batch's header, at and beyond its bounds, on each path of a produce request.
 
 The expected answers are those of Kafka's broker (``validate_produce`` names the exceptions). Classic and
-diskless topics are written by requests for one partition, which take the short way, and for several.
+diskless topics are written by requests for one partition, which use the fast path, and for several.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ TOO_LARGE = ErrorCode.message_too_large
 STALE = ErrorCode.invalid_producer_epoch
 BAD_TIME = ErrorCode.invalid_timestamp
 NO_TRANSACTION = ErrorCode.transactional_id_authorization_failed
-"""The request names no transactional id."""
+"""The error for a request that names no transactional id."""
 
 Field = tuple[str, int]
 Change = dict[Field, int]
@@ -92,7 +92,7 @@ TABLE: list[tuple[str, Change, ErrorCode]] = [
 
 
 def changed(change: Change, batch: bytes = GOOD) -> bytes:
-    """The batch with other header fields, and the CRC that fits them."""
+    """The batch with changed header fields, and the matching CRC."""
     content = bytearray(batch)
     for (layout, position), value in change.items():
         struct.pack_into(layout, content, position, value)
@@ -102,7 +102,7 @@ def changed(change: Change, batch: bytes = GOOD) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _believing_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A diskless coordinator awaits the first batch of a producer that it does not know: not here."""
+    """A diskless coordinator waits for the first batch of an unknown producer; not in these tests."""
     monkeypatch.setattr(commit, "BELIEF_MS", 0)
 
 
@@ -141,7 +141,7 @@ def test_each_value_of_each_field_is_answered_alike_everywhere(clients: str) -> 
 
 
 def test_accepted_batches_are_read_back_as_they_were_sent(clients: str) -> None:
-    """With all their attributes, and no request about them stays without an answer."""
+    """With all their attributes; and every request about them is answered."""
 
     async def story() -> None:
         async with Requests(clients) as client, asyncio.timeout(200):
@@ -169,7 +169,8 @@ def test_accepted_batches_are_read_back_as_they_were_sent(clients: str) -> None:
 
 
 def test_timestamps_beyond_64_bits_wrap(clients: str) -> None:
-    """Two records, the second a millisecond after the last moment of 64 bits; Kafka's arithmetic wraps."""
+    """Two records, the second one a millisecond after the last timestamp of 64 bits; Kafka's arithmetic
+    wraps."""
 
     async def story() -> None:
         async with Requests(clients) as client, asyncio.timeout(200):
@@ -183,7 +184,7 @@ def test_timestamps_beyond_64_bits_wrap(clients: str) -> None:
                 for timestamp in (-3, -1, 500):
                     answer = await client.offset_at(topic, timestamp)
                     assert answer.error_code is OK, (topic, timestamp, answer)
-                # A topic with a codec of its own has the batch opened, and its first record is too new.
+                # A topic with its own codec has the batch opened, and the first record is too new.
                 topic = f"{kind}-recompressed"
                 await client.create(topic, diskless_enable=diskless, compression_type="gzip")
                 assert (await client.produce(topic, two)).error_code is BAD_TIME

@@ -1,4 +1,4 @@
-"""Legal values that refuse every producer are reported, by key, while they apply."""
+"""Legal values that refuse every producer are reported, by key, while they are set."""
 
 import asyncio
 import json

@@ -15,14 +15,14 @@ CLASS_NAME = "moody_storage.open_moody"
 
 
 class Mood:
-    """How the store is, for every node of this process. Nodes look at it from threads of their own."""
+    """State of the store, for all nodes of this process. Nodes access it from their own threads."""
 
     def __init__(self) -> None:
         self.is_down = False
         self.is_broken = False
         self.custom_metadata: bytes | None = None
         self.answers = threading.Event()
-        """While it is not set, the store keeps everybody waiting."""
+        """While it is not set, the store does not answer."""
         self.answers.set()
 
     @contextlib.contextmanager
@@ -35,7 +35,7 @@ class Mood:
 
     @contextlib.contextmanager
     def broken(self) -> Iterator[None]:
-        """Its code is wrong: its exceptions are no errors of a store."""
+        """Its code has a defect: it raises exceptions that are not errors of a store."""
         self.is_broken = True
         try:
             yield

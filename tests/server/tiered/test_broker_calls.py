@@ -81,7 +81,7 @@ async def code_of(call: Awaitable[object]) -> ErrorCode:
 
 
 async def plan_and_publish(leader: ConsolidationCalls) -> None:
-    """One engine's work, whichever form the calls have."""
+    """The work of one engine, for all forms of the calls."""
     assert await code_of(leader.plan(PlanCall("e", 0))) is ErrorCode.invalid_request
     plan, place = await leader.plan(PlanCall("e", 1 << 20, 60_000, ["t"]))
     assert place == PLACE
@@ -152,7 +152,7 @@ def test_a_reader_may_only_list_segments_of_its_topics() -> None:
             assert {await code_of(call) for call in refused} == {ErrorCode.cluster_authorization_failed}
             other = tier.list_segments(ListSegmentsCall("other", 0))
             assert await code_of(other) is ErrorCode.topic_authorization_failed
-            # The right is there; the remote tier is not.
+            # The right exists; the remote tier does not.
             own = tier.list_segments(ListSegmentsCall("t", 0))
             assert await code_of(own) is ErrorCode.unsupported_version
 
@@ -168,7 +168,7 @@ def test_each_call_declares_its_right() -> None:
 
 
 class Stuck:
-    """A leader whose plans have no end."""
+    """A leader whose plans never end."""
 
     def __init__(self) -> None:
         self.begun = 0

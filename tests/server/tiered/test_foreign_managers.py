@@ -71,7 +71,7 @@ def test_what_it_raises_counts_as_a_failure_of_the_store(node: Node) -> None:
 
 
 def test_too_large_custom_metadata_keep_diskless_records_in_the_wal(node: Node) -> None:
-    """And, once they are not, a diskless topic has the meters of the remote tier that others have."""
+    """When they are small again, a diskless topic has the usual meters of the remote tier."""
     seen: dict[str, float] = {}
 
     async def has(*wanted: tuple[str, Callable[[float], bool]]) -> bool:
@@ -128,7 +128,7 @@ SEGMENT = RemoteLogSegmentMetadata(
 
 
 class Careless:
-    """Gives and raises whatever it likes."""
+    """Returns and raises arbitrary values."""
 
     def __init__(self) -> None:
         self.answer: Any = None
@@ -155,7 +155,7 @@ class Careless:
 
 
 class Hasty:
-    """Raises when it is called, and not when it is waited for."""
+    """Raises when it is called, not when it is awaited."""
 
     def __getattr__(self, name: str) -> Any:
         def called(*_: object) -> Any:

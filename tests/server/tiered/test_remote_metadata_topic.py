@@ -101,7 +101,7 @@ class House:
         self.coordinators.leads(self.partition, epoch)
 
     def show_tiered(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """The metadata have this leader epoch of a tiered partition."""
+        """The metadata contain this leader epoch of a tiered partition."""
         known = PartitionRegistration(
             replicas=(1,), isr=(1,), leader=1, leader_epoch=leader_epoch, partition_epoch=leader_epoch
         )
@@ -155,7 +155,7 @@ def test_only_what_is_committed_is_read(tmp_path: Path) -> None:
             assert (await house.topic.offsets(0))[:3] == (0, 0, 1)
             assert await house.topic.read(0, 0, 1 << 20) == ([], 0, -1, 0)
             assert not appending.done()
-            house.lead(replicas=(1,))  # the other replica fell out of the set
+            house.lead(replicas=(1,))  # the other replica left the in-sync set
             assert await appending == 0
 
     asyncio.run(main())
@@ -227,7 +227,8 @@ def test_what_is_not_led_here_is_somebody_elses(tmp_path: Path) -> None:
 
 
 def test_events_of_a_leader_whose_epoch_has_passed_are_refused(tmp_path: Path) -> None:
-    """By what a newer leader has written here, and by metadata that have a newer leader."""
+    """They are refused because of a newer leader's event here, and because of metadata with a newer
+    leader."""
 
     async def main() -> None:
         async with housed(tmp_path) as house:
@@ -296,7 +297,7 @@ def test_the_topic_has_as_many_partitions_as_are_configured(tmp_path: Path) -> N
 
 
 def planted(*batches: bytes) -> bytes:
-    """Batches one behind the other, as a leader of epoch 3 would have given them offsets."""
+    """Adjacent batches, with offsets as of a leader of epoch 3."""
     content, offset = bytearray(), 0
     for batch in batches:
         copy = bytearray(batch)

@@ -38,7 +38,8 @@ def run(node: Node, story: Callable[[Requests], Awaitable[None]]) -> None:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a stopped node with a tiered topic: records 0 to 14 were copied, those up to 17 not."""
+    """The folder of a stopped node with a tiered topic: records 0 to 14 were copied, those up to 17 were
+    not."""
     data = tmp_path_factory.mktemp("original")
 
     async def story(client: Requests) -> None:
@@ -56,7 +57,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(original: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
+    """A copy of the folder, to be damaged."""
     return Path(shutil.copytree(original, tmp_path / "data"))
 
 
@@ -165,7 +166,7 @@ def test_a_broker_without_a_remote_tier_does_not_touch_tiered_topics(
 
     async def story(client: Requests) -> None:
         assert (await client.fetch(TOPIC, 15)).error_code is ErrorCode.kafka_storage_error
-        # Another change of the topic's metadata is another attempt, and no news.
+        # Another change of the topic's metadata causes a new attempt, and no new log line.
         await client.alter(TOPIC, max_message_bytes="900000")
         await client.add_partitions(TOPIC, 2)
         await client.create("other")

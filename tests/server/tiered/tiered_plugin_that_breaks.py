@@ -1,3 +1,3 @@
-"""A module that cannot be imported, as ``remote.log.*.manager.class.name`` may find one."""
+"""A module that cannot be imported, for ``remote.log.*.manager.class.name``."""
 
 1 / 0  # noqa: B018

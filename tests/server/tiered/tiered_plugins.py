@@ -19,18 +19,18 @@ def open_storage(configs: Mapping[str, str], machine: Machine, meters: Meters) -
 
 
 class Takes:
-    """A metadata manager that says only what it was made with."""
+    """A metadata manager that only reports the arguments of its construction."""
 
     def __init__(self, configs: Mapping[str, str], machine: Machine, meters: Meters) -> None:
         self.configs = dict(configs)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Every method that is asked for."""
+        """An object that has every method."""
         return lambda *_: None
 
 
 def open_nothing(configs: Mapping[str, str], machine: Machine, meters: Meters) -> None:
-    """Forgets to return what it made."""
+    """A maker that returns nothing."""
 
 
 def open_badly(configs: Mapping[str, str], machine: Machine, meters: Meters) -> ObjectStorageManager:

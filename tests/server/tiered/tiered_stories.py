@@ -1,4 +1,4 @@
-"""Helpers of tests of tiered topics: fill segments, wait for copies, look at both tiers."""
+"""Helpers of tests of tiered topics: fill segments, wait for copies, read the state of both tiers."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ PROPERTIES = {
     "remote.log.manager.task.retry.backoff.max.ms": "100",
     "log.retention.check.interval.ms": "100",
     "log.index.interval.bytes": "1",
-    # A fetch has its records in the first answer, however long they take.
+    # A fetch has its records in the first answer, even if they take long.
     "remote.fetch.max.wait.ms": "60000",
 }
 TIERED = {
@@ -29,7 +29,7 @@ TIERED = {
     "retention_ms": "-1",
     "file_delete_delay_ms": "0",
 }
-"""Every batch of :func:`fill` closes the segment of the one before, and what is copied leaves the disk."""
+"""Every batch of :func:`fill` closes the previous batch's segment, and copied segments leave the disk."""
 
 
 def value(offset: int) -> bytes:
@@ -39,9 +39,9 @@ def value(offset: int) -> bytes:
 async def fill(
     client: Requests, topic: str, count: int, *, start_ms: int | None = None, partition: int = 0
 ) -> int:
-    """``count`` batches, a second apart from each other; the timestamp of the first."""
+    """Append ``count`` batches, a second apart; returns the timestamp of the first."""
     if start_ms is None:
-        # Later than what is there, or it would not close its segment.
+        # Later than the existing records; otherwise it would not close their segment.
         start_ms = SystemClock().now_ms() - 600_000 + await end_of(client, topic, partition) * STEP_MS
     for number in range(count):
         first = await end_of(client, topic, partition)
@@ -83,7 +83,7 @@ async def until_tiers(client: Requests, topic: str, *wanted: int, partition: int
 
 
 async def read_from(client: Requests, topic: str, offset: int, partition: int = 0) -> None:
-    """Everything from an offset on is there, once and in order."""
+    """Check that all records from an offset on are there, once and in order."""
     end = await end_of(client, topic, partition)
     found = await client.read(topic, offset, end - offset, partition)
     assert [(record.offset, record.value) for record in found] == [(n, value(n)) for n in range(offset, end)]

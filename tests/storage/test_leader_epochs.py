@@ -88,7 +88,7 @@ def test_entries_that_contradict_a_new_one_give_way() -> None:
 
 def test_neighbours() -> None:
     epochs = LeaderEpochs([EpochEntry(1, 0), EpochEntry(4, 10)])
-    assert (epochs.next_epoch(0), epochs.next_epoch(1), epochs.next_epoch(4)) == (1, 4, None)
+    assert [epochs.following(epoch) for epoch in (0, 1, 4)] == [(1, 0), (4, 10), None]
     assert epochs.end_offset_for(-1, 99) == (-1, -1)
 
 

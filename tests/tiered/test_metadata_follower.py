@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from segment_fakes import ORDERS, TopicInMemory, segment
+from segment_fakes import FINISHED, ORDERS, TopicInMemory, event, segment
 
 from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
 from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
@@ -135,6 +135,37 @@ def test_a_broker_that_leads_again_while_the_metadata_are_prepared_has_them_read
                     await asyncio.sleep(0.001)
                 await manager.wait_ready(ORDERS)
             assert len(manager.list_remote_log_segments(ORDERS)) == 2
+        finally:
+            await manager.close()
+            workers.close()
+
+    asyncio.run(main())
+
+
+def test_a_segment_of_very_many_epochs_leaves_others_their_turns(tmp_path: Path) -> None:
+    last = 4_000
+
+    async def main() -> None:
+        topic, workers, turns = TopicInMemory(), ThreadWorkers(2), 0
+        machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), workers)
+        manager = TopicBasedRemoteLogMetadataManager(machine, topic, f"{tmp_path}/metadata")
+        large = segment(1, 0, last, *[(epoch, epoch) for epoch in range(last + 1)])
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while manager.highest_offset_for_epoch(ORDERS, last) is None:
+                turns += manager.highest_offset_for_epoch(ORDERS, 0) is not None
+                await asyncio.sleep(0)
+
+        try:
+            manager.on_partition_leadership_changes([ORDERS], ())
+            async with asyncio.timeout(60):
+                await manager.wait_ready(ORDERS)
+                counting = asyncio.ensure_future(count_turns())
+                await manager.add_remote_log_segment_metadata(large)
+                await manager.update_remote_log_segment_metadata(event(large, FINISHED))
+                await counting
+            assert turns > 10
         finally:
             await manager.close()
             workers.close()

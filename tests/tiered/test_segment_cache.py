@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from segment_fakes import DELETED, DELETING, FINISHED, STARTED, event, segment
 
-from moldau.tiered.metadata.segment_cache import SegmentCache, epoch_ranges
+from moldau.tiered.metadata.segment_cache import EPOCHS_A_STEP, SegmentCache, epoch_ranges
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 
 
@@ -86,6 +86,19 @@ def test_the_next_segment_with_aborted_transactions() -> None:
         assert cache.next_with_txn_index(0, offset) is with_index
     assert cache.next_with_txn_index(0, 30) is None
     assert cache.next_with_txn_index(1, 0) is None
+
+
+def test_a_segment_of_very_many_epochs_is_put_in_steps() -> None:
+    epochs = [(epoch, epoch * 2) for epoch in range(EPOCHS_A_STEP * 3)]
+    cache = cached([finished(1, 0, EPOCHS_A_STEP * 6, *epochs)])
+    found = []
+    for _ in cache.put_in_steps(segment(1, 0, EPOCHS_A_STEP * 6, *epochs, state=DELETED)):
+        assert len(cache.list()) == 1
+        found.append(sum(cache.segment_for(*epoch) is not None for epoch in epochs))
+    assert found == sorted(found, reverse=True)
+    assert all(0 < each < len(epochs) for each in found)
+    assert len(found) >= 2
+    assert cache.list() == ()
 
 
 STATES = (STARTED, FINISHED, FINISHED, FINISHED, DELETING, DELETED)

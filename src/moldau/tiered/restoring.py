@@ -12,6 +12,7 @@ from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segment_cache import epoch_ranges
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
+from moldau.tiered.metadata.turns import in_turns
 from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError, RemoteStorageManager
 from moldau.tiered.tasks.context import RemoteTaskContext
 
@@ -41,23 +42,27 @@ async def restore_start(context: RemoteTaskContext, partition: TopicIdPartition,
         logger.warning("the leader epochs of %s were restored from %s", partition, newest.id)
     else:
         log.restore_epochs(())
-    first_offset = _first_remote_offset(finished, log)
+    first_offset = await _first_remote_offset(finished, log)
     if first_offset > log.log_start_offset:
         logger.warning("%s begins at offset %d: nothing is before it", partition, first_offset)
         log.update_log_start_offset(first_offset)
         await log.persist_start()
 
 
-def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log: PartitionLog) -> int:
+async def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log: PartitionLog) -> int:
     lineage, log_start = LogLineage(log.leader_epochs), log.log_start_offset
-    # A segment that ends with records of an uncleanly replaced leader is still read up to them.
-    starts = [
-        max(first, log_start)
-        for segment in finished
-        for epoch, first, last in epoch_ranges(segment)
-        if last >= log_start and lineage.epoch_for_offset(max(first, log_start)) == epoch
-    ]
-    return min(starts, default=log.local_log_start_offset)
+    first_offset: int | None = None
+    async for segments in in_turns(finished):
+        # A segment that ends with records of an uncleanly replaced leader is still read up to them.
+        starts = [
+            max(first, log_start)
+            for segment in segments
+            for epoch, first, last in epoch_ranges(segment)
+            if last >= log_start and lineage.epoch_for_offset(max(first, log_start)) == epoch
+        ]
+        if starts:
+            first_offset = min(starts) if first_offset is None else min(first_offset, *starts)
+    return log.local_log_start_offset if first_offset is None else first_offset
 
 
 async def fetch_auxiliary_state(

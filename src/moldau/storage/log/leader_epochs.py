@@ -102,10 +102,10 @@ class LeaderEpochs:
         above = bisect_right(self._entries, offset, key=_start_of)
         return self._entries[above - 1].epoch if above else None
 
-    def next_epoch(self, epoch: int) -> int | None:
-        """The smallest known epoch above ``epoch``."""
+    def following(self, epoch: int) -> EpochEntry | None:
+        """The entry of the smallest known epoch above ``epoch``."""
         above = bisect_right(self._entries, epoch, key=_epoch_of)
-        return self._entries[above].epoch if above < len(self._entries) else None
+        return self._entries[above] if above < len(self._entries) else None
 
     def truncate_from_end(self, end_offset: int) -> bool:
         """Drop the epochs that begin at or behind ``end_offset``, the log's new end."""

@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READ_BYTES: Final = 1 << 18
-EVENTS_A_TURN: Final = 500
-"""Outcomes that are applied in a turn of the loop: a few milliseconds."""
+WORK_A_TURN: Final = 500
+"""Events and leader epochs in them that are applied in a turn of the loop: a few milliseconds."""
 LOGGED_MAX: Final = 10
 """Maximum number of unreadable records of one read that are logged one by one."""
 BACKOFF_S: Final = 0.1
@@ -321,12 +321,7 @@ class MetadataFollower:
         self, partition: TopicIdPartition, end_offset: int, wish: int | None, *, keep_ready: bool
     ) -> None:
         """Load a partition, which is ready when the events below ``end_offset`` are in."""
-        stored = await self._ask(MetadataStore.load, partition)
-        cache = SegmentCache()
-        for segment in stored.segments:
-            cache.put(segment)
-        for epoch, offset in stored.highest_offsets.items():
-            cache.raise_highest(epoch, offset)
+        cache = await self._ask(_load_cache, partition)
         known = self.followed.get(partition)
         if known is not None and keep_ready:
             known.cache = cache
@@ -352,9 +347,12 @@ class MetadataFollower:
         records, next_offset, epoch, unreadable = found
         outcomes = await self._ask(_apply_records, self.partition, records, AppliedEvents(next_offset, epoch))
         self.skipped += unreadable + len(records) - len(outcomes)
-        for number, outcome in enumerate(outcomes, 1):
-            if number % EVENTS_A_TURN == 0:
+        work = 0
+        for outcome in outcomes:
+            if work >= WORK_A_TURN:
+                work = 0
                 await asyncio.sleep(0)
+            work += 1
             if outcome.error is not None:
                 logger.warning(
                     "event %d of __remote_log_metadata-%d is dropped: %s",
@@ -365,7 +363,9 @@ class MetadataFollower:
             elif isinstance(outcome.changed, RemoteLogSegmentMetadata):
                 followed = self.followed.get(outcome.changed.topic_id_partition)
                 if followed is not None:
-                    followed.cache.put(outcome.changed)
+                    work += len(outcome.changed.leader_epochs)
+                    for _ in followed.cache.put_in_steps(outcome.changed):
+                        await asyncio.sleep(0)
             elif outcome.changed is not None:
                 self._deletion(outcome.changed)
         self.position = next_offset
@@ -413,6 +413,17 @@ async def _first(*waits: Awaitable[Any]) -> None:
     for task in done:
         if not task.cancelled():
             task.result()
+
+
+def _load_cache(store: MetadataStore, partition: TopicIdPartition) -> SegmentCache:
+    """The stored segments of a partition, built off the loop: they may be very many."""
+    stored = store.load(partition)
+    cache = SegmentCache()
+    for segment in stored.segments:
+        cache.put(segment)
+    for epoch, offset in stored.highest_offsets.items():
+        cache.raise_highest(epoch, offset)
+    return cache
 
 
 def _apply_records(

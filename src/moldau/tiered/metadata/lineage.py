@@ -31,10 +31,8 @@ class LogLineage:
         return self._epochs.epoch_for_offset(offset)
 
     def end_of_epoch(self, epoch: int) -> int | None:
-        following = self._epochs.next_epoch(epoch)
-        if following is None:
-            return None
-        return next(entry.start_offset for entry in self._epochs.entries if entry.epoch == following)
+        following = self._epochs.following(epoch)
+        return None if following is None else following.start_offset
 
 
 class FixedEpoch:

@@ -13,13 +13,16 @@ copies of the same range the one that finished last is read, then the one with t
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 
 __all__ = ["SegmentCache", "epoch_ranges"]
+
+EPOCHS_A_STEP: Final = 250
+"""Leader epochs of one segment that are changed without a break: some milliseconds."""
 
 
 class _Range(NamedTuple):
@@ -113,16 +116,27 @@ class SegmentCache:
 
     def put(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Set a segment's state; the move was checked before. DELETE_SEGMENT_FINISHED removes it."""
+        for _ in self.put_in_steps(metadata):
+            pass
+
+    def put_in_steps(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
+        """:meth:`put` in steps of ``EPOCHS_A_STEP`` leader epochs: a segment may have very many.
+
+        Between two steps, an epoch that was not reached yet does not know the segment, or knows its last
+        state. There is one change at a time.
+        """
         id = metadata.id.id
         known = self._segments.get(id)
         if known is not None:
-            self._forget(known)
+            yield from self._forget(known)
         if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
             return
         self._segments[id] = metadata
         insort(self._order, _place(metadata))
         finished = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        for epoch, start, end in epoch_ranges(metadata):
+        for number, (epoch, start, end) in enumerate(epoch_ranges(metadata), 1):
+            if number % EPOCHS_A_STEP == 0:
+                yield
             state = self._epochs.get(epoch)
             if state is None:
                 state = self._epochs[epoch] = _EpochState()
@@ -136,17 +150,19 @@ class SegmentCache:
         if offset > self._highest.get(epoch, -1):
             self._highest[epoch] = offset
 
-    def _forget(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def _forget(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
         id = metadata.id.id
-        del self._segments[id]
-        del self._order[bisect_left(self._order, _place(metadata))]
-        for epoch, start, _ in epoch_ranges(metadata):
+        for number, (epoch, start, _) in enumerate(epoch_ranges(metadata), 1):
+            if number % EPOCHS_A_STEP == 0:
+                yield
             state = self._epochs[epoch]
             state.members.discard(id)
             if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 state.remove(id, start)
             if not state.members:
                 del self._epochs[epoch]
+        del self._segments[id]
+        del self._order[bisect_left(self._order, _place(metadata))]
 
     # Reads --------------------------------------------------------------------------------------
 

@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
+from uuid import UUID
 
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segment_cache import epoch_ranges
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.metadata.turns import in_turns
 from moldau.tiered.removal.deletion import delete_segment
 from moldau.tiered.removal.expiry import ExpiryPlan, unreferenced
 from moldau.tiered.removal.retention import Retention
@@ -20,9 +22,8 @@ __all__ = ["ExpirationTask"]
 
 logger = logging.getLogger(__name__)
 
-SEGMENTS_A_TURN: Final = 200
-"""Segments that are checked in a turn of the event loop: half a millisecond."""
-
+LOOKUPS_A_TURN: Final = 1_000
+"""Segments that are looked up by epoch and offset in a turn of the event loop: some milliseconds."""
 
 class ExpirationTask:
     """The task of one partition while this broker leads it. :meth:`run` is one round."""
@@ -83,33 +84,35 @@ class ExpirationTask:
         epoch = log.epoch_for_offset(start)
         return self._context.metadata.remote_log_segment_metadata(partition, epoch, start) is None
 
-    async def _some_at_a_time(self) -> AsyncIterator[Sequence[RemoteLogSegmentMetadata]]:
-        """The partition's current segments; a partition may have very many."""
-        segments = self._context.metadata.list_remote_log_segments(self._partition.partition)
-        for first in range(0, len(segments), SEGMENTS_A_TURN):
-            if first:
-                await asyncio.sleep(0)
-            yield segments[first : first + SEGMENTS_A_TURN]
+    def _some_at_a_time(self) -> AsyncIterator[Sequence[RemoteLogSegmentMetadata]]:
+        """The partition's current segments."""
+        return in_turns(self._context.metadata.list_remote_log_segments(self._partition.partition))
 
     async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
-        context, partition = self._context, self._partition.partition
+        context = self._context
         found: list[RemoteLogSegmentMetadata] = []
         # As of the time of the listing: a segment that finishes meanwhile is not an abandoned copy.
         being_copied = frozenset(context.being_copied)
         async for segments in self._some_at_a_time():
-            referenced = {
-                read.id.id
-                for segment in segments
-                for epoch, first_offset, _ in epoch_ranges(segment)
-                if (read := context.metadata.remote_log_segment_metadata(partition, epoch, first_offset))
-            }
             found += unreferenced(
                 segments,
-                referenced,
+                await self._referenced(segments),
                 being_copied,
                 now_ms=context.deletion_now_ms(),
                 grace_ms=LATE_WRITE_GRACE_MS,
             )
+        return found
+
+    async def _referenced(self, segments: Sequence[RemoteLogSegmentMetadata]) -> set[UUID]:
+        """The segments that readers of these segments' offsets find."""
+        metadata, partition = self._context.metadata, self._partition.partition
+        found: set[UUID] = set()
+        ranges = (each for segment in segments for each in epoch_ranges(segment))
+        for number, (epoch, first_offset, _) in enumerate(ranges, 1):
+            if number % LOOKUPS_A_TURN == 0:
+                await asyncio.sleep(0)
+            if read := metadata.remote_log_segment_metadata(partition, epoch, first_offset):
+                found.add(read.id.id)
         return found
 
     @staticmethod

@@ -6,7 +6,8 @@ answering.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from moldau.coordinators.effects import BatchKind, Effects, Token
@@ -22,9 +23,13 @@ from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
 
+K = TypeVar("K")
 R = TypeVar("R")
 S = TypeVar("S", bound=Shard[Any])
 T = TypeVar("T")
+
+ROWS_A_TURN: Final = 250
+"""Rows of a large read in a turn of the event loop, of each partition: well below a millisecond."""
 
 NO_TERM: Final = -1
 """Epoch of a standby."""
@@ -196,6 +201,31 @@ class CoordinatorRuntime(Generic[S, R]):
         host = self._place(partition).host
         return self._absent(partition) if host is None else host.read(operation)
 
+    def read_in_turns(
+        self,
+        partition: int,
+        names: Callable[[S], Sequence[K]],
+        rows: Callable[[S, int, Sequence[K]], Sequence[T]],
+    ) -> Coroutine[Any, Any, list[T]]:
+        """Read very many things: their names now, and then ``rows(shard, now_ms, some names)``.
+
+        Each is as it is when its turn comes. Raises ``KafkaError``.
+        """
+        return self._read_rows(partition, self.read(partition, lambda shard, now_ms: names(shard)), rows)
+
+    async def _read_rows(
+        self,
+        partition: int,
+        names: "asyncio.Future[Sequence[K]]",
+        rows: Callable[[S, int, Sequence[K]], Sequence[T]],
+    ) -> list[T]:
+        wanted = await names
+        found: list[T] = []
+        for first in range(0, len(wanted), ROWS_A_TURN):
+            found += await self.read(partition, partial(_rows_of, rows, wanted[first : first + ROWS_A_TURN]))
+            await asyncio.sleep(0)
+        return found
+
     def shards(self) -> list[S]:
         """The loaded shards, for meters."""
         return [host.shard for host in self._led() if host.state is HostState.ACTIVE]
@@ -276,3 +306,7 @@ class CoordinatorRuntime(Generic[S, R]):
                     self._places.pop(partition, None)
 
         task.add_done_callback(forget)
+
+
+def _rows_of(rows: Callable[[S, int, K], T], some: K, shard: S, now_ms: int) -> T:
+    return rows(shard, now_ms, some)

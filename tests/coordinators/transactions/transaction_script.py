@@ -88,7 +88,7 @@ def _command(model: TransactionModel, name: str, words: list[str]) -> Iterator[s
             yield from (f"{key} {_value(value)}" for key, value in model.shard.by_id.items())
         case "list":
             wanted = TransactionFilter(longer_than_ms=int(_options(words).get("longer", -1)))
-            listed = model.shard.list_transactions(wanted, model.now_ms)
+            listed = model.shard.list_transactions(tuple(model.shard.by_id), wanted, model.now_ms)
             yield from (f"{key} {value.state.value}" for key, value in listed)
         case _:
             raise ValueError(name)

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,16 @@ from wire_client import METADATA_V12, WireClient
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import Scope
 from moldau.protocol.codec import decode_response, encode_request, encode_response, response_class
-from moldau.protocol.messages import metadata, offset_fetch, write_txn_markers
+from moldau.protocol.messages import (
+    delete_groups,
+    describe_configs,
+    describe_groups,
+    describe_producers,
+    describe_transactions,
+    metadata,
+    offset_fetch,
+    write_txn_markers,
+)
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -27,6 +37,8 @@ from moldau.server.requests.joining import JoinedAnswer
 from moldau.server.requests.slices import CUTS, Cut, cut_of, slices
 
 LIST_OFFSETS, OFFSET_FETCH, METADATA, WRITE_TXN_MARKERS = 2, 9, 3, 27
+DESCRIBE_GROUPS, DELETE_GROUPS, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS = 15, 42, 32, 61
+DESCRIBE_TRANSACTIONS = 65
 
 
 def answer(request):
@@ -144,6 +156,54 @@ def test_markers_of_transactions_are_cut_by_their_partitions():
     ]
     assert sum(sizes) == 2_000
     assert max(sizes) <= 128
+
+
+def resource(number):
+    return describe_configs.DescribeConfigsResource(resource_type=4, resource_name=str(number))
+
+
+REPEATED = {
+    "topics": (METADATA, metadata.MetadataRequest, lambda n: metadata.MetadataRequestTopic(name=f"t{n}")),
+    "groups": (DESCRIBE_GROUPS, describe_groups.DescribeGroupsRequest, lambda n: f"g{n}"),
+    "groups_names": (DELETE_GROUPS, delete_groups.DeleteGroupsRequest, lambda n: f"g{n}"),
+    "transactional_ids": (
+        DESCRIBE_TRANSACTIONS,
+        describe_transactions.DescribeTransactionsRequest,
+        lambda n: f"id{n}",
+    ),
+    "resources": (DESCRIBE_CONFIGS, describe_configs.DescribeConfigsRequest, resource),
+}
+
+
+@pytest.mark.parametrize("field", REPEATED)
+def test_rows_that_ask_for_the_same_are_answered_once(field):
+    """However far apart they are: the answer may be many times as long as the row."""
+    api_key, cls, row = REPEATED[field]
+    request = cls(**{field: [row(number) for number in (*range(40), *range(40)) for _ in range(300)]})
+    parts = list(slices(request, cut_of(api_key, request)))
+    assert [each for part in parts for each in getattr(part, field)] == [row(n) for n in range(40)]
+
+
+def test_all_offsets_of_a_group_are_answered_once():
+    groups = [offset_fetch.OffsetFetchRequestGroup(group_id="g", member_id=str(n)) for n in range(700)]
+    whole = [replace(group, topics=None) for group in groups]
+    request = offset_fetch.OffsetFetchRequest(groups=[*groups, *whole])
+    (*rest, last) = [each for part in slices(request, CUTS[OFFSET_FETCH][0]) for each in part.groups]
+    assert rest == groups
+    assert last == whole[0]
+
+
+def test_producers_of_a_partition_are_answered_once():
+    topics = [
+        describe_producers.TopicRequest(name=f"t{number % 2}", partition_indexes=[number] * 300)
+        for number in (*range(6), *range(6))
+    ]
+    request = describe_producers.DescribeProducersRequest(topics=topics)
+    parts = list(slices(request, CUTS[DESCRIBE_PRODUCERS][0]))
+    asked = [
+        (topic.name, index) for part in parts for topic in part.topics for index in topic.partition_indexes
+    ]
+    assert asked == [("t0", 0), ("t0", 2), ("t0", 4), ("t1", 1), ("t1", 3), ("t1", 5)]
 
 
 def test_an_error_about_one_slice_is_the_answer():

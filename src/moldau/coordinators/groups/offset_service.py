@@ -22,6 +22,8 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
 )
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from moldau.replication.appending.transactions import TransactionGuard
@@ -79,15 +81,36 @@ class OffsetService:
     ) -> OffsetFetchResponseGroup:
         wanted = offset_requests.FetchPlan(group, api_version, self._directory)
         try:
-            topics = await self._calls.read(
-                group.group_id,
-                lambda shard, now_ms: shard.offsets.fetch(
-                    group.group_id, wanted.topics, self._directory.topic_id, require_stable=require_stable
-                ),
-            )
+            named = wanted.topics
+            if named is None:
+                topics = await self._fetch_all(group.group_id, require_stable=require_stable)
+            else:
+                topics = await self._calls.read(
+                    group.group_id,
+                    lambda shard, now_ms: shard.offsets.fetch(
+                        group.group_id, named, self._directory.topic_id, require_stable=require_stable
+                    ),
+                )
         except KafkaError as error:
             return offset_requests.fetch_error(group, error.code, api_version)
         return wanted.response(topics)
+
+    async def _fetch_all(self, group_id: str, *, require_stable: bool) -> list[OffsetFetchResponseTopics]:
+        """All offsets of a group, which may be very many."""
+        pieces = await self._calls.runtime.read_in_turns(
+            self._calls.partition_of(group_id),
+            lambda shard: shard.offsets.store.committed_places(group_id),
+            lambda shard, now_ms, places: shard.offsets.fetch_present(
+                group_id, places, self._directory.topic_id, require_stable=require_stable
+            ),
+        )
+        by_topic: dict[str, list[OffsetFetchResponsePartitions]] = {}
+        for piece in pieces:
+            by_topic.setdefault(piece.name, []).extend(piece.partitions)
+        return [
+            OffsetFetchResponseTopics(name=name, partitions=partitions)
+            for name, partitions in by_topic.items()
+        ]
 
     async def delete(self, caller: GroupCaller, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """OffsetDelete."""

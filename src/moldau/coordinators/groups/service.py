@@ -118,9 +118,10 @@ class GroupService:
         """ListGroups: those of the partitions led here."""
         states, types = tuple(set(request.states_filter)), tuple(set(request.types_filter))
         waiting = [
-            self.runtime.read(
+            self.runtime.read_in_turns(
                 partition,
-                lambda shard, now_ms: shard.list_groups(states, types),
+                lambda shard: tuple(shard.classic.by_id),
+                lambda shard, now_ms, group_ids: shard.list_groups(group_ids, states, types),
             )
             for partition in self.runtime.partitions
         ]

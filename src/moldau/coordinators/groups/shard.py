@@ -138,9 +138,13 @@ class GroupShard:
         """DescribeGroups."""
         return [describing.describe(group_id, self.classic.by_id.get(group_id)) for group_id in group_ids]
 
-    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-        """ListGroups; empty filters let everything pass."""
-        return describing.list_groups(self.classic.by_id.values(), states, types)
+    def list_groups(
+        self, group_ids: Iterable[str], states: Iterable[str], types: Iterable[str]
+    ) -> list[ListedGroup]:
+        """ListGroups of some of the groups; empty filters let everything pass."""
+        by_id = self.classic.by_id
+        groups = [by_id[group_id] for group_id in group_ids if group_id in by_id]
+        return describing.list_groups(groups, states, types)
 
     def delete_groups(
         self, token: Token, group_ids: Iterable[str], now_ms: int

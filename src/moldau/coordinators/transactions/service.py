@@ -143,7 +143,11 @@ class TransactionService:
     async def list_transactions(self, wanted: TransactionFilter) -> list[tuple[str, Transaction]]:
         """ListTransactions: those of the partitions led here."""
         waiting = [
-            self.runtime.read(partition, lambda shard, now_ms: shard.list_transactions(wanted, now_ms))
+            self.runtime.read_in_turns(
+                partition,
+                lambda shard: tuple(shard.by_id),
+                lambda shard, now_ms, names: shard.list_transactions(names, wanted, now_ms),
+            )
             for partition in self.runtime.partitions
         ]
         found: list[tuple[str, Transaction]] = []

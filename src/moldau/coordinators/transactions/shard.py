@@ -354,12 +354,15 @@ class TransactionShard:
             raise KafkaError(ErrorCode.transactional_id_not_found)
         return found
 
-    def list_transactions(self, wanted: TransactionFilter, now_ms: int) -> list[tuple[str, Transaction]]:
-        """ListTransactions."""
+    def list_transactions(
+        self, names: Iterable[str], wanted: TransactionFilter, now_ms: int
+    ) -> list[tuple[str, Transaction]]:
+        """ListTransactions, of some of the ids."""
         return [
             (name, found)
-            for name, found in self.by_id.items()
-            if (not wanted.states or found.state in wanted.states)
+            for name in names
+            if (found := self.by_id.get(name)) is not None
+            and (not wanted.states or found.state in wanted.states)
             and (not wanted.producer_ids or found.producer_id in wanted.producer_ids)
             and (wanted.longer_than_ms < 0 or _runs_longer(found, wanted.longer_than_ms, now_ms))
         ]

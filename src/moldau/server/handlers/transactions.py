@@ -1,5 +1,6 @@
 """The APIs of transaction coordinators: authorise, then let the service decide."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -47,6 +48,8 @@ FENCED_VERSIONS: Final = {
     ApiKey.END_TXN: 2,
 }
 """From these versions on clients know PRODUCER_FENCED; older ones get INVALID_PRODUCER_EPOCH."""
+LISTED_A_TURN: Final = 1_000
+
 BATCHED_VERSION: Final = 4
 """From this version on AddPartitionsToTxn comes from brokers, for several transactions (KIP-890)."""
 BUMPING_VERSION: Final = 5
@@ -258,18 +261,19 @@ class TransactionHandlers:
             )
         except KafkaError as error:
             return listing.ListTransactionsResponse(error_code=error.code)
-        return listing.ListTransactionsResponse(
-            unknown_state_filters=unknown,
-            transaction_states=[
-                listing.TransactionState(
-                    transactional_id=name,
-                    producer_id=each.producer_id,
-                    transaction_state=each.state.value,
+        rows: list[listing.TransactionState] = []
+        for number, (name, each) in enumerate(found, 1):
+            if number % LISTED_A_TURN == 0:
+                await asyncio.sleep(0)
+            if matches(name) and self._may(context, AclOperation.DESCRIBE, name):
+                rows.append(
+                    listing.TransactionState(
+                        transactional_id=name,
+                        producer_id=each.producer_id,
+                        transaction_state=each.state.value,
+                    )
                 )
-                for name, each in found
-                if matches(name) and self._may(context, AclOperation.DESCRIBE, name)
-            ],
-        )
+        return listing.ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=rows)
 
     # rights
 

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 LOOKUPS_A_TURN: Final = 1_000
 """Segments that are looked up by epoch and offset in a turn of the event loop: some milliseconds."""
 
+
 class ExpirationTask:
     """The task of one partition while this broker leads it. :meth:`run` is one round."""
 

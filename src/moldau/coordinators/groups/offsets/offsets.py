@@ -9,7 +9,7 @@ from uuid import UUID
 from moldau.coordinators.effects import BatchKind, Effects, Token
 from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.offsets import operations
-from moldau.coordinators.groups.offsets.store import OffsetStore
+from moldau.coordinators.groups.offsets.store import OffsetStore, Place
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord, OffsetRecord
 from moldau.coordinators.groups.turn import Turn, Turns
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
@@ -44,13 +44,25 @@ class GroupOffsets:
     def fetch(
         self,
         group_id: str,
-        topics: Iterable[tuple[str, Sequence[int]]] | None,
+        topics: Iterable[tuple[str, Sequence[int]]],
         topic_id_of: Callable[[str], UUID | None],
         *,
         require_stable: bool,
     ) -> list[OffsetFetchResponseTopics]:
-        """OffsetFetch of one group; ``topics`` is ``None`` for all. An unknown group has no offsets."""
+        """OffsetFetch of one group. An unknown group has no offsets."""
         return operations.fetch(self.store, group_id, topics, topic_id_of, require_stable=require_stable)
+
+    def fetch_present(
+        self,
+        group_id: str,
+        places: Iterable[Place],
+        topic_id_of: Callable[[str], UUID | None],
+        *,
+        require_stable: bool,
+    ) -> list[OffsetFetchResponseTopics]:
+        """OffsetFetch of those places of a group that have an offset."""
+        topics = operations.present(self.store, group_id, places, topic_id_of)
+        return self.fetch(group_id, topics, topic_id_of, require_stable=require_stable)
 
     def delete(self, turn: Turn, token: Token, group: Group, request: OffsetDeleteRequest) -> None:
         """OffsetDelete. Raises :class:`KafkaError` when none may be deleted."""

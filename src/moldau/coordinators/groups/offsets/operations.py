@@ -6,7 +6,7 @@ from uuid import UUID
 
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
 from moldau.coordinators.groups.classic.states import GroupState
-from moldau.coordinators.groups.offsets.store import OffsetStore
+from moldau.coordinators.groups.offsets.store import OffsetStore, Place
 from moldau.coordinators.groups.records import CommittedOffset, OffsetRecord
 from moldau.coordinators.groups.turn import Turn
 from moldau.protocol.messages.offset_commit import (
@@ -98,21 +98,15 @@ def commit(turn: Turn, request: OffsetCommitRequest) -> list[OffsetCommitRespons
 def fetch(
     store: OffsetStore,
     group_id: str,
-    topics: Iterable[tuple[str, Sequence[int]]] | None,
+    topics: Iterable[tuple[str, Sequence[int]]],
     topic_id_of: Callable[[str], UUID | None],
     *,
     require_stable: bool,
 ) -> list[OffsetFetchResponseTopics]:
-    """The group's offsets for these partitions, or all of them; -1 where there is none.
+    """The group's offsets for these partitions; -1 where there is none.
 
     An offset of a former topic of the same name does not count: it would refer to other data.
     """
-    if topics is None:
-        by_topic: dict[str, list[int]] = {}
-        for (topic, partition), value in store.of_group(group_id).items():
-            if not _is_former(value, topic_id_of(topic)):
-                by_topic.setdefault(topic, []).append(partition)
-        topics = by_topic.items()
     return [
         OffsetFetchResponseTopics(
             name=topic,
@@ -123,6 +117,21 @@ def fetch(
         )
         for topic, partitions in topics
     ]
+
+
+def present(
+    store: OffsetStore,
+    group_id: str,
+    places: Iterable[Place],
+    topic_id_of: Callable[[str], UUID | None],
+) -> Iterable[tuple[str, Sequence[int]]]:
+    """Those of the places that have an offset of the topic as it is now, by topic."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in places:
+        value = store.get(group_id, topic, partition)
+        if value is not None and not _is_former(value, topic_id_of(topic)):
+            by_topic.setdefault(topic, []).append(partition)
+    return by_topic.items()
 
 
 def delete(

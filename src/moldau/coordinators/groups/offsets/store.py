@@ -31,6 +31,10 @@ class OffsetStore:
         stored = self._groups.get(group_id, {}).get((topic, partition))
         return None if stored is None else stored.value
 
+    def committed_places(self, group_id: str) -> list[Place]:
+        """Partitions with a committed offset, in the order of first commit."""
+        return list(self._groups.get(group_id, ()))
+
     def of_group(self, group_id: str) -> dict[Place, CommittedOffset]:
         """A copy, in the order of first commit."""
         return {place: stored.value for place, stored in self._groups.get(group_id, {}).items()}

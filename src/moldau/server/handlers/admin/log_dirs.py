@@ -1,6 +1,8 @@
 """DescribeLogDirs and AlterReplicaLogDirs: the log folders of this broker's partitions."""
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
@@ -13,6 +15,9 @@ from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
+
+LOGS_A_TURN: Final = 1_000
+"""Logs that are described in a turn of the event loop: some milliseconds."""
 
 
 class LogDirHandlers:
@@ -28,7 +33,7 @@ class LogDirHandlers:
             ApiKey.ALTER_REPLICA_LOG_DIRS: self.alter_replica_log_dirs,
         }
 
-    def describe_log_dirs(
+    async def describe_log_dirs(
         self, context: RequestContext, request: description.DescribeLogDirsRequest
     ) -> description.DescribeLogDirsResponse:
         if not self._authorizer.allows(context, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
@@ -39,10 +44,10 @@ class LogDirHandlers:
             for topic in request.topics:
                 wanted.setdefault(topic.topic, set()).update(topic.partitions)
         return description.DescribeLogDirsResponse(
-            results=[self._describe(directory, wanted) for directory in self._logs.directories]
+            results=[await self._describe(directory, wanted) for directory in self._logs.directories]
         )
 
-    def _describe(
+    async def _describe(
         self, directory: LogDirectory, wanted: Mapping[str, Collection[int]] | None
     ) -> description.DescribeLogDirsResult:
         try:
@@ -54,7 +59,9 @@ class LogDirHandlers:
                 error_code=ErrorCode.kafka_storage_error, log_dir=directory.path
             )
         topics: dict[str, list[description.DescribeLogDirsPartition]] = {}
-        for log in self._logs.logs_of(directory):
+        for number, log in enumerate(tuple(self._logs.logs_of(directory)), 1):
+            if number % LOGS_A_TURN == 0:
+                await asyncio.sleep(0)
             name = log.topic_partition
             if wanted is None or name.partition in wanted.get(name.topic, ()):
                 topics.setdefault(log.topic_partition.topic, []).append(_partition(log))

@@ -1,5 +1,8 @@
 """DescribeProducers."""
 
+import asyncio
+from typing import Final
+
 from moldau.cluster.decisions.topic_names import check_name
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
@@ -8,6 +11,8 @@ from moldau.protocol.schema import ZERO_UUID
 from moldau.runtime.errors import KafkaError
 from moldau.server.requests.dispatch import Handler
 from moldau.server.topics.registry import PartitionRegistry
+
+PRODUCERS_A_TURN: Final = 1_000
 
 
 class ProducerHandlers:
@@ -19,28 +24,33 @@ class ProducerHandlers:
     def table(self) -> dict[int, Handler]:
         return {ApiKey.DESCRIBE_PRODUCERS: self.describe_producers}
 
-    def describe_producers(
+    async def describe_producers(
         self, context: RequestContext, request: description.DescribeProducersRequest
     ) -> description.DescribeProducersResponse:
+        # A partition that is named repeatedly is described once: it may have very many producers.
+        wanted: dict[str, dict[int, None]] = {}
+        for topic in request.topics:
+            wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         return description.DescribeProducersResponse(
             topics=[
                 description.TopicResponse(
-                    name=topic.name,
-                    partitions=[self._describe(topic.name, index) for index in topic.partition_indexes],
+                    name=name, partitions=[await self._describe(name, index) for index in indexes]
                 )
-                for topic in request.topics
+                for name, indexes in wanted.items()
             ]
         )
 
-    def _describe(self, topic: str, index: int) -> description.PartitionResponse:
+    async def _describe(self, topic: str, index: int) -> description.PartitionResponse:
         try:
             check_name(topic)
             partition = self._partitions.find(topic, ZERO_UUID, index)
         except KafkaError as error:
             return description.PartitionResponse(partition_index=index, error_code=error.code)
-        return description.PartitionResponse(
-            partition_index=index,
-            active_producers=[
+        rows: list[description.ProducerState] = []
+        for number, producer in enumerate(partition.state().active_producers, 1):
+            if number % PRODUCERS_A_TURN == 0:
+                await asyncio.sleep(0)
+            rows.append(
                 description.ProducerState(
                     producer_id=producer.producer_id,
                     producer_epoch=producer.producer_epoch,
@@ -49,6 +59,5 @@ class ProducerHandlers:
                     coordinator_epoch=producer.coordinator_epoch,
                     current_txn_start_offset=producer.current_transaction_start_offset,
                 )
-                for producer in partition.state().active_producers
-            ],
-        )
+            )
+        return description.PartitionResponse(partition_index=index, active_producers=rows)

@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
+from moldau.coordinators.effects import PLAIN
 from moldau.coordinators.groups.calls import GroupCaller
+from moldau.coordinators.groups.records import GroupRecord
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.log import MemoryLog
@@ -16,7 +20,7 @@ from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest
-from moldau.runtime import SeededEntropy, SystemClock
+from moldau.runtime import ErrorCode, SeededEntropy, SystemClock
 from moldau.simulation.world.world import World
 
 PARTITIONS = 5_000
@@ -58,12 +62,17 @@ def commit(group_id: str, count: int) -> OffsetCommitRequest:
     return OffsetCommitRequest(group_id=group_id, topics=topics)
 
 
+async def started() -> GroupService:
+    settings = GroupSettings(offsets_topic_partitions=1, offsets_retention_check_interval_ms=60_000)
+    service = GroupService(SystemClock(), SeededEntropy(1), settings, OneWideTopic())
+    service.load(0, 1, MemoryLog())
+    await service.runtime.until_loaded(0)
+    return service
+
+
 def test_many_groups_and_many_offsets_are_read_in_turns() -> None:
     async def main() -> None:
-        settings = GroupSettings(offsets_topic_partitions=1)
-        service = GroupService(SystemClock(), SeededEntropy(1), settings, OneWideTopic())
-        service.load(0, 1, MemoryLog())
-        await service.runtime.until_loaded(0)
+        service = await started()
         await service.offsets.commit(GroupCaller(8, "app", "10.0.0.1"), commit("large", PARTITIONS))
         for number in range(1_000):
             await service.offsets.commit(GroupCaller(8, "app", "10.0.0.1"), commit(f"g{number}", 1))
@@ -80,6 +89,62 @@ def test_many_groups_and_many_offsets_are_read_in_turns() -> None:
         assert [(topic.name, len(topic.partitions)) for topic in fetched.topics] == [("wide", PARTITIONS)]
         assert [each.committed_offset for each in fetched.topics[0].partitions] == list(range(PARTITIONS))
         assert turns >= 20
+        await service.close()
+
+    with World(1) as world:
+        world.run(main())
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten_in_turns() -> None:
+    async def main() -> None:
+        service = await started()
+        for number in range(1_000):
+            await service.offsets.commit(GroupCaller(8, "app", "10.0.0.1"), commit(f"g{number}", 1))
+        _, turns = await turns_of(service.offsets.forget_topics(lambda topic, partition: True))
+        (shard,) = service.runtime.shards()
+        assert shard.offsets.store.count == 0
+        assert turns >= 4
+        await service.close()
+
+    with World(1) as world:
+        world.run(main())
+
+
+def test_many_groups_are_checked_for_expiry_in_turns() -> None:
+    async def main() -> None:
+        service = await started()
+        (shard,) = service.runtime.shards()
+        for number in range(1_000):
+            shard.replay(number, GroupRecord(f"g{number}", None), PLAIN)
+            shard.classic.ensure(f"g{number}")
+        remaining: list[int] = []
+        while len(remaining) < 3 or remaining[-1]:
+            await asyncio.sleep(0 if remaining else 60)
+            if not remaining or len(shard.classic.by_id) != remaining[-1]:
+                remaining.append(len(shard.classic.by_id))
+        assert all(before - after == 100 for before, after in pairwise(remaining))
+        await service.close()
+
+    with World(1) as world:
+        world.run(main())
+
+
+def test_a_commit_too_large_for_a_batch_costs_nobody_else_anything() -> None:
+    async def main() -> None:
+        service = await started()
+        one, large = GroupCaller(8, "app", "10.0.0.1"), commit("large", PARTITIONS)
+        (topic,) = large.topics
+        partitions = [replace(each, committed_metadata="x" * 4_000) for each in topic.partitions]
+        large = replace(large, topics=[replace(topic, partitions=partitions)])
+        answers = await asyncio.gather(
+            service.offsets.commit(one, commit("small", 1)),
+            service.offsets.commit(one, large),
+            service.offsets.commit(one, commit("other", 1)),
+        )
+        codes = [answer.topics[0].partitions[0].error_code for answer in answers]
+        assert codes == [ErrorCode.none, ErrorCode.unknown_server_error, ErrorCode.none]
+        (shard,) = service.runtime.shards()
+        assert {"small", "other"} == set(shard.offsets.store.group_ids())
         await service.close()
 
     with World(1) as world:

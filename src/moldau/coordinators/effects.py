@@ -58,6 +58,9 @@ class Effects(Generic[R]):
 
     ``records`` are appended in order and, when ``atomic``, in one batch. Records that are independent of
     each other (expiry of many groups) set ``atomic=False`` and may be split.
+
+    ``is_refusable``: the operation has changed nothing but by these effects, so that records which are too
+    large for a batch cost their own requests an error, and not the shard.
     """
 
     records: Sequence[R] = ()
@@ -65,6 +68,7 @@ class Effects(Generic[R]):
     timers: Sequence[TimerChange] = ()
     kind: BatchKind = PLAIN
     atomic: bool = True
+    is_refusable: bool = False
 
 
 @dataclass(slots=True)

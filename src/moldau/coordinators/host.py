@@ -251,7 +251,7 @@ class ShardHost(Generic[S, R]):
                 self._give(reply)
 
     def _replay(self, effects: Effects[R]) -> bool:
-        """Apply and queue the records; False when the shard was discarded meanwhile."""
+        """Apply and queue the records; False when they were refused, or the shard was discarded."""
         encode = self._codec.encode
         try:
             pairs = [KeyValue(*encode(record)) for record in effects.records]
@@ -262,7 +262,10 @@ class ShardHost(Generic[S, R]):
         limit = self._log.max_batch_bytes
         if effects.atomic and batch_size_bytes(pairs) > limit:
             error = KafkaError(ErrorCode.message_too_large, f"A write of {self.name} exceeds {limit} bytes.")
-            self._lose(error)
+            if effects.is_refusable:
+                self._refuse(effects, error)
+            else:
+                self._lose(error)
             return False
         if effects.atomic and not self._make_room(effects.kind, sum(pair.size_bytes for pair in pairs)):
             return False
@@ -285,6 +288,15 @@ class ShardHost(Generic[S, R]):
             self._flush_planned = True
             self._loop.call_soon(self._planned_flush)
         return True
+
+    def _refuse(self, effects: Effects[R], error: KafkaError) -> None:
+        """Answer an operation with an error, without its records."""
+        for change in effects.timers:
+            self._timers.apply(change)
+        for reply in effects.replies:
+            future = self._waiting.pop(reply.token, None)
+            if future is not None and not future.done():
+                future.set_exception(coordinator_error(error))
 
     def _make_room(self, kind: BatchKind, more_bytes: int) -> bool:
         if not self._pending.has_room(kind, more_bytes, self._log.max_batch_bytes):

@@ -1,14 +1,19 @@
 """The requests about committed offsets: requests in, responses out, errors inside them."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
-from moldau.coordinators.effects import BatchKind
+from moldau.coordinators.effects import BatchKind, Effects, Token
 from moldau.coordinators.groups.calls import GroupCaller, GroupCalls
 from moldau.coordinators.groups.directory import TopicDirectory
 from moldau.coordinators.groups.offsets import requests as offset_requests
 from moldau.coordinators.groups.offsets import transactions
 from moldau.coordinators.groups.offsets.requests import CommitPlan
+from moldau.coordinators.groups.records import ConsumerOffsetsRecord
+from moldau.coordinators.groups.shard import GroupShard
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from moldau.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -28,6 +33,9 @@ from moldau.protocol.messages.offset_fetch import (
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from moldau.replication.appending.transactions import TransactionGuard
 from moldau.runtime import ErrorCode, KafkaError
+
+FORGOTTEN_A_TURN: Final = 250
+"""Groups whose offsets of deleted topics are forgotten in a turn of the event loop: some milliseconds."""
 
 
 class OffsetService:
@@ -146,11 +154,27 @@ class OffsetService:
 
         Best effort: a partition that cannot be written now is tidied by the offsets' retention.
         """
-        waiting = [
-            self._calls.runtime.write(
-                partition,
-                lambda shard, now_ms, token: shard.offsets.forget_partitions(token, is_gone, now_ms),
-            )
-            for partition in self._calls.runtime.partitions
-        ]
-        await asyncio.gather(*waiting, return_exceptions=True)
+        for partition in self._calls.runtime.partitions:
+            with contextlib.suppress(KafkaError):
+                await self._forget_in(partition, is_gone)
+
+    async def _forget_in(self, partition: int, is_gone: Callable[[str, int], bool]) -> None:
+        """Some groups in a turn of the event loop: there may be very many."""
+        runtime = self._calls.runtime
+        group_ids = await runtime.read(
+            partition, lambda shard, now_ms: tuple(shard.offsets.store.group_ids())
+        )
+        for first in range(0, len(group_ids), FORGOTTEN_A_TURN):
+            some = group_ids[first : first + FORGOTTEN_A_TURN]
+            await runtime.write(partition, partial(_forget, some, is_gone))
+            await asyncio.sleep(0)
+
+
+def _forget(
+    group_ids: Sequence[str],
+    is_gone: Callable[[str, int], bool],
+    shard: GroupShard,
+    now_ms: int,
+    token: Token,
+) -> Effects[ConsumerOffsetsRecord]:
+    return shard.offsets.forget_partitions(token, group_ids, is_gone, now_ms)

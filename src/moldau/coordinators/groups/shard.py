@@ -32,6 +32,10 @@ GROUP_ID_NOT_FOUND_VERSION = 9
 """From this version on, an OffsetCommit for an unknown group is answered with GROUP_ID_NOT_FOUND."""
 
 
+EXPIRY_A_TURN = 100
+"""Groups and offsets that an expiry check looks at in a turn; all partitions may do so in the same turn."""
+
+
 class GroupShard:
     """Groups by id, and their offsets."""
 
@@ -46,6 +50,8 @@ class GroupShard:
         self._turns = Turns(settings, tally or GroupTally(), expiry_now_ms)
         self.classic = ClassicGroups(self._turns)
         self.offsets = GroupOffsets(self._turns)
+        self._to_expire: list[str] = []
+        """Groups that the expiry check in progress has not looked at, the next one last."""
 
     # records and timers
 
@@ -95,7 +101,7 @@ class GroupShard:
             unknown = api_version >= GROUP_ID_NOT_FOUND_VERSION
             raise KafkaError(ErrorCode.group_id_not_found if unknown else ErrorCode.illegal_generation)
         self.offsets.commit(turn, token, request)
-        return turn.out.effects()
+        return replace(turn.out.effects(), is_refusable=True)
 
     def commit_offsets_in_transaction(
         self, token: Token, request: OffsetCommitRequest, producer: BatchKind, now_ms: int
@@ -111,7 +117,7 @@ class GroupShard:
         elif request.generation_id_or_member_epoch >= 0:
             raise KafkaError(ErrorCode.illegal_generation)
         self.offsets.commit(turn, token, request)
-        return replace(turn.out.effects(), kind=producer)
+        return replace(turn.out.effects(), kind=producer, is_refusable=True)
 
     def delete_offsets(
         self, token: Token, request: OffsetDeleteRequest, now_ms: int
@@ -120,16 +126,27 @@ class GroupShard:
         turn = self._turns.begin(now_ms)
         group = self._existing(request.group_id)
         self.offsets.delete(turn, token, group, request)
-        return turn.out.effects()
+        return replace(turn.out.effects(), is_refusable=True)
 
     def expire(self, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """Forget offsets past their retention, then groups that have neither members nor offsets."""
+        """Forget offsets past their retention, then groups that have neither members nor offsets.
+
+        A turn looks at some of the groups, and sets the timer for the next ones.
+        """
         turn = self._turns.begin(now_ms)
-        for group in self.classic.by_id.values():
+        waiting = self._to_expire or list(reversed(self.classic.by_id))
+        work = 0
+        while waiting and work < EXPIRY_A_TURN:
+            group = self.classic.by_id.get(waiting.pop())
+            if group is None:
+                continue
+            work += 1 + self.offsets.store.count_of(group.group_id)
             nothing_left = self.offsets.expire(turn, group)
             if nothing_left and group.state is GroupState.EMPTY and not group.pending_joins:
                 turn.out.records.append(GroupRecord(group.group_id, None))
-        turn.out.set_timer(ExpiryTimer(), self.settings.offsets_retention_check_interval_ms)
+        self._to_expire = waiting
+        interval_ms = self.settings.offsets_retention_check_interval_ms
+        turn.out.set_timer(ExpiryTimer(), 0 if waiting else interval_ms)
         return turn.out.effects(atomic=False)
 
     # administration

@@ -80,11 +80,11 @@ class GroupOffsets:
         return operations.expire(turn, self.store, group)
 
     def forget_partitions(
-        self, token: Token, is_gone: Callable[[str, int], bool], now_ms: int
+        self, token: Token, group_ids: Iterable[str], is_gone: Callable[[str, int], bool], now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """Topics were deleted: their offsets go, too. Answers the number of tombstones."""
+        """Topics were deleted: their offsets in these groups go, too. Answers the number of tombstones."""
         turn = self._turns.begin(now_ms)
-        for group_id in list(self.store.group_ids()):
+        for group_id in group_ids:
             turn.out.records.extend(
                 OffsetRecord(group_id, topic, partition, None)
                 for topic, partition in self.store.places(group_id)

@@ -51,6 +51,10 @@ class OffsetStore:
         """Number of committed offsets, without those of open transactions."""
         return sum(map(len, self._groups.values()))
 
+    def count_of(self, group_id: str) -> int:
+        """Number of a group's committed offsets."""
+        return len(self._groups.get(group_id, ()))
+
     def has(self, group_id: str) -> bool:
         return group_id in self._groups or group_id in self._open_by_group
 

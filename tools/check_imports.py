@@ -1,12 +1,18 @@
-"""Fail when modules import each other in a circle, or a module of the server imports too many others of the
-server.
+"""Fail when modules import each other in a circle, a module of the server knows too many others of it, a kind
+of coordinator knows another one, or a pure module imports what is not pure.
 
-Imports for types alone count, too, except in the groups below: see docs/decisions/0021-circles-of-types.md.
+A module or package is pure when the first paragraph of its docstring says "Pure.": a package with all that is
+in it. Imports for types alone count, too, except for circles in the groups below: see
+docs/decisions/0021-circles-of-types.md.
 """
 
+import ast
+import functools
 import graphlib
+import pathlib
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import grimp
@@ -31,13 +37,54 @@ SERVER_IMPORTS_MAX: Final = 14
 COMPOSITION: Final = "moldau.server.composition"
 """The one module that may import all subsystems."""
 
+COORDINATORS: Final = "moldau.coordinators"
+"""Each package in it is a kind of coordinator."""
+IMPURE: Final = frozenset(
+    {
+        "apsw",
+        "asyncio",
+        "concurrent",
+        "fcntl",
+        "glob",
+        "http",
+        "multiprocessing",
+        "obstore",
+        "os",
+        "pathlib",
+        "queue",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "socketserver",
+        "sqlite3",
+        "ssl",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+        "urllib",
+        "uvloop",
+    }
+)
+"""Modules with a loop, a file, a socket, a clock, a thread or chance."""
+TOOLS: Final = frozenset({"moldau.protocol.generate"})
+"""Tools that lie beside what they generate, in a pure package."""
+SOURCES: Final = pathlib.Path(__file__).parents[1] / "src"
+
 Imports = Mapping[str, frozenset[str]]
 
 
-def imports(*, with_types: bool) -> Imports:
-    """By module of the package, the modules of the package that it imports."""
+def imports(*, with_types: bool, external: bool = False) -> Imports:
+    """By module of the package, the modules that it imports: of the package, and ``external`` ones."""
     graph = grimp.build_graph(
-        PACKAGE, exclude_type_checking_imports=not with_types, cache_dir=".import_linter_cache"
+        PACKAGE,
+        exclude_type_checking_imports=not with_types,
+        include_external_packages=external,
+        cache_dir=".import_linter_cache",
     )
     return {name: frozenset(graph.find_modules_directly_imported_by(name)) for name in sorted(graph.modules)}
 
@@ -68,6 +115,38 @@ def joined(graph: Imports, groups: Iterable[tuple[str, ...]]) -> Imports:
     return {name: frozenset(imported) for name, imported in found.items()}
 
 
+@functools.cache
+def says_pure(module: str) -> bool:
+    """Whether the docstring of a module, or of a package around it, says so."""
+    path = SOURCES / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    summary = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
+    if re.search(r"\bPure[.:]", summary):
+        return True
+    package, _, _ = module.rpartition(".")
+    return bool(package) and says_pure(package)
+
+
+def impurities(everything: Imports, is_pure: Callable[[str], bool]) -> Iterator[str]:
+    """One line for each pure module that imports what is not pure. ``everything``: with external modules."""
+    for name, imported in everything.items():
+        if is_in(name, [PACKAGE]) and name not in TOOLS and (found := imported & IMPURE) and is_pure(name):
+            yield f"{name} says that it is pure, and imports {', '.join(sorted(found))}"
+
+
+def related_kinds(typed: Imports) -> Iterator[str]:
+    """One line for each import between two kinds of coordinators."""
+    packages = {name.rpartition(".")[0] for name in typed}
+    kinds = {name for name in packages if name.rpartition(".")[0] == COORDINATORS}
+    for name, imported in typed.items():
+        own = next((kind for kind in kinds if is_in(name, [kind])), None)
+        if own is not None:
+            others = (each for each in sorted(imported) if is_in(each, kinds - {own}))
+            yield from (
+                f"{name} imports {each}: kinds of coordinators do not know each other" for each in others
+            )
+
+
 def findings(typed: Imports, executed: Imports) -> Iterator[str]:
     """One line for each mistake. ``typed``: with the imports for types alone."""
     if (circle := circle_in(executed)) is not None:
@@ -78,6 +157,7 @@ def findings(typed: Imports, executed: Imports) -> Iterator[str]:
         inner = {name: imported for name, imported in typed.items() if is_in(name, group)}
         if circle_in(inner) is None:
             yield f"no circle of types any more, take it out of the list: {', '.join(group)}"
+    yield from related_kinds(typed)
     for name, imported in typed.items():
         count = sum(is_in(each, [SERVER]) for each in imported)
         if is_in(name, [SERVER]) and count > SERVER_IMPORTS_MAX and name != COMPOSITION:
@@ -87,6 +167,7 @@ def findings(typed: Imports, executed: Imports) -> Iterator[str]:
 def main() -> int:
     typed = imports(with_types=True)
     found = list(findings(typed, imports(with_types=False)))
+    found += impurities(imports(with_types=True, external=True), says_pure)
     print("\n".join(found) or f"{len(typed)} modules, no circle of imports")
     return bool(found)
 

@@ -1,23 +1,14 @@
 """``tools/check_imports.py`` finds circles of imports and modules that know too much."""
 
-import importlib.util
-import pathlib
 from types import ModuleType
 
 import pytest
 
-TOOL = pathlib.Path(__file__).parents[2] / "tools" / "check_imports.py"
-
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_imports", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "CIRCLES_OF_TYPES", (("m.core", "m.role"),))
-    return module
+def check(check_imports: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setattr(check_imports, "CIRCLES_OF_TYPES", (("m.core", "m.role"),))
+    return check_imports
 
 
 def graph(**imported: str) -> dict[str, frozenset[str]]:

@@ -1,33 +1,42 @@
-"""A module that calls itself pure is checked: the import contract in ``pyproject.toml`` must list it."""
+"""A module that calls itself pure is held to it by ``tools/check_imports.py``."""
 
-import ast
-import pathlib
-import re
-import tomllib
-
-ROOT = pathlib.Path(__file__).parents[2]
+from types import ModuleType
 
 
-def pure_modules() -> list[str]:
-    """The modules whose docstring says "Pure." in its first paragraph."""
-    found = []
-    for path in sorted((ROOT / "src/moldau").rglob("*.py")):
-        if "messages" in path.parts:
-            continue
-        summary = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
-        if re.search(r"\bPure[.:]", summary):
-            found.append(str(path.relative_to(ROOT / "src").with_suffix("")).replace("/", "."))
-    return found
+def test_a_pure_module_imports_nothing_impure(check_imports: ModuleType) -> None:
+    imported = {
+        "moldau.a": frozenset({"asyncio", "struct"}),
+        "moldau.b": frozenset({"asyncio"}),
+        "moldau.protocol.generate": frozenset({"pathlib"}),
+        "asyncio": frozenset({"socket"}),
+    }
+    found = list(check_imports.impurities(imported, lambda name: name != "moldau.b"))
+    assert found == ["moldau.a says that it is pure, and imports asyncio"]
 
 
-def test_each_module_that_calls_itself_pure_is_in_the_contract() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (contract,) = [each for each in contracts if each["name"].startswith("A pure core")]
-    listed = contract["source_modules"]
-    missing = [
-        name
-        for name in pure_modules()
-        if not any(name == one or name.startswith(f"{one}.") for one in listed)
-    ]
-    assert missing == []
-    assert len(pure_modules()) > 20
+def test_a_module_is_pure_where_its_docstring_or_that_of_its_package_says_so(
+    check_imports: ModuleType,
+) -> None:
+    assert check_imports.says_pure("moldau.quorum.core.raft")
+    assert check_imports.says_pure("moldau.coordinators.transactions.shard")
+    assert not check_imports.says_pure("moldau.coordinators.transactions.service")
+
+
+def test_imports_of_libraries_are_seen(check_imports: ModuleType) -> None:
+    everything = check_imports.imports(with_types=True, external=True)
+    assert "asyncio" in everything["moldau.coordinators.host"]
+    held = [name for name in everything if name.startswith("moldau.") and check_imports.says_pure(name)]
+    assert len(held) > 200
+
+
+def test_kinds_of_coordinators_do_not_know_each_other(check_imports: ModuleType) -> None:
+    typed = {
+        "moldau.coordinators.one.shard": frozenset(
+            {"moldau.coordinators.other.codec", "moldau.coordinators.kind"}
+        ),
+        "moldau.coordinators.one.codec": frozenset({"moldau.coordinators.one.shard"}),
+        "moldau.coordinators.other.codec": frozenset[str](),
+        "moldau.coordinators.kind": frozenset[str](),
+    }
+    (found,) = check_imports.related_kinds(typed)
+    assert found.startswith("moldau.coordinators.one.shard imports moldau.coordinators.other.codec")

@@ -1,4 +1,4 @@
-"""Effects of a shard's operation: records to append, answers to send, timers to set.
+"""Effects of a shard's operation: records to append, answers to send, timers to set. Pure.
 
 Pure. An operation returns one :class:`Effects`; nothing is carried out before the operation ends.
 """

@@ -1,4 +1,4 @@
-"""The controller: takes requests, returns records and responses, and changes state only by replay.
+"""The controller: takes requests, returns records and responses, and changes state only by replay. Pure.
 
 The driver's contract (implemented by :mod:`.service`):
 

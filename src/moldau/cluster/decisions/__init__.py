@@ -1,4 +1,4 @@
-"""Decisions of the controller, noun by noun: pure functions from an image and a request to records.
+"""Decisions of the controller, noun by noun: functions from an image and a request to records. Pure.
 
 A decision never changes metadata. It returns records, and the controller replays them. (Decisions about
 brokers also update :class:`.heartbeats.Heartbeats`, which are in no record.)

@@ -1,1 +1,1 @@
-"""The immutable metadata image, and how records change it."""
+"""The immutable metadata image, and how records change it. Pure."""

@@ -1,4 +1,4 @@
-"""The groups of one partition of ``__consumer_offsets``: a pure shard, the front of its machines.
+"""The groups of one partition of ``__consumer_offsets``: a shard, the front of its machines. Pure.
 
 The machines are the groups of the classic protocol and the committed offsets. Requests for one machine are
 passed to it directly. This class passes on records and timers, and handles requests about a group as a

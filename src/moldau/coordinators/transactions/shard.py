@@ -1,4 +1,4 @@
-"""The transactional ids of one partition of ``__transaction_state``: a pure shard.
+"""The transactional ids of one partition of ``__transaction_state``: a shard. Pure.
 
 Every operation looks at the state, and refuses by :class:`KafkaError` or returns :class:`Effects` with one
 record: the new state of one id. Decisions that a client hears of only later (a producer is fenced while its

@@ -1,1 +1,1 @@
-"""The raft core of KRaft: events in, effects out, no IO."""
+"""The raft core of KRaft: events in, effects out, no IO. Pure."""

@@ -1,1 +1,1 @@
-"""The pure core of a replica: roles, epochs, watermark, in-sync sets."""
+"""The core of a replica: roles, epochs, watermark, in-sync sets. Pure."""

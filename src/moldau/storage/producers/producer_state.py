@@ -1,4 +1,4 @@
-"""Producer state of a partition: last sequence numbers and ongoing transactions.
+"""Producer state of a partition: last sequence numbers and ongoing transactions. Pure.
 
 Pure: it is fed by batches and answers whether the next one may be appended. The driver's contract:
 

@@ -67,7 +67,9 @@ class MetadataPeers:
     """Sends events to leaders of metadata partitions and reads committed events.
 
     All raise ``RemoteStorageError``. Events are read by one fetch at a time from each broker, for all its
-    partitions together, as consumers do.
+    partitions together, as consumers do. The fetchers of replicas have nothing in common with this but the
+    API: they append what they read to logs of their own, whose ends say where to go on, and keep a session.
+    A reader here names each offset, gets bytes below the watermark, and wants none while it applies them.
     """
 
     def __init__(

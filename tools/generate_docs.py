@@ -92,11 +92,9 @@ This table lists the APIs and versions that a broker serves.
   no records from clients: Produce is answered with INVALID_TOPIC_EXCEPTION, as in Kafka. Kafka allows them
   for the client id `__admin_client`, behind its access control lists; Moldau has no such lists yet and no
   such exception. None of Kafka's tools needs it.
-- **Transactions** are not supported yet. A transactional producer fails at its start: FindCoordinator and
-  InitProducerId are answered with UNSUPPORTED_VERSION, with the text "transactions are not supported yet"
-  where the response has a field for it. librdkafka, which would retry for ever, gets
-  TRANSACTIONAL_ID_AUTHORIZATION_FAILED with the same text instead, although no access right is missing. A
-  transactional batch in Produce is answered with UNSUPPORTED_VERSION.
+- **Transactions** are supported on classic topics and for the offsets of groups
+  ([Use transactions](howto/transactions.md)). For diskless topics they are refused: AddPartitionsToTxn and a
+  transactional batch in Produce are answered with UNSUPPORTED_VERSION.
 
 | key | API | versions |
 |---:|---|---|

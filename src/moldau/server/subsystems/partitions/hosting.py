@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.cluster.image.image import MetadataImage
@@ -51,6 +51,24 @@ class _TopicChange:
     next_index: int = 0
 
 
+class _Hosted(NamedTuple):
+    """An open partition."""
+
+    partition: Partition
+    kind: PartitionKind
+
+
+@dataclass(slots=True)
+class _NewPartition:
+    """A partition whose log must be made before it can be opened."""
+
+    topic: Topic
+    """As of the newest metadata."""
+    is_being_made: bool = False
+    has_left: bool = False
+    """Whether it has left this broker while its log was being made."""
+
+
 class PartitionHosting:
     """Follows the image, some partitions in each turn of the event loop.
 
@@ -79,16 +97,11 @@ class PartitionHosting:
         self._logs = logs
         self._may_lead = may_lead
         self._waiting: dict[str, None] = {}
-        self._kinds: dict[PartitionKey, PartitionKind] = {}
+        self._hosted: dict[PartitionKey, _Hosted] = {}
         self._seen: dict[int, Topic] = {}
         self._changes: deque[_TopicChange] = deque()
         self._next_turn: asyncio.Handle | None = None
-        self._unopened: dict[PartitionKey, Topic] = {}
-        """Partitions whose logs must be created, with their current topics."""
-        self._opening: dict[PartitionKey, Topic] = {}
-        """Partitions whose logs are being made."""
-        self._left: set[PartitionKey] = set()
-        """Partitions that left this broker while their logs were being made."""
+        self._new: dict[PartitionKey, _NewPartition] = {}
         self._opener: asyncio.Task[None] | None = None
         self._reconfiguring: set[asyncio.Task[None]] = set()
         self._on_settled: list[asyncio.Future[None]] = []
@@ -127,7 +140,7 @@ class PartitionHosting:
     @property
     def is_settled(self) -> bool:
         """Whether every partition has the state of the last image."""
-        return not (self._changes or self._unopened or self._opening)
+        return not (self._changes or self._new)
 
     async def settled(self) -> None:
         """Return when everything applied before is done and durable."""
@@ -141,7 +154,7 @@ class PartitionHosting:
         """Open, lead and close no more partitions: what is under way ends without them."""
         self._is_frozen = True
         self._changes.clear()
-        self._unopened.clear()
+        self._new = {key: new for key, new in self._new.items() if new.is_being_made}
         if self._next_turn is not None:
             self._next_turn.cancel()
             self._next_turn = None
@@ -165,7 +178,7 @@ class PartitionHosting:
             self._follow_one()
         if self._changes:
             self._next_turn = asyncio.get_running_loop().call_soon(self._take_turn)
-        elif self._unopened and self._opener is None:
+        elif self._new and self._opener is None:
             self._opener = asyncio.get_running_loop().create_task(self._open_all())
         self._tell_settled()
 
@@ -197,22 +210,22 @@ class PartitionHosting:
             logger.exception("%s-%d cannot follow the metadata", topic.name, index)
 
     def _follow(self, topic: Topic, key: PartitionKey) -> None:
-        partition = self._registry.get_by_id(*key)
-        if partition is not None:
-            self._take_role(partition, topic)
-        elif key in self._opening:
-            self._opening[key] = topic
-            self._left.discard(key)
+        hosted, new = self._hosted.get(key), self._new.get(key)
+        if hosted is not None:
+            self._take_role(hosted, topic)
+        elif new is not None:
+            new.topic, new.has_left = topic, False
         elif self._lacks_log(topic, key):
-            self._unopened[key] = topic
+            self._new[key] = _NewPartition(topic)
         else:
             self._open(topic, key)
 
     def _lacks_log(self, topic: Topic, key: PartitionKey) -> bool:
         return self._logs.lacks(TopicPartition(topic.name, key.partition), topic.topic_id)
 
-    def _take_role(self, partition: Partition, topic: Topic) -> None:
-        self._kinds[partition.key].take_role(partition, topic, partial(self._role_taken, partition, topic))
+    def _take_role(self, hosted: _Hosted, topic: Topic) -> None:
+        partition = hosted.partition
+        hosted.kind.take_role(partition, topic, partial(self._role_taken, partition, topic))
 
     def _role_taken(self, partition: Partition, topic: Topic) -> None:
         if self._is_frozen:
@@ -228,22 +241,23 @@ class PartitionHosting:
 
     async def _open_all(self) -> None:
         try:
-            while self._unopened:
-                self._opening, self._unopened = dict(self._unopened), {}
-                failed = await self._make_logs(self._opening)
-                for count, key in enumerate(list(self._opening)):
-                    self._opened(self._opening.pop(key), key, failed)
+            while wanted := {key: new for key, new in self._new.items() if not new.is_being_made}:
+                for new in wanted.values():
+                    new.is_being_made = True
+                failed = await self._make_logs({key: new.topic for key, new in wanted.items()})
+                for count, key in enumerate(wanted):
+                    self._opened(self._new.pop(key), key, failed)
                     if count % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
                         await asyncio.sleep(0)
         finally:
-            self._opening.clear()
+            self._new = {key: new for key, new in self._new.items() if not new.is_being_made}
             self._opener = None
             self._tell_settled()
 
     async def _make_logs(self, opening: Mapping[PartitionKey, Topic]) -> dict[TopicPartition, KafkaError]:
         wanted: list[NewLog] = []
         configs: dict[UUID, LogConfig | None] = {}
-        for count, (key, topic) in enumerate(list(opening.items())):
+        for count, (key, topic) in enumerate(opening.items()):
             if key.topic_id not in configs:
                 configs[key.topic_id] = self._kind_of(topic).log_config(topic)
             config = configs[key.topic_id]
@@ -258,10 +272,12 @@ class PartitionHosting:
             reason = KafkaError(ErrorCode.kafka_storage_error, str(error))
             return dict.fromkeys((new.topic_partition for new in wanted), reason)
 
-    def _opened(self, topic: Topic, key: PartitionKey, failed: Mapping[TopicPartition, KafkaError]) -> None:
+    def _opened(
+        self, new: _NewPartition, key: PartitionKey, failed: Mapping[TopicPartition, KafkaError]
+    ) -> None:
+        topic = new.topic
         name = TopicPartition(topic.name, key.partition)
-        if key in self._left:
-            self._left.discard(key)
+        if new.has_left:
             if not self._logs.lacks(name, topic.topic_id):
                 self._logs.delete(name)
             return
@@ -283,10 +299,10 @@ class PartitionHosting:
         except KafkaError as error:
             self._cannot_open(topic, key, error)
             return
-        self._kinds[key] = kind
+        hosted = self._hosted[key] = _Hosted(partition, kind)
         self.offline.pop(key, None)
         self._registry.add(partition)
-        self._take_role(partition, topic)
+        self._take_role(hosted, topic)
 
     def _cannot_open(self, topic: Topic, key: PartitionKey, error: KafkaError) -> None:
         reason = str(error)
@@ -297,23 +313,25 @@ class PartitionHosting:
 
     def _close(self, key: PartitionKey, topic: Topic, reason: StopReason) -> None:
         self.offline.pop(key, None)
-        self._unopened.pop(key, None)
-        if key in self._opening:
-            self._left.add(key)
-        partition = self._registry.remove(key)
-        kind = self._kinds.pop(key, None)
-        if partition is None or kind is None:
+        new = self._new.get(key)
+        if new is not None and new.is_being_made:
+            new.has_left = True
+        elif new is not None:
+            del self._new[key]
+        hosted = self._hosted.pop(key, None)
+        if hosted is None:
             return
+        self._registry.remove(key)
         epoch = topic.partitions[key.partition].leader_epoch
         self._listener.leads_no_more(topic.name, key.topic_id, key.partition, epoch)
-        kind.close(partition, reason)
+        hosted.kind.close(hosted.partition, reason)
 
     def reconfigure(self, topic_names: Iterable[str] | None) -> None:
         """Configurations have changed: of some topics, or (None) of the broker and so of all."""
         if self._is_frozen:
             return
         names = None if topic_names is None else set(topic_names)
-        meant = [each for each in self._registry if names is None or each.topic in names]
+        meant = [each for each in self._hosted.values() if names is None or each.partition.topic in names]
         if len(meant) <= _RECONFIGURED_A_TURN:
             self._reconfigure(meant)
         else:
@@ -327,17 +345,17 @@ class PartitionHosting:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("configurations of partitions were not changed", exc_info=error)
 
-    async def _reconfigure_in_turns(self, partitions: Sequence[Partition]) -> None:
+    async def _reconfigure_in_turns(self, partitions: Sequence[_Hosted]) -> None:
         for start in range(0, len(partitions), _RECONFIGURED_A_TURN):
             self._reconfigure(partitions[start : start + _RECONFIGURED_A_TURN])
             await asyncio.sleep(0)
 
-    def _reconfigure(self, partitions: Iterable[Partition]) -> None:
-        for partition in partitions:
+    def _reconfigure(self, partitions: Iterable[_Hosted]) -> None:
+        for each in partitions:
+            key = each.partition.key
             # A deleted topic's configuration is deleted with it, but the topic must not get the defaults.
-            kind = self._kinds.get(partition.key)
-            if kind is not None and partition.key.topic_id.int in self._seen:
-                kind.reconfigure(partition)
+            if self._hosted.get(key) is each and key.topic_id.int in self._seen:
+                each.kind.reconfigure(each.partition)
 
 
 def _without_leader(topic: Topic, leader: int) -> Topic:

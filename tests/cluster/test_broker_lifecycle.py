@@ -30,7 +30,7 @@ from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsR
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.records.metadata import RECORDS, RegisterBrokerRecord
 from moldau.protocol.schema import Message
-from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.runtime import (
@@ -55,7 +55,7 @@ class Node:
 
     def __init__(self, folder: pathlib.Path, incarnation: int) -> None:
         machine = Machine(SystemClock(), SeededEntropy(incarnation), LocalDisk(), InlineWorkers())
-        voters = VoterSet.of_ids(1)
+        voters = VoterSet([Voter(ReplicaKey(1))])
         path = f"{folder}/{METADATA_FOLDER}"
         self.log = SnapshotLog.open(machine, path, TopicPartition("__cluster_metadata", 0))
         self.faults: list[MetadataError] = []

@@ -27,7 +27,6 @@ def test_it_is_a_sorted_dict(changes: list[tuple[dict[int, int], set[int]]]) -> 
         assert len(map_) == len(model)
         assert all(map_.get(key, None) == model.get(key) for key in range(401))
         assert map_ == PersistentMap(model)
-        assert [key for key, _ in map_.items_from(200)] == sorted(key for key in model if key >= 200)
 
 
 def test_an_update_copies_one_chunk() -> None:

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
+from memory_coordinator_log import MemoryLog
 from moldau.cluster.internal_topics import StateRetention, StateTopic
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token, answer
 from moldau.coordinators.kind import CoordinatorKind, Term
-from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
 from moldau.replication.classic import ClassicPartition

@@ -11,6 +11,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memory_coordinator_log import MemoryLog
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS, DISKLESS_METADATA
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.state.records import PartitionCreated
@@ -22,7 +23,6 @@ from moldau.coordinators.groups.shard import GroupShard
 from moldau.coordinators.groups.tally import GroupTally
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.loader import ShardLoader
-from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.records import Record, build_batch
 from moldau.records.batch import parse_header

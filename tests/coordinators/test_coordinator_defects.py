@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from memory_coordinator_log import MemoryLog
 from moldau.cluster.internal_topics import StateRetention, StateTopic
 from moldau.coordinators.effects import BatchKind, Effects, Reply, SetTimer, TimerKey, Token, answer
 from moldau.coordinators.kind import CoordinatorKind
-from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from memory_coordinator_log import MemoryLog
 from moldau.cluster.internal_topics import StateRetention, StateTopic
 from moldau.coordinators.effects import (
     BatchKind,
@@ -18,7 +19,6 @@ from moldau.coordinators.effects import (
     answer,
 )
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy
-from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
 from moldau.records.batch import parse_header

@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
+from memory_coordinator_log import MemoryLog
 from moldau.coordinators.effects import PLAIN
 from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.records import GroupRecord
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.settings import GroupSettings
-from moldau.coordinators.log import MemoryLog
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,

@@ -5,10 +5,10 @@ from uuid import UUID
 
 import pytest
 
+from memory_coordinator_log import MemoryLog
 from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.settings import GroupSettings
-from moldau.coordinators.log import MemoryLog
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

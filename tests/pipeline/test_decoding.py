@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.pipeline.reading.decoding import SCHEMA, batches_in, decode
+from moldau.pipeline.reading.decoding import SCHEMA, decode
 from moldau.pipeline.reading.planning import OffsetRange
 from moldau.records.batch import TimestampType, parse_header, set_log_append_time
 from moldau.records.builder import build_batch
@@ -154,11 +154,6 @@ def test_very_many_headers_and_names_that_are_not_text() -> None:
     assert decoded([batch_of(records)]) == expected([batch_of(records)])
     strange = batch_of([Record(0, 1, None, b"", (("\udcff", b"1"),))])
     assert decoded([strange])[0]["headers"] == [{"key": "\N{REPLACEMENT CHARACTER}", "value": b"1"}]
-
-
-def test_batches_lie_behind_each_other_and_the_last_may_be_cut() -> None:
-    whole = [batch_of([Record(number, 1, None, b"v")]) for number in range(3)]
-    assert [bytes(batch) for batch in batches_in(b"".join(whole)[:-1])] == [bytes(one) for one in whole[:2]]
 
 
 def test_a_hundred_thousand_records() -> None:

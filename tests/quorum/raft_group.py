@@ -9,6 +9,7 @@ from typing import Any
 
 from golden_script import numbers, position, show
 from raft_model import Entry, ModelLog
+from voter_ids import voters_of
 
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
@@ -110,7 +111,7 @@ class Group:
         """
         voters, observers = numbers(options["voters"]), numbers(options.get("observers", ""))
         self.is_dynamic = "voters.logged" in options
-        self.voters = VoterSet.of_ids(*voters)
+        self.voters = voters_of(*voters)
         bootstrap = tuple(-node_id for node_id in voters) if self.is_dynamic else ()
         if self.is_dynamic:
             self.voters = VoterSet([])

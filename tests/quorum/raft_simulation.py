@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raft_model import Entry, ModelLog
+from voter_ids import voters_of
 
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
@@ -123,7 +124,7 @@ class Cluster:
         """``dynamic``: the voters are in the log, and each node is a controller that may become one."""
         self.random = random.Random(seed)
         ids = range(1, voters + observers + 1)
-        self.voters = VoterSet.of_ids(*range(1, voters + 1))
+        self.voters = voters_of(*range(1, voters + 1))
         self.nodes = {node_id: Node(ReplicaKey(node_id)) for node_id in ids}
         self.disks = 0
         if dynamic:

@@ -5,8 +5,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from memory_log import MemoryReplicatedLog
+from voter_ids import voters_of
 
+from memory_log import MemoryReplicatedLog
 from moldau.protocol.messages.fetch import FetchRequest
 from moldau.quorum.core.voters import ReplicaKey, VoterSet
 from moldau.quorum.description import to_wire
@@ -166,7 +167,7 @@ async def until_applied(replicas: list[Replica], values: list[bytes]) -> None:
 
 def test_lone_voter_leads_at_once_and_commits(tmp_path: Any) -> None:
     async def work() -> None:
-        replica = Replica(str(tmp_path), 1, VoterSet.of_ids(1))
+        replica = Replica(str(tmp_path), 1, voters_of(1))
         await replica.driver.start()
         assert replica.driver.is_leader
         offset = await replica.driver.append([b"a", b"b"])
@@ -186,7 +187,7 @@ def test_lone_voter_leads_at_once_and_commits(tmp_path: Any) -> None:
 
 def test_appends_during_a_flush_share_the_next_batch(tmp_path: Any) -> None:
     async def work() -> None:
-        replica = Replica(str(tmp_path), 1, VoterSet.of_ids(1))
+        replica = Replica(str(tmp_path), 1, voters_of(1))
         await replica.driver.start()
         await replica.driver.append([b"first"])
         replica.log.disk_is_free.clear()
@@ -208,7 +209,7 @@ def test_appends_during_a_flush_share_the_next_batch(tmp_path: Any) -> None:
 
 def test_three_voters_replicate_and_survive_the_loss_of_the_leader(tmp_path: Any) -> None:
     async def work() -> None:
-        network, voters = Network(), VoterSet.of_ids(1, 2, 3)
+        network, voters = Network(), voters_of(1, 2, 3)
         replicas = [Replica(str(tmp_path), node_id, voters, network) for node_id in (1, 2, 3)]
         observer = Replica(str(tmp_path), 9, voters, network)
         for replica in [*replicas, observer]:
@@ -244,7 +245,7 @@ def test_three_voters_replicate_and_survive_the_loss_of_the_leader(tmp_path: Any
 
 def test_late_replica_loads_the_snapshot_and_then_the_log(tmp_path: Any) -> None:
     async def work() -> None:
-        network, voters = Network(), VoterSet.of_ids(1)
+        network, voters = Network(), voters_of(1)
         leader = Replica(str(tmp_path), 1, voters, network)
         await leader.driver.start()
         for number in range(3):
@@ -267,7 +268,7 @@ def test_late_replica_loads_the_snapshot_and_then_the_log(tmp_path: Any) -> None
 
 def test_disk_failure_answers_nothing_and_ends_the_replica(tmp_path: Any) -> None:
     async def work() -> None:
-        replica = Replica(str(tmp_path), 1, VoterSet.of_ids(1))
+        replica = Replica(str(tmp_path), 1, voters_of(1))
         await replica.driver.start()
         await replica.driver.append([b"a"])
         replica.log.failure = DiskError(28, "No space left on device", "log")
@@ -284,7 +285,7 @@ def test_disk_failure_answers_nothing_and_ends_the_replica(tmp_path: Any) -> Non
 
 def test_request_for_another_partition_is_refused(tmp_path: Any) -> None:
     async def work() -> None:
-        replica = Replica(str(tmp_path), 1, VoterSet.of_ids(1))
+        replica = Replica(str(tmp_path), 1, voters_of(1))
         await replica.driver.start()
         answer = await replica.driver.handle_rpc(FetchRequest())
         assert answer.error_code is ErrorCode.unknown_topic_or_partition

@@ -3,7 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from voter_ids import voters_of
+
+from moldau.quorum.core.voters import ReplicaKey
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.subscriptions import Committed
@@ -41,7 +43,7 @@ class Values:
 
 def test_records_survive_a_restart_with_a_snapshot_between(tmp_path: Path) -> None:
     async def work() -> None:
-        machine, voters = Machine.real(), VoterSet.of_ids(1)
+        machine, voters = Machine.real(), voters_of(1)
         folder = str(tmp_path / "__cluster_metadata-0")
         expected: list[bytes | None] = []
         for life in range(1, 4):

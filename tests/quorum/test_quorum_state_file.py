@@ -4,8 +4,9 @@ import uuid
 from pathlib import Path
 
 import pytest
+from voter_ids import voters_of
 
-from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.voters import ReplicaKey
 from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.state_store import (
     QuorumStateError,
@@ -15,7 +16,7 @@ from moldau.quorum.state_store import (
 )
 from moldau.runtime import LocalDisk
 
-VOTERS = VoterSet.of_ids(1, 2, 3)
+VOTERS = voters_of(1, 2, 3)
 STATES = [
     ElectionState(),
     ElectionState(epoch=7, leader_id=2),
@@ -25,7 +26,7 @@ STATES = [
 
 
 def test_version_0_is_written_as_kafka_writes_it() -> None:
-    assert encode_quorum_state(ElectionState(epoch=2, leader_id=1), voters=VoterSet.of_ids(1)) == (
+    assert encode_quorum_state(ElectionState(epoch=2, leader_id=1), voters=voters_of(1)) == (
         b'{"clusterId":"","leaderId":1,"leaderEpoch":2,"votedId":-1,"appliedOffset":0,'
         b'"currentVoters":[{"voterId":1}],"data_version":0}'
     )
@@ -56,7 +57,7 @@ def test_what_cannot_be_read_is_an_error(content: bytes) -> None:
 def test_other_voters_are_refused() -> None:
     content = encode_quorum_state(STATES[1], voters=VOTERS)
     with pytest.raises(QuorumStateError, match="voters"):
-        decode_quorum_state(content, voters=VoterSet.of_ids(1, 2))
+        decode_quorum_state(content, voters=voters_of(1, 2))
 
 
 def test_the_store_begins_with_epoch_0_and_keeps_the_last_state(tmp_path: Path) -> None:

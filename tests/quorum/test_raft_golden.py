@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from golden_script import check_script, position, show
 from raft_model import Entry, ModelLog
+from voter_ids import voters_of
 
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
 from moldau.quorum.core import messages as msg
 from moldau.quorum.core.raft import RaftCore, RaftInvariantError
-from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.voters import ReplicaKey
 from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.settings import RaftSettings
 from moldau.runtime import ErrorCode, SeededEntropy
@@ -61,7 +62,7 @@ class Script:
             self.log.snapshot(snapshot_id, tuple(self.log.entries[: snapshot_id.offset]))
         self.core = RaftCore(
             local=ReplicaKey(int(options.get("node", "1"))),
-            voters=VoterSet.of_ids(*map(int, options["voters"].split(","))),
+            voters=voters_of(*map(int, options["voters"].split(","))),
             log=self.log,
             election=ElectionState(
                 int(options.get("epoch", "0")),

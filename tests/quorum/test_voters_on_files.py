@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from voter_ids import voters_of
 
 from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id
 from moldau.cluster.folders.initial_voters import parse_initial_controllers
@@ -118,7 +119,7 @@ def test_static_voters_become_a_record(tmp_path: Path) -> None:
         log.close()
         # The file still names the static voters; the voters of the log are used, also where others are
         # configured.
-        for others in (VoterSet.of_ids(1, 2, 3), VoterSet([])):
+        for others in (voters_of(1, 2, 3), VoterSet([])):
             log, driver = driver_of(tmp_path, machine, own, others)
             await driver.start()
             assert driver.is_leader

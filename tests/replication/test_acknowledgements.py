@@ -54,10 +54,10 @@ def test_a_producer_whose_time_is_up_is_told_so_and_kept_no_longer() -> None:
         assert all([(await answer).error is ErrorCode.request_timed_out for answer in hasty])
         assert len(waiting) == 1
         assert len(waiting._waiting) <= KEPT_DONE_MAX + 1
-        assert deadlines.timer_count == 1
+        assert len(deadlines._ticks) == 1
         waiting.advance(3 * KEPT_DONE_MAX)
         assert stuck.result() == appended(0)
-        assert (len(waiting), len(waiting._waiting), deadlines.timer_count) == (0, 0, 0)
+        assert (len(waiting), len(waiting._waiting), len(deadlines._ticks)) == (0, 0, 0)
 
     asyncio.run(scenario())
 
@@ -81,12 +81,12 @@ def test_a_move_looks_at_those_that_it_answers_and_at_one_more() -> None:
         waiting = Acknowledgements(deadlines)
         for offset in range(10_000):
             waiting.add(Counted(offset), appended(offset), HOUR_MS)  # type: ignore[arg-type]
-        assert deadlines.timer_count <= 100, "waits that begin together share timers"
+        assert len(deadlines._ticks) <= 100, "waits that begin together share timers"
         for watermark in range(1, 101):
             waiting.advance(watermark)
         assert Counted.looks == 200
         waiting.fail(appended(-1))
-        assert deadlines.timer_count == 0
+        assert len(deadlines._ticks) == 0
 
     asyncio.run(scenario())
 

@@ -74,12 +74,12 @@ def test_map_of_a_closed_file_stays_for_the_views_that_are_left(tmp_path: pathli
     file = unlinked_file(tmp_path, 4 * MIB)
     view = file.view(MIB, 2 * MIB)
     file.close()
-    wait_until(lambda: residency.PROCESS.retired_count == 1)
+    wait_until(lambda: len(residency.PROCESS._retired) == 1)
     assert bytes(view[:4]) == b"\1\1\1\1"
     assert is_mapped(tmp_path)
     view.release()
     wait_until(lambda: not is_mapped(tmp_path))
-    assert residency.PROCESS.retired_count == 0
+    assert len(residency.PROCESS._retired) == 0
 
 
 def test_map_of_a_closed_file_is_removed_by_another_thread(

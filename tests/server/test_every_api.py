@@ -11,10 +11,10 @@ import pytest
 from wire import ask, ask_all
 
 from moldau.protocol.api import SUPPORTED, ApiKey, Scope, scopes
-from moldau.protocol.codec import request_class
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.schema import Message
 from moldau.testing import Node
+from request_classes import request_class
 
 NOT_YET = {
     # Security.

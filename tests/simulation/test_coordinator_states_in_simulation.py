@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from memory_coordinator_log import MemoryLog
 from moldau.coordinators.diskless.state.records import TopicDeleted
 from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.effects import answer
 from moldau.coordinators.loader import ShardLoader
-from moldau.coordinators.log import LogUpTo, MemoryLog
+from moldau.coordinators.log import LogUpTo
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.simulation.nodes import SCENARIOS

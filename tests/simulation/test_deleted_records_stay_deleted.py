@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from created_logs import get_or_create
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.builder import build_batch
@@ -73,7 +74,7 @@ class Life:
         manager = LogManager(machine, ["/data"], settings)
         await manager.start(lambda _: CONFIG)
         for name in NAMES:
-            log = await manager.get_or_create(name, CONFIG, TOPIC_ID)
+            log = await get_or_create(manager, name, CONFIG, TOPIC_ID)
             assert self.told[name] <= log.log_start_offset <= self.asked[name], name
         assert all(each.kind is RepairKind.TORN_TAIL for each in manager.report.repairs)
         serving()

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from created_logs import get_or_create
 from moldau.records.batch import iter_headers, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
@@ -78,7 +79,7 @@ def run_served(work: Work, seed: int = 0) -> None:
 
 
 async def roll_and_flush(machine: Machine, manager: LogManager) -> None:
-    log = await manager.get_or_create(NAME, LogConfig(), TOPIC_ID)
+    log = await get_or_create(manager, NAME, LogConfig(), TOPIC_ID)
     fill(log)
     await manager.flush_due()
     assert log.flushed_offset == 9
@@ -88,14 +89,14 @@ async def roll_and_flush(machine: Machine, manager: LogManager) -> None:
 
 
 async def retention(machine: Machine, manager: LogManager) -> None:
-    log = await manager.get_or_create(NAME, LogConfig(retention_bytes=0), TOPIC_ID)
+    log = await get_or_create(manager, NAME, LogConfig(retention_bytes=0), TOPIC_ID)
     fill(log)
     await manager.clean_up()
     assert log.log_start_offset == 9
 
 
 async def deletion_of_records(machine: Machine, manager: LogManager) -> None:
-    log = await manager.get_or_create(NAME, LogConfig(retention_ms=-1), TOPIC_ID)
+    log = await get_or_create(manager, NAME, LogConfig(retention_ms=-1), TOPIC_ID)
     fill(log)
     log.update_log_start_offset(4)
     await log.persist_start()
@@ -104,7 +105,7 @@ async def deletion_of_records(machine: Machine, manager: LogManager) -> None:
 
 
 async def truncation(machine: Machine, manager: LogManager) -> None:
-    log = await manager.get_or_create(NAME, LogConfig(), TOPIC_ID)
+    log = await get_or_create(manager, NAME, LogConfig(), TOPIC_ID)
     fill(log)
     await log.flush()
     await manager.checkpoint()
@@ -117,7 +118,7 @@ async def truncation(machine: Machine, manager: LogManager) -> None:
 
 
 async def compaction(machine: Machine, manager: LogManager) -> None:
-    log = await manager.get_or_create(NAME, COMPACTED, TOPIC_ID)
+    log = await get_or_create(manager, NAME, COMPACTED, TOPIC_ID)
     for number in range(12):
         append(log, b"%d" % (number % 2), b"%d" % number)
         if number % 3 == 2:
@@ -128,7 +129,7 @@ async def compaction(machine: Machine, manager: LogManager) -> None:
 
 async def deletion_of_topics(machine: Machine, manager: LogManager) -> None:
     for number in range(20):
-        await manager.get_or_create(TopicPartition("many", number), LogConfig(), TOPIC_ID)
+        await get_or_create(manager, TopicPartition("many", number), LogConfig(), TOPIC_ID)
     for number in range(20):
         manager.delete(TopicPartition("many", number))
     await manager.settled()
@@ -136,7 +137,7 @@ async def deletion_of_topics(machine: Machine, manager: LogManager) -> None:
 
 
 async def snapshots(machine: Machine, manager: LogManager) -> None:
-    log = await manager.get_or_create(NAME, LogConfig(), TOPIC_ID)
+    log = await get_or_create(manager, NAME, LogConfig(), TOPIC_ID)
     snapshots = SnapshotLog(machine, log)
     for end_offset in (9, 18):
         fill(log)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from times_of import TimesOf
 
+from created_logs import get_or_create
 from moldau.records.batch import iter_headers, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -348,7 +349,7 @@ def managed(box: Any) -> LogManager:
 
 async def fill(box: Any, manager: LogManager) -> dict[bytes, int]:
     """Segments whose records were overwritten many times; returns the last offset of each key."""
-    log = await manager.get_or_create(NAME, MANAGED, box.machine.entropy.uuid4())
+    log = await get_or_create(manager, NAME, MANAGED, box.machine.entropy.uuid4())
     last: dict[bytes, int] = {}
     for number in range(60):
         key = b"%d" % (number % 4) if number % 5 else b"only %d" % number
@@ -458,7 +459,7 @@ def test_the_checkpoint_is_kafkas_and_is_kept(box: Any) -> None:
         assert end < 50
         assert box.disk.read("/data/cleaner-offset-checkpoint") == b"0\n1\nt 0 %d\n" % end
         again.delete(NAME)
-        await again.get_or_create(NAME, MANAGED, box.machine.entropy.uuid4())
+        await get_or_create(again, NAME, MANAGED, box.machine.entropy.uuid4())
         assert again.cleaner_offset(NAME) is None
         await again.stop()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from created_logs import get_or_create
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -41,7 +42,7 @@ def test_a_clean_stop_leaves_kafkas_files_and_loads_again(box: Any) -> None:
         manager = LogManager(box.machine, ["/one", "/two"])
         await manager.start(config_of)
         for number in range(4):
-            append(box, await manager.get_or_create(TopicPartition("a", number), CONFIG, TOPIC_ID), 3)
+            append(box, await get_or_create(manager, TopicPartition("a", number), CONFIG, TOPIC_ID), 3)
         log = manager.get(A0)
         assert log is not None
         log.high_watermark = 2
@@ -88,7 +89,7 @@ def test_foreign_folders_are_skipped_and_broken_ones_named(box: Any) -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
         assert list(manager) == []
-        await manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        await get_or_create(manager, A0, CONFIG, TOPIC_ID)
         await manager.stop()
         box.disk.write_atomically("/one/a-0/partition.metadata", b"nonsense")
         with pytest.raises(LogDirectoryError, match="/one/a-0"):
@@ -101,7 +102,7 @@ def test_deletion_renames_soon_and_removes_later(box: Any) -> None:
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
-        log = await manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        log = await get_or_create(manager, A0, CONFIG, TOPIC_ID)
         append(box, log)
         manager.delete(A0)
         assert manager.get(A0) is None
@@ -122,7 +123,7 @@ def test_a_stray_folder_is_removed_after_its_delay_and_not_before(box: Any) -> N
     async def strays_after(delay_ms: int) -> list[str]:
         manager = LogManager(box.machine, ["/one"], LogManagerSettings(stray_delete_delay_ms=delay_ms))
         await manager.start(config_of)
-        await manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        await get_or_create(manager, A0, CONFIG, TOPIC_ID)
         manager.put_aside(A0)
         await manager.settled()
         await manager.clean_up()
@@ -142,12 +143,12 @@ def test_checkpoints_of_a_deleted_topic_do_not_judge_its_successor(box: Any) -> 
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
-        log = await manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        log = await get_or_create(manager, A0, CONFIG, TOPIC_ID)
         append(box, log, 5)
         log.update_log_start_offset(5)
         await log.flush()
         await manager.checkpoint()
-        successor = await manager.get_or_create(A0, CONFIG, uuid.UUID(int=8))
+        successor = await get_or_create(manager, A0, CONFIG, uuid.UUID(int=8))
         assert successor.log_end_offset == 0
         append(box, successor, 2)
         await successor.flush()
@@ -166,7 +167,7 @@ def test_starts_that_move_together_share_one_write_of_the_checkpoint(box: Any) -
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
         names = [TopicPartition("a", number) for number in range(40)]
-        logs = [await manager.get_or_create(name, CONFIG, TOPIC_ID) for name in names]
+        logs = [await get_or_create(manager, name, CONFIG, TOPIC_ID) for name in names]
         for number, log in enumerate(logs):
             append(box, log, 3)
             log.update_log_start_offset(1 + number % 2)
@@ -192,7 +193,7 @@ def test_a_start_that_cannot_be_written_is_an_error_to_all_that_wait(box: Any) -
         manager = LogManager(box.machine, ["/one"], on_offline=lambda path, _: offline.append(path))
         await manager.start(config_of)
         names = [TopicPartition("a", number) for number in range(4)]
-        logs = [await manager.get_or_create(name, CONFIG, TOPIC_ID) for name in names]
+        logs = [await get_or_create(manager, name, CONFIG, TOPIC_ID) for name in names]
         for log in logs:
             append(box, log, 3)
             log.update_log_start_offset(1)
@@ -210,7 +211,7 @@ def test_a_kill_after_the_removal_of_a_deleted_log_does_not_look_like_a_loss(box
         manager = LogManager(box.machine, ["/one"], guarded=guarded)
         await manager.start(config_of)
         for name in ("a", "b"):
-            log = await manager.get_or_create(TopicPartition(name, 0), CONFIG, TOPIC_ID)
+            log = await get_or_create(manager, TopicPartition(name, 0), CONFIG, TOPIC_ID)
             append(box, log, 5)
             await log.flush()
             log.high_watermark = 5
@@ -224,7 +225,7 @@ def test_a_kill_after_the_removal_of_a_deleted_log_does_not_look_like_a_loss(box
         box.disk.crash(random.Random(1))
         again = LogManager(box.machine, ["/one"], guarded=guarded)
         await again.start(config_of)
-        await again.get_or_create(TopicPartition("b", 0), CONFIG, uuid.UUID(int=8))
+        await get_or_create(again, TopicPartition("b", 0), CONFIG, uuid.UUID(int=8))
         assert not again.report.repairs
         await again.stop()
 
@@ -241,7 +242,7 @@ def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_made_anew(
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
-        log = await manager.get_or_create(A0, config, TOPIC_ID)
+        log = await get_or_create(manager, A0, config, TOPIC_ID)
         append(box, log, 3)
         log.high_watermark = 3
         await manager.stop()
@@ -251,14 +252,14 @@ def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_made_anew(
         again = LogManager(box.machine, ["/one"])
         await again.start(config_of)
         assert again.report.count(RepairKind.LOST) == 0
-        await again.get_or_create(A0, config, TOPIC_ID)
+        await get_or_create(again, A0, config, TOPIC_ID)
         assert again.report.count(RepairKind.LOST) == lost
         assert not lost or "/one/a-0" in str(again.report.summary(RepairKind.LOST))
         await again.stop()
         # The checkpoints do not contain the lost folder any more.
         third = LogManager(box.machine, ["/one"])
         await third.start(config_of)
-        await third.get_or_create(A0, config, TOPIC_ID)
+        await get_or_create(third, A0, config, TOPIC_ID)
         assert third.report.count(RepairKind.LOST) == 0
         await third.stop()
 
@@ -269,7 +270,7 @@ def test_a_truncation_takes_back_the_recovery_point(box: Any) -> None:
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
-        log = await manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        log = await get_or_create(manager, A0, CONFIG, TOPIC_ID)
         append(box, log, 5)
         await log.flush()
         await manager.checkpoint()
@@ -286,7 +287,7 @@ def test_a_failing_disk_takes_its_folder_offline_once(box: Any) -> None:
         manager = LogManager(box.machine, ["/one", "/two"], on_offline=lambda *told: offline.append(told))
         await manager.start(config_of)
         logs = [
-            await manager.get_or_create(TopicPartition("a", number), CONFIG, TOPIC_ID) for number in range(4)
+            await get_or_create(manager, TopicPartition("a", number), CONFIG, TOPIC_ID) for number in range(4)
         ]
         box.disk.room_bytes = 10
         with pytest.raises(KafkaError):
@@ -296,7 +297,9 @@ def test_a_failing_disk_takes_its_folder_offline_once(box: Any) -> None:
         with pytest.raises(KafkaError, match="/one is offline"):
             append(box, logs[2])
         append(box, logs[1])
-        assert (await manager.get_or_create(TopicPartition("b", 0), CONFIG, TOPIC_ID)).directory == "/two/b-0"
+        assert (
+            await get_or_create(manager, TopicPartition("b", 0), CONFIG, TOPIC_ID)
+        ).directory == "/two/b-0"
         await manager.stop()
         assert not box.disk.exists("/one/.kafka_cleanshutdown")
         assert box.disk.exists("/two/.kafka_cleanshutdown")

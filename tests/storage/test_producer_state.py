@@ -156,11 +156,9 @@ def test_a_transaction_holds_the_stable_offset_until_its_marker_is_replicated() 
     partition.produce(batch(0, 5))
     partition.produce(batch(0, 2, producer=2, transactional=True))
     partition.produce(batch(2, 2, producer=2, transactional=True))
-    assert state.has_ongoing_transaction(2)
-    assert (state.first_unstable_offset, state.first_undecided_offset) == (5, 5)
+    assert state.first_unstable_offset == 5
     assert partition.end(2, committed=True) == CompletedTransaction(2, 5, 9, 10, aborted=False)
-    assert not state.has_ongoing_transaction(2)
-    assert (state.first_unstable_offset, state.first_undecided_offset) == (5, None)
+    assert state.first_unstable_offset == 5
     state.advance_high_watermark(9)
     assert state.first_unstable_offset == 5
     state.advance_high_watermark(10)
@@ -177,9 +175,7 @@ def test_interleaved_transactions_end_in_any_order() -> None:
     assert state.first_unstable_offset == 0
     state.advance_high_watermark(5)
     assert state.first_unstable_offset == 2
-    assert state.oldest_transaction_timestamp == 100
     assert partition.end(3, committed=True) == CompletedTransaction(3, 2, 5, 6, aborted=False)
-    assert state.oldest_transaction_timestamp is None
 
 
 def test_a_plain_batch_inside_a_transaction_is_refused() -> None:
@@ -308,7 +304,6 @@ def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction(
         elif header.is_transactional and not header.is_control:
             began.setdefault(header.producer_id, header.base_offset)
     assert [transaction[:3] for transaction in completed] == ended
-    assert state.first_undecided_offset == min(began.values(), default=None)
     state.advance_high_watermark(state.end_offset)
     assert state.first_unstable_offset == min(began.values(), default=None)
 

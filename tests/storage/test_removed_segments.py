@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from created_logs import get_or_create
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -29,7 +30,7 @@ async def killed(box: Any) -> None:
     manager = LogManager(box.machine, ["/one"])
     await manager.start(lambda _: LogConfig())
     await manager.note_boot()
-    log = await manager.get_or_create(A0, LogConfig(), uuid.UUID(int=7))
+    log = await get_or_create(manager, A0, LogConfig(), uuid.UUID(int=7))
     batch = build_batch([Record(0, box.clock.time_ms, None, b"v", ())] * 2)
     for _ in SEGMENTS:
         log.roll()

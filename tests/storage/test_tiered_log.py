@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from created_logs import get_or_create
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -112,7 +113,7 @@ def restart(box: Any, config: LogConfig, damage: Any = None) -> tuple[int, int, 
     async def scenario() -> tuple[int, int, int]:
         manager = LogManager(box.machine, ["/data"])
         await manager.start(lambda _: LogConfig())
-        log = await manager.get_or_create(NAME, TIERED, TOPIC_ID)
+        log = await get_or_create(manager, NAME, TIERED, TOPIC_ID)
         append_segments(box, log, 2, epoch=3)
         append_segments(box, log, 2, epoch=4)
         log.highest_copied_offset = 2
@@ -129,7 +130,7 @@ def restart(box: Any, config: LogConfig, damage: Any = None) -> tuple[int, int, 
         await again.clean_up()
         assert loaded.awaits_config
         assert len(loaded.segments.segments) == 2, "nothing goes before its retention is known"
-        loaded = await again.get_or_create(NAME, config, TOPIC_ID)
+        loaded = await get_or_create(again, NAME, config, TOPIC_ID)
         found = loaded.log_start_offset, loaded.local_log_start_offset, loaded.epoch_for_offset(1)
         await again.stop()
         return found
@@ -210,7 +211,7 @@ def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: A
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/data"])
         await manager.start(lambda _: LogConfig())
-        log = await manager.get_or_create(NAME, TIERED, TOPIC_ID)
+        log = await get_or_create(manager, NAME, TIERED, TOPIC_ID)
         append_segments(box, log, 5)
         await log.flush()
         await log.flush()

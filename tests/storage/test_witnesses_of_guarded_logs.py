@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from created_logs import get_or_create
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -45,7 +46,7 @@ async def checkpointed(box: Any) -> PartitionLog:
     """A log with six records, of which four are acknowledged, durable and in the checkpoints."""
     reboot(box, "first boot")
     manager = await started(box)
-    log = await manager.get_or_create(A0, LogConfig(), uuid.UUID(int=7))
+    log = await get_or_create(manager, A0, LogConfig(), uuid.UUID(int=7))
     append(box, log, 4)
     await log.flush()
     log.high_watermark = 4

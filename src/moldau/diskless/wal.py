@@ -60,7 +60,6 @@ _BEFORE_CRC = Struct(">qiIIIIHH")
 _CRC = Struct(">I")
 
 TRAILER_SIZE_BYTES = _TRAILER.size
-SIZE_MAX_BYTES = 2**32 - 1
 
 
 class CorruptWalObjectError(Exception):

@@ -69,7 +69,6 @@ class ConnectionContext:
 
     __slots__ = (
         "__weakref__",
-        "_close_callbacks",
         "attributes",
         "client_software_name",
         "client_software_version",
@@ -106,22 +105,11 @@ class ConnectionContext:
         self.rack: str | None = None
         self.attributes: dict[str, Any] = {}
         self.closed = False
-        self._close_callbacks: list[Callable[[], None]] = []
-
-    def on_close(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the connection is gone (at once if it is)."""
-        if self.closed:
-            callback()
-        else:
-            self._close_callbacks.append(callback)
 
     def mark_closed(self) -> None:
         """Called once, by the network."""
         self.closed = True
         self.control = None
-        callbacks, self._close_callbacks = self._close_callbacks, []
-        for callback in callbacks:
-            callback()
 
 
 class RequestContext:

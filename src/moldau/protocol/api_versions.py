@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from moldau.protocol.api import API_VERSIONS_KEY, SUPPORTED, ApiKey, VersionRange, supports
+from moldau.protocol.api import API_VERSIONS_KEY, SUPPORTED, ApiKey, VersionRange
 from moldau.protocol.codec import encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.schema import Buffer
@@ -15,11 +15,6 @@ def api_rows(versions: Mapping[ApiKey, VersionRange]) -> tuple[ApiVersion, ...]:
         ApiVersion(api_key=int(key), min_version=known.min, max_version=known.max)
         for key, known in sorted(versions.items())
     )
-
-
-def is_too_new(api_key: int, version: int) -> bool:
-    """Whether this is an ApiVersions request that cannot be decoded: answer ``unsupported_version_body``."""
-    return api_key == API_VERSIONS_KEY and not supports(api_key, version)
 
 
 def unsupported_version_body() -> list[Buffer]:

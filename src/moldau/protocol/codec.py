@@ -22,7 +22,6 @@ __all__ = [
     "decode_response",
     "encode_request",
     "encode_response",
-    "request_class",
     "request_encoder",
     "response_class",
     "response_encoder",
@@ -53,11 +52,6 @@ def _load(api_key: int) -> tuple[type[Message], type[Message]]:
         module = importlib.import_module(path, "moldau.protocol.own")
         found = _classes[api_key] = (module.REQUEST, module.RESPONSE)
     return found
-
-
-def request_class(api_key: int) -> type[Message]:
-    """The request's class; raises ProtocolError for an unknown key."""
-    return _load(api_key)[0]
 
 
 def response_class(api_key: int) -> type[Message]:

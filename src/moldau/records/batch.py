@@ -52,7 +52,6 @@ __all__ = [
     "iter_headers",
     "next_sequence",
     "parse_header",
-    "previous_sequence",
     "set_base_offset_and_epoch",
     "set_log_append_time",
     "validate_produce",
@@ -113,11 +112,6 @@ class TimestampType(IntEnum):
 def next_sequence(sequence: int, increment: int) -> int:
     """``sequence + increment``, where 2^31-1 is followed by 0."""
     return (sequence + increment) & SEQUENCE_MAX
-
-
-def previous_sequence(sequence: int, decrement: int) -> int:
-    """``sequence - decrement``, where 0 is preceded by 2^31-1."""
-    return (sequence - decrement) & SEQUENCE_MAX
 
 
 class BatchHeader(NamedTuple):

@@ -7,7 +7,6 @@ from typing import TypeAlias
 from moldau.records.batch import TIMESTAMP_TYPE_BIT, BatchHeader, Buffer
 from moldau.records.errors import InvalidRecordError
 from moldau.records.opening import RECORDS_A_STEP, open_in_turn
-from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong, wrapped
 from moldau.runtime.fair_lane import NextTurn, Steps
 
@@ -17,7 +16,6 @@ __all__ = [
     "choose_at_or_after",
     "choose_exactly",
     "choose_latest",
-    "iter_positions_in_time",
     "search_batch",
 ]
 
@@ -76,14 +74,6 @@ def choose_latest(starting_offset: int) -> Choice:
         return best, False
 
     return choose
-
-
-def iter_positions_in_time(batch: Buffer) -> Iterator[Position]:
-    """``(offset, timestamp)`` of each record, skipping over keys, values and headers.
-
-    Raises like ``iter_records``, though it checks less of each record.
-    """
-    return _iter_opened(*open_batch(batch))
 
 
 def _iter_opened(header: BatchHeader, data: bytes) -> Iterator[Position]:

@@ -36,11 +36,6 @@ class Deadlines:
         self._known_loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def timer_count(self) -> int:
-        """Timers that run now."""
-        return len(self._ticks)
-
-    @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The node's loop; kept, because getting the running one costs a system call in Python 3.11."""
         loop = self._known_loop

@@ -15,8 +15,6 @@ from moldau.runtime.entropy import Entropy
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
-BROKERS_MAX: Final = 100
-CONTROLLERS_MAX: Final = 9
 FIRST_BROKER_ID: Final = 1
 FIRST_CONTROLLER_ID: Final = 101
 _TAKEN: Final = (errno.EADDRINUSE, errno.EACCES)

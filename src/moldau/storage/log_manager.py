@@ -325,17 +325,6 @@ class LogManager:
         log.config = config
         return log
 
-    async def get_or_create(
-        self, topic_partition: TopicPartition, config: LogConfig, topic_id: uuid.UUID
-    ) -> PartitionLog:
-        """The partition's log, with this configuration; created as by :meth:`create` when there is none.
-
-        Raises ``KafkaError(kafka_storage_error)``.
-        """
-        for error in (await self.create([NewLog(topic_partition, config, topic_id)])).values():
-            raise error
-        return self.use(topic_partition, config)
-
     async def _forget_offsets(self, directory: LogDirectory, names: list[TopicPartition]) -> None:
         """Drop checkpointed offsets of deleted partitions: they do not apply to new ones of these names."""
         for offsets in (

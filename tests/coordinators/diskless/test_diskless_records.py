@@ -10,6 +10,7 @@ import pytest
 from diskless_house import batch, file
 from hypothesis import given
 from hypothesis import strategies as st
+from kip_form_writer import encode_kip_file
 
 from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, CommittedBatch, PartitionId
 from moldau.coordinators.diskless.codecs.batch_columns import (
@@ -20,7 +21,7 @@ from moldau.coordinators.diskless.codecs.batch_columns import (
 )
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column
-from moldau.coordinators.diskless.codecs.kip_form import decode_kip_file, encode_kip_file
+from moldau.coordinators.diskless.codecs.kip_form import decode_kip_file
 from moldau.coordinators.diskless.state import commit, records
 from moldau.coordinators.diskless.state.commit import CommitDecision
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable

@@ -7,7 +7,7 @@ import pytest
 from crc32c import crc32c
 from transaction_house import LoopClock, RecordingWriter, new_service
 
-from moldau.coordinators.log import MemoryLog
+from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.codec import TransactionCodec, TransactionRecord
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.service import TransactionService

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from transaction_house import LoopClock, RecordingWriter, new_service, until_done
 
-from moldau.coordinators.log import MemoryLog
+from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.shard import Initialization

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 from transaction_house import RecordingWriter, new_service
 
-from moldau.coordinators.log import MemoryLog
+from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.shard import Initialization
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
 from moldau.runtime import ErrorCode, KafkaError

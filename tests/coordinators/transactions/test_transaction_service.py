@@ -4,7 +4,7 @@ import asyncio
 
 from transaction_house import RecordingWriter, new_service, until_done
 
-from moldau.coordinators.log import MemoryLog
+from memory_coordinator_log import MemoryLog
 from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.shard import Initialization

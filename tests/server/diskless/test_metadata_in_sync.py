@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from created_logs import get_or_create
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import PartitionsToCreate
@@ -61,7 +62,7 @@ def test_a_coordinator_writes_what_enough_replicas_have(tmp_path: pathlib.Path) 
             kind.take_role(partition, topic, lambda: registry.leads(partition, epoch))
 
         topic = metadata_topic((1, 2), 0)
-        await logs.get_or_create(TopicPartition(topic.name, 0), kind.log_config(topic), topic.topic_id)
+        await get_or_create(logs, TopicPartition(topic.name, 0), kind.log_config(topic), topic.topic_id)
         partition = kind.open(topic, 0)
         assert isinstance(partition, ClassicPartition)
         follow(metadata_topic((1, 2), 0))

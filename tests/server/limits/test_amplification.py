@@ -17,7 +17,7 @@ import pytest
 from wire_client import METADATA_V12, WireClient
 
 from moldau.protocol.api import SUPPORTED, ApiKey, request_header_version
-from moldau.protocol.codec import encode_request, request_class
+from moldau.protocol.codec import encode_request
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.own import MODULES as OWN_MODULES
@@ -30,6 +30,7 @@ from moldau.protocol.own.diskless.create_partitions import (
 from moldau.protocol.schema import parse_versions
 from moldau.runtime.errors import ErrorCode
 from moldau.testing import Node
+from request_classes import request_class
 from worst_requests import worst_requests
 
 CALLS_A_STEP = 100_000

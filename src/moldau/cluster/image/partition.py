@@ -7,8 +7,6 @@ from enum import IntEnum
 NO_LEADER = -1
 
 UNASSIGNED_DIRECTORY = uuid.UUID(int=0)
-LOST_DIRECTORY = uuid.UUID(int=1)
-MIGRATING_DIRECTORY = uuid.UUID(int=2)
 RESERVED_DIRECTORY_COUNT = 100
 """Ids below this number are reserved by KIP-858 and never name a real directory."""
 

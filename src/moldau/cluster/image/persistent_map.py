@@ -72,16 +72,6 @@ class PersistentMap(Generic[K, V]):
         """Entries in the order of their keys."""
         return chain.from_iterable(chunk.items() for chunk in self._chunks)
 
-    def items_from(self, key: K) -> Iterator[tuple[K, V]]:
-        """Entries from ``key`` on."""
-        start = max(0, bisect_right(self._firsts, key) - 1)
-        for chunk in self._chunks[start : start + 1]:
-            for entry in chunk.items():
-                if not entry[0] < key:  # type: ignore[operator]
-                    yield entry
-        for chunk in self._chunks[start + 1 :]:
-            yield from chunk.items()
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PersistentMap):
             return NotImplemented

@@ -26,7 +26,6 @@ from moldau.records.batch import (
     Buffer,
     TimestampType,
     check_batch,
-    iter_headers,
 )
 from moldau.records.errors import CorruptRecordError, InvalidRecordError
 from moldau.records.record import open_batch
@@ -151,13 +150,6 @@ def decode_found(
                 pending, size = [], 0
         if pending:
             yield from _non_empty(_decode_opened(pending, ranges, schema, scratch))
-
-
-def batches_in(buffer: Buffer) -> Iterator[memoryview]:
-    """The whole batches that lie behind each other in a fetched or read range of bytes."""
-    view = memoryview(buffer)
-    for position, header in iter_headers(view):
-        yield view[position : position + header.size_bytes]
 
 
 def _non_empty(decoded: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -90,11 +90,6 @@ class VoterSet:
         }
 
     @staticmethod
-    def of_ids(*ids: int) -> "VoterSet":
-        """Voters without addresses: a lone node, and tests."""
-        return VoterSet(Voter(ReplicaKey(voter_id)) for voter_id in ids)
-
-    @staticmethod
     def parse(text: str) -> "VoterSet":
         """Read ``controller.quorum.voters``: ``1@host:9093,2@[::1]:9093``. Raises ``ValueError``."""
         voters = [_parse_voter(part.strip()) for part in text.split(",") if part.strip()]

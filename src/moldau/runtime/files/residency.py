@@ -63,11 +63,6 @@ class Residency:
             self._is_unmapping = True
         threading.Thread(target=self._unmap_retired, name="moldau-unmap", daemon=True).start()
 
-    @property
-    def retired_count(self) -> int:
-        """The number of retired maps that are not removed yet."""
-        return len(self._retired)
-
     def _unmap_retired(self) -> None:
         """Remove maps until none is retired; a map with views left is tried again later."""
         pause = threading.Event()

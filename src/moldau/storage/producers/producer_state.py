@@ -288,15 +288,6 @@ class ProducerState:
 
     # Transactions
 
-    def has_ongoing_transaction(self, producer_id: int) -> bool:
-        entry = self._producers.get(producer_id)
-        return entry is not None and entry.current_txn_first_offset is not None
-
-    @property
-    def first_undecided_offset(self) -> int | None:
-        """The first offset of the oldest transaction without an end marker."""
-        return next(iter(self._ongoing), None)
-
     @property
     def first_unstable_offset(self) -> int | None:
         """First offset of an undecided transaction below the high watermark; None when there is none.
@@ -308,13 +299,6 @@ class ProducerState:
             return undecided
         unreplicated = min(self._unreplicated)
         return unreplicated if undecided is None else min(undecided, unreplicated)
-
-    @property
-    def oldest_transaction_timestamp(self) -> int | None:
-        """Time of the last write of the producer with the oldest open transaction: an old one is hanging."""
-        for producer_id in self._ongoing.values():
-            return self._producers[producer_id].last_timestamp
-        return None
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         """Forget ended transactions whose marker is below the high watermark."""

@@ -5,9 +5,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from memory_log import MemoryReplicatedLog
 from voter_ids import voters_of
 
-from memory_log import MemoryReplicatedLog
 from moldau.protocol.messages.fetch import FetchRequest
 from moldau.quorum.core.voters import ReplicaKey, VoterSet
 from moldau.quorum.description import to_wire

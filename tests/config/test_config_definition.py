@@ -44,6 +44,16 @@ def test_bad_values_name_key_and_reason(type_, text, reason):
     assert str(caught.value) == f"Invalid value {text} for configuration a.key: {reason}"
 
 
+@pytest.mark.parametrize("text", ["x" * 40_000, "a b\nc" * 1000, "\x00" * 500, "\u4e2d" * 3000])
+def test_a_refusal_is_a_short_line_whatever_the_value(text):
+    with pytest.raises(ConfigError) as caught:
+        key(ConfigType.LONG).parse(f"1{text}1")
+    assert str(caught.value).startswith("Invalid value 1")
+    assert str(caught.value).endswith(" for configuration a.key: Not a number of type LONG")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
 def test_secrets_are_not_shown():
     with pytest.raises(ConfigError, match="hidden"):
         raise key(ConfigType.PASSWORD).error("hunter2", "no")

@@ -10,19 +10,28 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 Value: TypeAlias = "bool | int | float | str | tuple[str, ...] | None"
 Validator: TypeAlias = Callable[[Value], "str | None"]
 
 
+_MESSAGE_MAX: Final = 400
+
+
 class ConfigError(ValueError):
-    """A configuration that cannot be used. ``key`` names the property at fault."""
+    """A configuration that cannot be used. ``key`` names the property at fault.
+
+    The message is one line of bounded length, whatever the value is that it quotes.
+    """
 
     def __init__(self, key: str, message: str) -> None:
-        super().__init__(message)
+        line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in message)
+        if len(line) > _MESSAGE_MAX:
+            line = f"{line[: _MESSAGE_MAX // 2]} … {line[-_MESSAGE_MAX // 2 :]}"  # the reason is at the end
+        super().__init__(line)
         self.key = key
-        self.message = message
+        self.message = line
 
 
 class ConfigType(IntEnum):

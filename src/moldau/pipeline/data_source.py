@@ -61,15 +61,17 @@ class MoldauDataSource(DataSource):
         check_batch(self.parsed)
         return MoldauReader(schema, self.topics, self.parsed)
 
-    @one_line_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        if HAS_READ_LIMITS:
-            from moldau.pipeline.source.stream import MoldauStreamReader
+        try:
+            if HAS_READ_LIMITS:
+                from moldau.pipeline.source.stream import MoldauStreamReader
 
-            return MoldauStreamReader(schema, self.parsed)
-        from moldau.pipeline.source.older_stream import MoldauOlderStreamReader
+                return MoldauStreamReader(schema, self.parsed)
+            from moldau.pipeline.source.older_stream import MoldauOlderStreamReader
 
-        return MoldauOlderStreamReader(schema, self.parsed)
+            return MoldauOlderStreamReader(schema, self.parsed)
+        except ToolError as error:
+            return RefusedStreamReader(error)
 
     @one_line_errors()
     def writer(self, schema: StructType, overwrite: bool) -> MoldauWriter:
@@ -83,6 +85,31 @@ class MoldauDataSource(DataSource):
         if overwrite:
             raise ToolError("topics are only appended to: mode('append')")
         return find_target(self.parsed, schema)
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Tells the error of a streaming query when its first batch is planned.
+
+    Spark does not expect errors of ``streamReader``: it shows one of its own instead.
+    """
+
+    def __init__(self, error: ToolError) -> None:
+        self._error = error
+
+    @one_line_errors()
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    @one_line_errors()
+    def latestOffset(self, *arguments: Any) -> dict[str, Any]:
+        raise self._error
+
+    @one_line_errors()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise self._error
 
 
 class MoldauReader(DataSourceReader):

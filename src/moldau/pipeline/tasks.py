@@ -14,8 +14,12 @@ _FREEZES_LEFT: Final = iter(range(2))
 """The first task imports more: PyArrow imports pandas at the first array of numpy."""
 
 
-_SPARKS_PROCESS: Final = "SPARK_REUSE_WORKER"
-"""An environment variable that is set in the processes that Spark starts."""
+_SPARKS_PROCESS: Final = frozenset(
+    {"SPARK_REUSE_WORKER", "PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH"}
+)
+"""Environment variables of which one at least is set in each process that Spark starts. The first is not set
+in the one that plans batches of streams.
+"""
 
 
 def settle() -> None:
@@ -25,7 +29,7 @@ def settle() -> None:
     collecting them takes 35 ms, in which it could decode 200,000 records. So the objects that exist when the
     first two begin are frozen.
     """
-    if _SPARKS_PROCESS in os.environ and next(_FREEZES_LEFT, None) is not None:
+    if _is_sparks() and next(_FREEZES_LEFT, None) is not None:
         gc.collect()
         gc.freeze()
 
@@ -39,6 +43,10 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except (ToolError, KafkaError, StorageError, OSError):
-        if _SPARKS_PROCESS in os.environ:
+        if _is_sparks():
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
+
+
+def _is_sparks() -> bool:
+    return not _SPARKS_PROCESS.isdisjoint(os.environ)

@@ -92,21 +92,22 @@ async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool
     stop_wanted = loop.create_task(ended.wait())
     if stop_with_parent:
         _watch_parent(os.getppid(), ended)
+    # While it starts, too: collections of what it loads would take most of the time with many partitions.
+    collecting = loop.create_task(keep_collections_short())
     try:
         address = await _started(node, stop_wanted)
         if address is None:
             return
-        collecting = loop.create_task(keep_collections_short())
         async with contextlib.nullcontext() if beside is None else beside(address):
             failed = loop.create_task(node.failed())
             await asyncio.wait((stop_wanted, failed), return_when=asyncio.FIRST_COMPLETED)
             reason = failed.result() if failed.done() else None
             failed.cancel()
-        collecting.cancel()
         await _stop(node)
         if reason is not None:
             raise CommandError(reason)
     finally:
+        collecting.cancel()
         stop_wanted.cancel()
 
 

@@ -39,8 +39,22 @@ _BOUNDS: Final[Mapping[int, int]] = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: 2 * 1024 * 1024,
         # An append for each row.
         ApiKey.WRITE_TXN_MARKERS: WHOLE_PARSED_BYTES,
+        # A few rows are all that there is, and one of a few bytes is answered by hundreds.
+        **dict.fromkeys(
+            (ApiKey.DESCRIBE_QUORUM, ApiKey.UPDATE_FEATURES, ApiKey.CONTROLLER_REGISTRATION),
+            INLINE_PARSED_BYTES,
+        ),
         # Decided as a whole.
-        ApiKey.ADD_PARTITIONS_TO_TXN: 1024 * 1024,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: 3 * 1024 * 1024,
+        **dict.fromkeys(
+            (
+                ApiKey.ADD_PARTITIONS_TO_TXN,
+                ApiKey.TXN_OFFSET_COMMIT,
+                ApiKey.ALTER_CONFIGS,
+                ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            ),
+            1024 * 1024,
+        ),
         # A session may have every partition of a node.
         ApiKey.FETCH: PARSED_BYTES_MAX,
     }

@@ -26,16 +26,17 @@ def alter_partition_reassignments(
     """Begin reassignments, or cancel those in progress; each partition is decided on its own."""
     records: list[Message] = []
     responses = []
-    seen: set[tuple[str, int]] = set()
+    seen: dict[str, set[int]] = {}
     for wanted in request.topics:
         topic = view.image.topics.get(wanted.name)
         answers = []
+        indexes = seen.setdefault(wanted.name, set())
         for each in wanted.partitions:
             code, message = ErrorCode.none, None
             try:
-                if (wanted.name, each.partition_index) in seen:
+                if each.partition_index in indexes:
                     raise KafkaError(ErrorCode.invalid_request, "The partition is named more than once.")
-                seen.add((wanted.name, each.partition_index))
+                indexes.add(each.partition_index)
                 record = _change(view, topic, each, request.allow_replication_factor_change)
                 if record is not None:
                     records.append(record)

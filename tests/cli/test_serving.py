@@ -1,0 +1,32 @@
+"""Serving a node until it is told to stop."""
+
+import asyncio
+
+import pytest
+
+from moldau.cli.serving import serve
+
+
+def test_collections_are_kept_short_while_a_node_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes most of its objects then."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def keep() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    class Node:
+        async def start(self) -> None:
+            await begun.wait()
+            raise OSError("it does not start")
+
+    async def main() -> None:
+        with pytest.raises(OSError, match="it does not start"):
+            await asyncio.wait_for(serve._serve(Node(), None, stop_with_parent=False), 60)  # type: ignore[arg-type]
+        await ended.wait()
+
+    monkeypatch.setattr(serve, "keep_collections_short", keep)
+    asyncio.run(main())

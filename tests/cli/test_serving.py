@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from moldau.cli.errors import CommandError
 from moldau.cli.serving import serve
 
 
@@ -24,7 +25,7 @@ def test_collections_are_kept_short_while_a_node_starts(monkeypatch: pytest.Monk
             raise OSError("it does not start")
 
     async def main() -> None:
-        with pytest.raises(OSError, match="it does not start"):
+        with pytest.raises(CommandError, match="it does not start"):
             await asyncio.wait_for(serve._serve(Node(), None, stop_with_parent=False), 60)  # type: ignore[arg-type]
         await ended.wait()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cluster_fakes import SmallConfigPolicy
 
-from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleState
+from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleState, LifecycleTimes
 from moldau.cluster.controller.controller import Controller
 from moldau.cluster.controller.service import ControllerService, LocalControllerChannel
 from moldau.cluster.decisions.features import SUPPORTED_FEATURES
@@ -31,7 +31,7 @@ from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.records.metadata import RECORDS, RegisterBrokerRecord
 from moldau.protocol.schema import Message
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
-from moldau.quorum.driver import QuorumDriver
+from moldau.quorum.driver import QuorumDriver, QuorumIdentity
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.runtime import (
     ErrorCode,
@@ -63,8 +63,7 @@ class Node:
         self.driver = QuorumDriver(
             machine,
             self.log,
-            local=ReplicaKey(1),
-            voters=voters,
+            identity=QuorumIdentity(ReplicaKey(1), voters),
             state_store=QuorumStateStore(machine.disk, path, voters),
         )
         metadata_log = self.metadata_log = QuorumMetadataLog(self.driver, self.log, 1)
@@ -96,9 +95,7 @@ class Node:
             self.channel,
             SeededEntropy(9),
             lambda: self.publisher.image.provenance.offset,
-            heartbeat_interval_ms=20,
-            registration_timeout_ms=timeout_ms,
-            retry_ms=2,
+            times=LifecycleTimes(heartbeat_interval_ms=20, registration_timeout_ms=timeout_ms, retry_ms=2),
         )
 
     async def start(self) -> None:

@@ -11,7 +11,7 @@ from voter_ids import voters_of
 from moldau.protocol.messages.fetch import FetchRequest
 from moldau.quorum.core.voters import ReplicaKey, VoterSet
 from moldau.quorum.description import to_wire
-from moldau.quorum.driver import DriverConfig, QuorumDriver
+from moldau.quorum.driver import DriverConfig, QuorumDriver, QuorumIdentity
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.subscriptions import Committed
@@ -112,8 +112,7 @@ class Replica:
         self.driver = QuorumDriver(
             self.machine,
             self.log,
-            local=ReplicaKey(self.node_id),
-            voters=self.voters,
+            identity=QuorumIdentity(ReplicaKey(self.node_id), self.voters),
             state_store=self.store,
             sender=self.network.sender(self.node_id) if self.network else None,
             config=DriverConfig(raft=QUICK),

@@ -6,7 +6,7 @@ from pathlib import Path
 from voter_ids import voters_of
 
 from moldau.quorum.core.voters import ReplicaKey
-from moldau.quorum.driver import QuorumDriver
+from moldau.quorum.driver import QuorumDriver, QuorumIdentity
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.subscriptions import Committed
 from moldau.records.batch import parse_header
@@ -50,7 +50,9 @@ def test_records_survive_a_restart_with_a_snapshot_between(tmp_path: Path) -> No
             log = SnapshotLog.open(machine, folder, TopicPartition("__cluster_metadata", 0))
             listener = Values()
             store = QuorumStateStore(machine.disk, folder, voters)
-            driver = QuorumDriver(machine, log, local=ReplicaKey(1), voters=voters, state_store=store)
+            driver = QuorumDriver(
+                machine, log, identity=QuorumIdentity(ReplicaKey(1), voters), state_store=store
+            )
             driver.add_listener(listener)
             await driver.start()
             assert driver.is_leader

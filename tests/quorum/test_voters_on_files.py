@@ -13,7 +13,7 @@ from moldau.cluster.folders.initial_voters import parse_initial_controllers
 from moldau.cluster.folders.meta_properties import FormatError, read_meta_properties
 from moldau.quorum.core.messages import RemoveVoterRequest, UpdateVoterRequest, UpgradeVersionRequest
 from moldau.quorum.core.voters import LoggedVoters, Membership, ReplicaKey, Voter, VoterSet
-from moldau.quorum.driver import QuorumDriver
+from moldau.quorum.driver import QuorumDriver, QuorumIdentity
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.voter_history import VoterHistory
 from moldau.records.control import KRaftVersion, VoterEndpoint, build_control_batch
@@ -44,7 +44,7 @@ def driver_of(
     log, voters = SnapshotLog.open(machine, path, PARTITION), static or VoterSet([])
     store = QuorumStateStore(machine.disk, path, voters)
     driver = QuorumDriver(
-        machine, log, local=own.key, voters=voters, state_store=store, membership=Membership(own)
+        machine, log, identity=QuorumIdentity(own.key, voters, Membership(own)), state_store=store
     )
     return log, driver
 

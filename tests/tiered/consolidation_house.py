@@ -33,7 +33,7 @@ from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
 from moldau.tiered.consolidation.engine import BrokerEngine, EngineSettings, RemoteCopies
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.ports import LedPartition
-from moldau.tiered.consolidation.reconciler import SegmentReconciler
+from moldau.tiered.consolidation.reconciler import SegmentEvents, SegmentReconciler
 from moldau.tiered.metadata.lifecycle import (
     IllegalTransitionError,
     check_segment_move,
@@ -368,8 +368,7 @@ class Leader:
             self.wal,
             self.metadata,  # type: ignore[arg-type]
             self.storage,
-            world.clock,  # type: ignore[arg-type]
-            epoch,
+            SegmentEvents(epoch, world.clock),  # type: ignore[arg-type]
             lambda _: 0,
         )
         self.leader = ConsolidationLeader(
@@ -378,7 +377,6 @@ class Leader:
             lambda: self.led,
             world.clock,  # type: ignore[arg-type]
             SeededEntropy(1000 * epoch + 1),
-            epoch,
         )
         self.engine = BrokerEngine(
             self.leader,

@@ -21,10 +21,8 @@ def scan_of(leader: Leader) -> SegmentOrphanScan:
         leader.reconciler,
         ObjectStorageManager(world.store),
         lambda: leader.led,
-        world.clock,  # type: ignore[arg-type]
         SeededEntropy(99),
         Meters(),
-        broker_id=1,
         grace_ms=GRACE_MS,
     )
 

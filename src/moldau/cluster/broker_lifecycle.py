@@ -80,14 +80,24 @@ class BrokerIdentity:
     features: Sequence[SupportedFeature]
     log_dirs: Sequence[uuid.UUID]
     rack: str | None = None
+    previous_broker_epoch: int = -1
+    """The epoch in which the last process stopped cleanly; -1: it did not (KIP-966)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleTimes:
+    """Intervals and limits of a broker's requests to the controller, in ms."""
+
+    heartbeat_interval_ms: int = 2_000
+    registration_timeout_ms: int = 60_000
+    retry_ms: int = 50
 
 
 class BrokerLifecycle:
     """One task that registers and heartbeats until it is stopped.
 
     ``metadata_offset`` returns the offset up to which this broker has replayed; ``on_registered`` is called
-    with each new broker epoch before the first heartbeat with it. ``previous_broker_epoch`` is that in
-    which the last process stopped cleanly; -1: it did not (KIP-966).
+    with each new broker epoch before the first heartbeat with it.
     """
 
     def __init__(
@@ -97,21 +107,15 @@ class BrokerLifecycle:
         entropy: Entropy,
         metadata_offset: Callable[[], int],
         *,
-        heartbeat_interval_ms: int = 2_000,
-        registration_timeout_ms: int = 60_000,
-        retry_ms: int = 50,
+        times: LifecycleTimes | None = None,
         on_registered: Callable[[int], None] = lambda epoch: None,
-        previous_broker_epoch: int = -1,
     ) -> None:
         self._identity = identity
         self._channel = channel
         self._entropy = entropy
         self._metadata_offset = metadata_offset
-        self._heartbeat_interval_ms = heartbeat_interval_ms
-        self._registration_timeout_ms = registration_timeout_ms
-        self._retry_ms = retry_ms
+        self._times = times or LifecycleTimes()
         self._on_registered = on_registered
-        self._previous_broker_epoch = previous_broker_epoch
         self._want_fence = True
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -195,7 +199,7 @@ class BrokerLifecycle:
 
     async def _register(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._registration_timeout_ms / 1000
+        deadline = loop.time() + self._times.registration_timeout_ms / 1000
         attempt = 0
         while True:
             code = await self._try_to_register()
@@ -237,7 +241,7 @@ class BrokerLifecycle:
             ],
             rack=identity.rack,
             log_dirs=tuple(identity.log_dirs),
-            previous_broker_epoch=self._previous_broker_epoch,
+            previous_broker_epoch=self._identity.previous_broker_epoch,
         )
         try:
             response: BrokerRegistrationResponse = await self._channel.send(request)
@@ -267,7 +271,7 @@ class BrokerLifecycle:
         if code is ErrorCode.none:
             self._process_heartbeat(response)
             if not self._may_go.is_set():
-                await self._pause(self._heartbeat_interval_ms)
+                await self._pause(self._times.heartbeat_interval_ms)
         elif code in (ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered):
             self._start_again()
         else:
@@ -289,7 +293,7 @@ class BrokerLifecycle:
             logger.info("broker %d is unfenced", self._identity.broker_id)
         elif self.state is LifecycleState.PENDING_SHUTDOWN:
             # Leaderships have been moved; only a further heartbeat shows when all brokers have seen it.
-            asyncio.get_running_loop().call_later(self._retry_ms / 1000, self._wake.set)
+            asyncio.get_running_loop().call_later(self._times.retry_ms / 1000, self._wake.set)
 
     def _start_again(self) -> None:
         """The controller has forgotten this epoch: a new registration is needed."""
@@ -302,7 +306,7 @@ class BrokerLifecycle:
             self._move(LifecycleState.STARTING)
 
     async def _back_off(self, attempt: int) -> None:
-        delay_ms = min(self._retry_ms * 2**attempt, self._heartbeat_interval_ms)
+        delay_ms = min(self._times.retry_ms * 2**attempt, self._times.heartbeat_interval_ms)
         await asyncio.sleep(delay_ms * self._entropy.uniform(0.8, 1.2) / 1000)
 
     async def _pause(self, delay_ms: int) -> None:

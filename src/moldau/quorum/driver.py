@@ -69,6 +69,16 @@ class DriverConfig:
     append_max_batch_bytes: int = 8 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class QuorumIdentity:
+    """A node in a quorum."""
+
+    local: ReplicaKey
+    static_voters: VoterSet
+    """The configured voters, which count until the log names others."""
+    membership: Membership = field(default_factory=Membership)
+
+
 class QuorumDriver:
     """A replica of a replicated log on this node.
 
@@ -80,29 +90,29 @@ class QuorumDriver:
         machine: Machine,
         log: ReplicatedLog,
         *,
-        local: ReplicaKey,
-        voters: VoterSet,
+        identity: QuorumIdentity,
         state_store: QuorumStateStore,
         sender: PeerSender | None = None,
         config: DriverConfig | None = None,
-        membership: Membership | None = None,
         on_fatal: Callable[[Exception], None] | None = None,
     ) -> None:
         self._machine = machine
         self._log = log
-        self._local = local
+        self._local = identity.local
         self._config = config or DriverConfig()
-        self._static_voters = voters
+        self._static_voters = identity.static_voters
         self.addresses = QuorumAddresses(lambda: self.voters, self._config.bootstrap_servers)
-        self._membership = replace(membership or Membership(), bootstrap_ids=self.addresses.bootstrap_ids)
+        self._membership = replace(identity.membership, bootstrap_ids=self.addresses.bootstrap_ids)
         self.history = VoterHistory()
         self._state_store = state_store
         self._sender: PeerSender = sender or NoPeers()
         self._on_fatal = on_fatal
-        self._subscriptions = Subscriptions(log, local.id)
+        self._subscriptions = Subscriptions(log, self._local.id)
         self._appends = AppendQueue(self._config.append_max_batch_bytes)
         self._pruning = SnapshotPruning()
-        self.voice = QuorumVoice(local, voters, self._config.raft, self._config.wire.cluster_id or "")
+        self.voice = QuorumVoice(
+            self._local, self._static_voters, self._config.raft, self._config.wire.cluster_id or ""
+        )
         self._events = EventQueue(self._fail)
         self._replies = PendingReplies(log, self._events)
         linger_ms = self._config.append_linger_ms

@@ -17,7 +17,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import ConfiguredVoter
 from moldau.network.client import RpcClient
 from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
-from moldau.quorum.driver import QuorumDriver
+from moldau.quorum.driver import QuorumDriver, QuorumIdentity
 from moldau.quorum.state_store import FILE_NAME as QUORUM_STATE
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -83,12 +83,12 @@ class MetadataNode:
         self.driver = QuorumDriver(
             machine,
             self._stored,
-            local=ReplicaKey(identity.node_id, directory_id),
-            voters=voters,
+            identity=QuorumIdentity(
+                ReplicaKey(identity.node_id, directory_id), voters, membership_of(config, directory_id)
+            ),
             state_store=QuorumStateStore(machine.disk, folder, voters),
             sender=self._peers,
             config=settings.quorum_config(config, identity.cluster_id),
-            membership=membership_of(config, directory_id),
             on_fatal=lambda error: on_fault(f"the metadata quorum has failed: {error}"),
         )
         self.log = QuorumMetadataLog(self.driver, self._stored, identity.node_id)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
+from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleTimes
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import Endpoint, SupportedFeature
@@ -95,12 +95,14 @@ class RegistrationSubsystem(Subsystem):
                 ],
                 log_dirs=context.identity.directory_ids,
                 rack=config.rack,
+                previous_broker_epoch=previous_broker_epoch(context.logs.directories),
             ),
             context.channel,
             context.machine.entropy,
             lambda: publisher.image.provenance.offset,
-            heartbeat_interval_ms=config.integer("broker.heartbeat.interval.ms"),
-            registration_timeout_ms=config.integer("initial.broker.registration.timeout.ms"),
+            times=LifecycleTimes(
+                heartbeat_interval_ms=config.integer("broker.heartbeat.interval.ms"),
+                registration_timeout_ms=config.integer("initial.broker.registration.timeout.ms"),
+            ),
             on_registered=self._registered,
-            previous_broker_epoch=previous_broker_epoch(context.logs.directories),
         )

@@ -9,7 +9,7 @@ nodes, and the store has every referenced object.
 import asyncio
 import random
 from collections.abc import Coroutine, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -127,7 +127,7 @@ def diskless_cluster_clock() -> Scenario:
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY, Fault.RESET)
     scenario = scenario_of(faults)
-    story = partial(DisklessClusterStory, properties=KEPT_FOR_LESS_THAN_A_JUMP)
+    story = partial(DisklessClusterStory, layout=ClusterLayout(properties=KEPT_FOR_LESS_THAN_A_JUMP))
     return replace(
         scenario,
         story=story,
@@ -152,6 +152,17 @@ def scenario_of(faults: tuple[Fault, ...]) -> Scenario:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterLayout:
+    """The nodes of a story's cluster, and the replicas of its metadata topic."""
+
+    racks: Mapping[int, str] = MappingProxyType({})
+    """Of all nodes, by id; empty: the three controllers, without racks."""
+    replicas: int = REPLICAS
+    properties: Mapping[str, str] = MappingProxyType({})
+    """Configuration of every node, beside that of all stories."""
+
+
 class DisklessClusterStory:
     """One seeded story of diskless topics on several nodes."""
 
@@ -159,21 +170,16 @@ class DisklessClusterStory:
         self,
         world: World,
         scenario: Scenario,
+        layout: ClusterLayout = ClusterLayout(),  # it is immutable
         *,
-        properties: Mapping[str, str] = MappingProxyType({}),
         checks_leaks: bool = False,
         leaves_behind: bool = False,
         loses_all_power: bool = False,
-        racks: Mapping[int, str] | None = None,
-        replicas: int = REPLICAS,
     ) -> None:
-        """``racks``: of all nodes, by id; the three controllers without racks by default."""
-        self._racks = racks or {}
-        self._replica_count = replicas
-        self._node_ids = tuple(self._racks) or NODE_IDS
+        self._layout = layout
+        self._node_ids = tuple(layout.racks) or NODE_IDS
         self._world = world
         self._scenario = scenario
-        self._properties = properties
         self._checks_leaks = checks_leaks
         self._leaves_behind = leaves_behind
         self._loses_all_power = loses_all_power
@@ -294,7 +300,7 @@ class DisklessClusterStory:
         topic = CreatableTopic(
             name=TOPIC,
             num_partitions=len(PARTITIONS),
-            replication_factor=self._replica_count,
+            replication_factor=self._layout.replicas,
             configs=[CreatableTopicConfig(name="diskless.enable", value="true")],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
@@ -324,9 +330,9 @@ class DisklessClusterStory:
             properties["listeners"] += f",CONTROLLER://{name}:{CONTROLLER_PORT}"
         else:
             properties["process.roles"] = "broker"
-        if node_id in self._racks:
-            properties["broker.rack"] = self._racks[node_id]
-        config = BrokerConfig.from_properties({**_COMMON, **self._properties, **properties})
+        if node_id in self._layout.racks:
+            properties["broker.rack"] = self._layout.racks[node_id]
+        config = BrokerConfig.from_properties({**_COMMON, **self._layout.properties, **properties})
         format_folders(machine, config, CLUSTER_ID)
         node = ServerNode(config, machine)
         assert isinstance(machine.disk, MountedDisk)
@@ -358,7 +364,7 @@ class DisklessClusterStory:
         for each in PARTITIONS:
             caches = [one.cache for one in self._caches(each)]
             states = [(one.high_watermark, one.local_end_offset) for one in caches]
-            if len(caches) < self._replica_count or len({end for state in states for end in state}) > 1:
+            if len(caches) < self._layout.replicas or len({end for state in states for end in state}) > 1:
                 return f"caches of {each}: {states}"
         return None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
+from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleTimes
 from moldau.cluster.controller.remote_channel import RemoteControllerChannel
 from moldau.cluster.controller.service import ControllerService
 from moldau.cluster.image.delta import MetadataDelta
@@ -290,7 +290,7 @@ class QuorumStory:
             channel,
             machine.entropy,
             lambda: metadata.publisher.image.provenance.offset,
-            registration_timeout_ms=600_000,
+            times=LifecycleTimes(registration_timeout_ms=600_000),
         )
         metadata.publisher.subscribe(_Moved(lifecycle.metadata_moved))
         lifecycle.start()

@@ -13,7 +13,12 @@ from typing import Final
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.simulation.clients.client import Consumer, Producer, Sending
 from moldau.simulation.clients.in_racks import RackConsumer, RackProducer
-from moldau.simulation.cluster.diskless_cluster_stories import PARTITIONS, DisklessClusterStory, scenario_of
+from moldau.simulation.cluster.diskless_cluster_stories import (
+    PARTITIONS,
+    ClusterLayout,
+    DisklessClusterStory,
+    scenario_of,
+)
 from moldau.simulation.nemesis import Fault
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.world.world import World
@@ -42,7 +47,7 @@ class RackStory(DisklessClusterStory):
     """The story of :class:`DisklessClusterStory` with racks."""
 
     def __init__(self, world: World, scenario: Scenario, *, is_calm: bool = False) -> None:
-        super().__init__(world, scenario, racks=RACKS, replicas=REPLICAS)
+        super().__init__(world, scenario, ClusterLayout(racks=RACKS, replicas=REPLICAS))
         self._is_calm = is_calm
         if is_calm:
             world.object_store.weather.slow_chance = 0.0

@@ -117,7 +117,6 @@ class ConsolidationLeader:
         led: Callable[[], Mapping[TopicIdPartition, LedPartition]],
         clock: Clock,
         entropy: Entropy,
-        broker_id: int,
         *,
         custom_metadata_max_bytes: int = 128,
         unexpected: UnexpectedErrors | None = None,
@@ -130,7 +129,6 @@ class ConsolidationLeader:
         self._led = led
         self._clock = clock
         self._entropy = entropy
-        self._broker_id = broker_id
         self._plans = OpenPlans()
         self._locks: dict[TopicIdPartition, asyncio.Lock] = {}
         self._turn = 0
@@ -322,7 +320,7 @@ class ConsolidationLeader:
                 one,
                 led.partition,
                 self._entropy.uuid4(),
-                broker_id=self._broker_id,
+                broker_id=self._reconciler.events.broker_id,
                 now_ms=self._clock.now_ms(),
                 index_interval_bytes=led.index_interval_bytes,
             )
@@ -443,7 +441,7 @@ class ConsolidationLeader:
         metadata = copied.planned.metadata
         if plan.wal_start > metadata.end_offset:
             return  # all of it was deleted meanwhile; the next round deletes its objects
-        event = self._reconciler.event(metadata, _State.COPY_SEGMENT_FINISHED, copied.custom_metadata)
+        event = self._reconciler.events.of(metadata, _State.COPY_SEGMENT_FINISHED, copied.custom_metadata)
         for attempt in range(_WRITES_MAX):
             try:
                 position = await self._reconciler.metadata.update_remote_log_segment_metadata(event)

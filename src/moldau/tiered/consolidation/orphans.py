@@ -17,7 +17,7 @@ from uuid import UUID
 
 from moldau.metrics import Meters
 from moldau.objects.storage import StorageError
-from moldau.runtime import Clock, Entropy, KafkaError
+from moldau.runtime import Entropy, KafkaError
 from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.reconciler import SegmentReconciler
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
@@ -47,20 +47,17 @@ class SegmentOrphanScan:
         reconciler: SegmentReconciler,
         storage: ListableSegments,
         led: Callable[[], Mapping[TopicIdPartition, LedPartition]],
-        clock: Clock,
         entropy: Entropy,
         meters: Meters,
         *,
-        broker_id: int,
         grace_ms: int,
     ) -> None:
         """``led``: the diskless partitions that this broker leads."""
         self._reconciler = reconciler
         self._storage = storage
         self._led = led
-        self._clock = clock
+        self._clock = reconciler.events.clock
         self._entropy = entropy
-        self._broker_id = broker_id
         self._grace_ms = grace_ms
         self._after = ""
         scope = meters.scoped("moldau.diskless", "SegmentOrphans")
@@ -117,7 +114,7 @@ class SegmentOrphanScan:
             start_offset=0,
             end_offset=0,
             max_timestamp_ms=-1,
-            broker_id=self._broker_id,
+            broker_id=self._reconciler.events.broker_id,
             event_timestamp_ms=self._clock.now_ms(),
             segment_size_bytes=0,
             leader_epochs=(EpochStart(LEADER_EPOCH, 0),),

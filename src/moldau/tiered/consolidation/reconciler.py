@@ -31,7 +31,7 @@ from moldau.tiered.storage.storage_manager import (
     RemoteStorageManager,
 )
 
-__all__ = ["ConsolidationStatus", "SegmentReconciler"]
+__all__ = ["ConsolidationStatus", "SegmentEvents", "SegmentReconciler"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,25 @@ class ConsolidationStatus:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentEvents:
+    """Events of segments, with this broker's id and the time of its clock."""
+
+    broker_id: int
+    clock: Clock
+
+    def of(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        state: RemoteLogSegmentState,
+        custom_metadata: bytes | None = None,
+    ) -> RemoteLogSegmentMetadataUpdate:
+        """A change of a segment's state, now."""
+        return RemoteLogSegmentMetadataUpdate(
+            segment.id, self.clock.now_ms(), state, self.broker_id, custom_metadata
+        )
+
+
 class SegmentReconciler:
     """Carries out the decisions of :mod:`steps`. Every call may be repeated, by any broker, at any time."""
 
@@ -82,8 +101,7 @@ class SegmentReconciler:
         wal: WalCoordinator,
         metadata: RemoteLogMetadataManager,
         storage: RemoteStorageManager,
-        clock: Clock,
-        broker_id: int,
+        events: SegmentEvents,
         metadata_partition: Callable[[TopicIdPartition], int],
         *,
         on_deleted: Callable[[UUID], None] = lambda _: None,
@@ -96,8 +114,7 @@ class SegmentReconciler:
         self.metadata = metadata
         self._wal = wal
         self._storage = storage
-        self._clock = clock
-        self._broker_id = broker_id
+        self.events = events
         self._metadata_partition = metadata_partition
         self._on_deleted = on_deleted
         self._meters = meters or TieredMeters(Meters())
@@ -183,7 +200,7 @@ class SegmentReconciler:
         Its event is written again, so that the prune can name a position that includes it.
         """
         position = await self.metadata.update_remote_log_segment_metadata(
-            self.event(segment, _State.COPY_SEGMENT_FINISHED)
+            self.events.of(segment, _State.COPY_SEGMENT_FINISHED)
         )
         return await self.prune(led, segment, wal_start, position.offset)
 
@@ -228,27 +245,16 @@ class SegmentReconciler:
         try:
             if segment.state is not _State.DELETE_SEGMENT_STARTED:
                 await self.metadata.update_remote_log_segment_metadata(
-                    self.event(segment, _State.DELETE_SEGMENT_STARTED)
+                    self.events.of(segment, _State.DELETE_SEGMENT_STARTED)
                 )
             await self._storage.delete_log_segment_data(segment)
             self._on_deleted(segment.id.id)
             await self.metadata.update_remote_log_segment_metadata(
-                self.event(segment, _State.DELETE_SEGMENT_FINISHED)
+                self.events.of(segment, _State.DELETE_SEGMENT_FINISHED)
             )
         except (IllegalTransitionError, RemoteResourceNotFoundError) as error:
             # Another broker has changed its state meanwhile.
             logger.info("%s is not to be deleted here: %s", segment.id, error)
-
-    def event(
-        self,
-        segment: RemoteLogSegmentMetadata,
-        state: RemoteLogSegmentState,
-        custom_metadata: bytes | None = None,
-    ) -> RemoteLogSegmentMetadataUpdate:
-        """An event of a segment, now."""
-        return RemoteLogSegmentMetadataUpdate(
-            segment.id, self._clock.now_ms(), state, self._broker_id, custom_metadata
-        )
 
     async def _apply_retention(self, led: LedPartition, here: PrunedPartition) -> bool:
         """Move the log start over expired remote segments; returns whether it was moved."""
@@ -258,7 +264,7 @@ class SegmentReconciler:
             led.retention,
             wal_start=here.wal_start_offset,
             wal_size_bytes=max(0, here.wal_size_bytes),
-            now_ms=self._clock.now_ms(),
+            now_ms=self.events.clock.now_ms(),
         )
         if start is None or start <= here.log_start_offset:
             return False

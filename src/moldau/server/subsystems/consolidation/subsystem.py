@@ -24,7 +24,7 @@ from moldau.tiered.consolidation.engine import BrokerEngine, RemoteCopies
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.orphans import SegmentOrphanScan
 from moldau.tiered.consolidation.ports import LedPartition
-from moldau.tiered.consolidation.reconciler import SegmentReconciler
+from moldau.tiered.consolidation.reconciler import SegmentEvents, SegmentReconciler
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.metadata.topic import metadata_partition_of
 from moldau.tiered.removal.retention import Retention
@@ -46,13 +46,11 @@ class ConsolidationSubsystem(Subsystem):
         self._led: dict[TopicIdPartition, LedPartition] = {}
         """The diskless partitions that this broker leads, with all that consolidation knows of each."""
         config, machine, meters = self._configs.broker, context.machine, context.meters.registry
-        broker_id = context.identity.node_id
         self.reconciler = SegmentReconciler(
             diskless.coordinator,
             tiered.metadata,
             tiered.storage,
-            machine.deletion_clock,
-            broker_id,
+            SegmentEvents(context.identity.node_id, machine.deletion_clock),
             self._metadata_partition,
             on_deleted=tiered.indexes.remove,
             meters=tiered.meters,
@@ -63,7 +61,6 @@ class ConsolidationSubsystem(Subsystem):
             lambda: self._led,
             machine.clock,
             machine.entropy,
-            broker_id,
             unexpected=machine.unexpected,
             custom_metadata_max_bytes=tiered.manager.context.custom_metadata_max_bytes,
         )
@@ -121,10 +118,8 @@ class ConsolidationSubsystem(Subsystem):
             self.reconciler,
             storage,
             lambda: self._led,
-            context.machine.deletion_clock,
             context.machine.entropy,
             context.meters.registry,
-            broker_id=context.identity.node_id,
             grace_ms=config.integer("diskless.coordinator.orphan.scan.grace.period.ms"),
         )
 

@@ -244,10 +244,7 @@ class LogManager:
         return log
 
     def _adopt(self, directory: LogDirectory, log: PartitionLog) -> None:
-        log.on_failure = partial(self._log_failed, directory)
-        log.truncation.on_truncation = partial(self._log_truncated, directory, log.topic_partition)
-        log.epochs.on_change = partial(self._folders.save_epochs, log, directory)
-        log.start.checkpoint = partial(self._folders.persist_start, log, directory)
+        log.adopt(self._folders.keeper_of(log, directory, self._log_failed, self._log_truncated))
         self._logs[log.topic_partition] = log
         self._homes[log.topic_partition] = directory
 

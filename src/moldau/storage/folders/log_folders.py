@@ -8,6 +8,7 @@ import asyncio
 import errno
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from moldau.runtime import Disk, ErrorCode, KafkaError, Machine
@@ -19,7 +20,7 @@ from moldau.storage.folders.log_starts import LogStarts
 from moldau.storage.folders.partition_metadata import format_partition_metadata
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import LeaderEpochFile
-from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.log.partition_log import LogKeeper, PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
 T = TypeVar("T")
@@ -121,6 +122,21 @@ class FolderWork:
         for each in retired:
             each.log.epochs.end_file()
             self._disk.rename(each.log.directory, each.target)
+
+    def keeper_of(
+        self,
+        log: PartitionLog,
+        directory: LogDirectory,
+        failed: Callable[[LogDirectory, OSError], None],
+        truncated: Callable[[LogDirectory, TopicPartition], Callable[[], None]],
+    ) -> LogKeeper:
+        """The keeper of an open log here; ``failed`` and ``truncated`` are told of its folder, too."""
+        return LogKeeper(
+            failed=partial(failed, directory),
+            truncated=partial(truncated, directory, log.topic_partition),
+            epochs_changed=partial(self.save_epochs, log, directory),
+            persist_start=partial(self.persist_start, log, directory),
+        )
 
     # -- leader epochs ------------------------------------------------------------------------
 

@@ -6,13 +6,14 @@ event loop's). No synchronous call waits for a disk, except ``close`` and those 
 blocking: ``flush`` and operations on segments go through ``Workers``, one at a time.
 
 **Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``,
-``on_failure`` is called once, and from then on every call that needs the disk raises the same error: the
+its keeper is told once, and from then on every call that needs the disk raises the same error: the
 content of the file after the last success is unknown until the log is opened (and recovered) again.
 """
 
 import uuid
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Self
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.guards.guarding import DurableOffset, LogGuard
@@ -32,6 +33,22 @@ from moldau.storage.log.staging import StagedAppends
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.start import LogStart
 from moldau.storage.topic_partition import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogKeeper:
+    """The owner of an open log, which keeps the checkpoints of its folder."""
+
+    failed: Callable[[OSError], None]
+    """Called once when the disk fails."""
+    truncated: Callable[[], Callable[[], None]]
+    """Called after each truncation, before the next append. A worker runs the returned function before the
+    truncation is over.
+    """
+    epochs_changed: Callable[[], None]
+    """Called when the file of leader epochs is out of date."""
+    persist_start: Callable[[], Coroutine[Any, Any, None]]
+    """Makes the log's start durable, and the leader epochs before. Raises ``OSError``."""
 
 
 class PartitionLog:
@@ -265,14 +282,15 @@ class PartitionLog:
         """Whether its disk has failed."""
         return self.gate.failure is not None
 
-    @property
-    def on_failure(self) -> Callable[[OSError], None] | None:
-        """Called once when the disk fails."""
-        return self.gate.on_failure
+    def adopt(self, keeper: LogKeeper) -> None:
+        """From now on ``keeper`` is told of changes that it makes durable. Called once in the log's life.
 
-    @on_failure.setter
-    def on_failure(self, told: Callable[[OSError], None] | None) -> None:
-        self.gate.on_failure = told
+        A log without a keeper saves its epochs itself, and its start is not checkpointed.
+        """
+        self.gate.on_failure = keeper.failed
+        self.truncation.on_truncation = keeper.truncated
+        self.epochs.on_change = keeper.epochs_changed
+        self.start.checkpoint = keeper.persist_start
 
     # -- epochs and start ---------------------------------------------------------------------
 

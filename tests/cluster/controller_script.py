@@ -5,7 +5,9 @@ expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Commands::
 
     brokers 1 2:rack-a 3            register and unfence brokers
     diskless-default                go on with a controller whose topics are diskless by default
-    register 1 [incarnation=N] [cluster=X] [dirs=N,N] [previous=EPOCH]
+    register 1 [incarnation=N] [cluster=X] [dirs=N,N] [previous=EPOCH] [apache]
+    controller 101 [apache]         register a controller
+    quorum [voters=N,N] [observers=N,N]         the other nodes in the quorum
     heartbeat 1 [offset=N] [fence] [shutdown] [epoch=N]
     create NAME [partitions=N] [replicas=N] [assign=1,2/2,3] [validate] [key=value ...]
     delete NAME | id:NAME
@@ -28,7 +30,8 @@ from cluster_fakes import SmallConfigPolicy
 
 from moldau.cluster.controller.controller import Controller
 from moldau.cluster.decisions.features import SUPPORTED_FEATURES
-from moldau.cluster.decisions.view import ControllerSettings
+from moldau.cluster.decisions.own_features import DISKLESS_FEATURE
+from moldau.cluster.decisions.view import ControllerSettings, QuorumMembers
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import EMPTY_IMAGE, ResourceType
 from moldau.cluster.image.image_records import to_records
@@ -39,6 +42,7 @@ from moldau.protocol.messages import (
     alter_partition_reassignments,
     broker_heartbeat,
     broker_registration,
+    controller_registration,
     create_partitions,
     create_topics,
     delete_topics,
@@ -74,7 +78,10 @@ class ControllerScript:
             partitions_per_request_max=50,
             partitions_per_broker_max=12,
         )
-        self.controller = Controller(settings, SmallConfigPolicy(), SeededEntropy(7))
+        self._members = QuorumMembers()
+        self.controller = Controller(
+            settings, SmallConfigPolicy(), SeededEntropy(7), members=lambda: self._members
+        )
         self.now_ms = 0
         self.next_offset = 0
         self._topic_ids: dict[uuid.UUID, str] = {}
@@ -82,6 +89,8 @@ class ControllerScript:
         self._commit(
             self.controller.bootstrap([FeatureLevelRecord(name="metadata.version", feature_level=29)])
         )
+        # However many features a new cluster has: broker epochs in the scripts are offsets.
+        self.next_offset = 1
 
     def run(self, line: str) -> str:
         """The outcome of one command line."""
@@ -163,7 +172,9 @@ class ControllerScript:
             self.run(f"heartbeat {broker_id} offset=1000000")
         return "ok\n"
 
-    def _registration(self, broker_id: int, rack: str | None, options: dict[str, str]) -> Message:
+    def _registration(
+        self, broker_id: int, rack: str | None, options: dict[str, str], own_features: bool = True
+    ) -> Message:
         dirs = options.get("dirs", str(1000 + broker_id)).split(",")
         return broker_registration.BrokerRegistrationRequest(
             broker_id=broker_id,
@@ -183,14 +194,46 @@ class ControllerScript:
                 broker_registration.Feature(
                     name="eligible.leader.replicas.version", min_supported_version=0, max_supported_version=1
                 ),
+                *(
+                    [
+                        broker_registration.Feature(
+                            name=DISKLESS_FEATURE, min_supported_version=0, max_supported_version=1
+                        )
+                    ]
+                    if own_features
+                    else ()
+                ),
             ],
             previous_broker_epoch=int(options.get("previous", "-1")),
             rack=rack,
             log_dirs=[uuid.UUID(int=int(number)) for number in dirs],
         )
 
-    def do_register(self, words: list[str], _flags: set[str], options: dict[str, str]) -> str:
-        return self.send(self._registration(int(words[0]), options.get("rack"), options))
+    def do_register(self, words: list[str], flags: set[str], options: dict[str, str]) -> str:
+        rack, own_features = options.get("rack"), "apache" not in flags
+        return self.send(self._registration(int(words[0]), rack, options, own_features))
+
+    def do_controller(self, words: list[str], flags: set[str], _options: dict[str, str]) -> str:
+        names = ["metadata.version"] if "apache" in flags else ["metadata.version", DISKLESS_FEATURE]
+        return self.send(
+            controller_registration.ControllerRegistrationRequest(
+                controller_id=int(words[0]),
+                features=[
+                    controller_registration.Feature(
+                        name=name, min_supported_version=0, max_supported_version=29
+                    )
+                    for name in names
+                ],
+            )
+        )
+
+    def do_quorum(self, _words: list[str], _flags: set[str], options: dict[str, str]) -> str:
+        voters, observers = (
+            frozenset(map(int, filter(None, options.get(name, "").split(","))))
+            for name in ("voters", "observers")
+        )
+        self._members = QuorumMembers(voters, observers)
+        return "ok\n"
 
     def do_heartbeat(self, words: list[str], flags: set[str], options: dict[str, str]) -> str:
         broker_id = int(words[0])

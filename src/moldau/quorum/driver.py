@@ -221,6 +221,12 @@ class QuorumDriver:
         return self._core.voters if self._core else self._static_voters
 
     @property
+    def observer_ids(self) -> frozenset[int]:
+        """Nodes that fetch from this leader and do not vote; none while it does not lead. On any thread."""
+        role = self._core.role if self._core else None
+        return frozenset(key.id for key in list(role.progress)) if isinstance(role, Leader) else frozenset()
+
+    @property
     def kraft_version(self) -> int:
         """1 once the log names the voters (KIP-853)."""
         logged = self.history.latest

@@ -16,11 +16,13 @@ from typing import Any, Final
 from moldau.cluster.decisions import brokers, configs, features, producer_ids, topics
 from moldau.cluster.decisions.brokers import BrokerInputs
 from moldau.cluster.decisions.heartbeats import Heartbeats
+from moldau.cluster.decisions.own_features import DISKLESS_FEATURE, DISKLESS_LATEST
 from moldau.cluster.decisions.partitions import additions, elections, in_sync_sets, reassignments
 from moldau.cluster.decisions.view import (
     ConfigPolicy,
     ControllerResult,
     ControllerSettings,
+    QuorumMembers,
     TopicPolicy,
     View,
 )
@@ -95,11 +97,14 @@ class Controller:
         config_policy: ConfigPolicy,
         entropy: Entropy,
         topic_policy: TopicPolicy | None = None,
+        members: Callable[[], QuorumMembers] = QuorumMembers,
     ) -> None:
+        """``members`` returns the other nodes of the quorum while this one leads it; on any thread."""
         self._settings = settings
         self._config_policy = config_policy
         self._entropy = entropy
         self._topic_policy = topic_policy
+        self._members = members
         self._heartbeats = Heartbeats(settings.session_timeout_ms)
         self._image = EMPTY_IMAGE
 
@@ -130,12 +135,19 @@ class Controller:
 
         The formatted metadata are in a snapshot before the first offset. Other nodes cannot fetch that one,
         and nodes of Apache Kafka end without a metadata version, so it is repeated in the first records.
+        Where diskless topics are enabled, their feature is added.
         """
+        if self._image.metadata_version and self._image.provenance.offset >= 0:
+            return ()
         if self._image.metadata_version:
-            return list(to_records(self._image)) if self._image.provenance.offset < 0 else ()
-        if any(isinstance(record, FeatureLevelRecord) for record in records):
-            return records
-        return [*_default_features(), *records]
+            first = list(to_records(self._image))
+        elif any(isinstance(record, FeatureLevelRecord) for record in records):
+            first = list(records)
+        else:
+            first = [*_default_features(), *records]
+        if self._settings.diskless_enabled and DISKLESS_FEATURE not in self._image.features:
+            first.append(FeatureLevelRecord(name=DISKLESS_FEATURE, feature_level=DISKLESS_LATEST))
+        return first
 
     def expire_sessions(self, now_ms: int, next_offset: int) -> Sequence[Message]:
         """Records that fence one broker whose session has expired; call again until there are none."""
@@ -182,6 +194,7 @@ class Controller:
             configs=self._config_policy,
             entropy=self._entropy,
             topic_policy=self._topic_policy,
+            members=self._members,
         )
 
     def _context(self, now_ms: int, next_offset: int) -> BrokerInputs:

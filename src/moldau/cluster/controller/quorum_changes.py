@@ -39,6 +39,12 @@ class QuorumChanges:
         """``check_voter`` raises ``KafkaError`` for a node that cannot become a voter."""
         self._quorum = quorum
         self._check_voter = check_voter
+        self._adding: list[int] = []
+
+    @property
+    def adding(self) -> frozenset[int]:
+        """The nodes that are about to become voters: feature levels are decided with them in mind."""
+        return frozenset(self._adding)
 
     @staticmethod
     def handles(request: Message) -> bool:
@@ -51,11 +57,19 @@ class QuorumChanges:
         if isinstance(request, UpdateFeaturesRequest):
             return await self._update_features(request, decide)
         if isinstance(request, AddRaftVoterRequest):
-            try:
-                await self._check_voter(request)
-            except KafkaError as error:
-                return AddRaftVoterResponse(error_code=error.code, error_message=error.message)
+            return await self._add_voter(request)
         response: Message = await self._quorum.handle_rpc(request)
+        return response
+
+    async def _add_voter(self, request: AddRaftVoterRequest) -> Message:
+        self._adding.append(request.voter_id)
+        try:
+            await self._check_voter(request)
+            response: Message = await self._quorum.handle_rpc(request)
+        except KafkaError as error:
+            return AddRaftVoterResponse(error_code=error.code, error_message=error.message)
+        finally:
+            self._adding.remove(request.voter_id)
         return response
 
     async def _update_features(

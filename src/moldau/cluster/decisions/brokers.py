@@ -1,11 +1,12 @@
 """Registration, heartbeats and fencing of brokers (KIP-631), and the registration of controllers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
 
 from moldau.cluster.decisions.heartbeats import Heartbeats
+from moldau.cluster.decisions.own_features import check_knows_own_levels
 from moldau.cluster.decisions.partitions.elections import (
     changes_with_broker,
     changes_without_broker,
@@ -17,18 +18,20 @@ from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import ENTER_CONTROLLED_SHUTDOWN, FENCE, UNFENCE, image_of
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE
 from moldau.cluster.image.partition import RESERVED_DIRECTORY_COUNT
-from moldau.cluster.image.registrations import BrokerRegistration
+from moldau.cluster.image.registrations import BrokerRegistration, SupportedFeature
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    Feature,
 )
 from moldau.protocol.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
 )
+from moldau.protocol.messages.controller_registration import Feature as ControllerFeature
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
@@ -153,6 +156,12 @@ def _check_registration(view: View, context: BrokerInputs, request: BrokerRegist
             f"Another broker with id {request.broker_id} is registered and alive.",
         )
     _check_log_dirs(view, request)
+    check_knows_own_levels(
+        view.image,
+        f"Broker {request.broker_id}",
+        _supported(request.features),
+        ErrorCode.unsupported_version,
+    )
     supported = {feature.name: feature for feature in request.features}
     for name, level in view.image.features.items():
         feature = supported.get(name)
@@ -164,6 +173,13 @@ def _check_registration(view: View, context: BrokerInputs, request: BrokerRegist
                 ErrorCode.unsupported_version,
                 f"Broker {request.broker_id} supports {name} {low} to {high}, the cluster has {level}.",
             )
+
+
+def _supported(features: Iterable[Feature | ControllerFeature]) -> list[SupportedFeature]:
+    return [
+        SupportedFeature(each.name, each.min_supported_version, each.max_supported_version)
+        for each in features
+    ]
 
 
 def _check_log_dirs(view: View, request: BrokerRegistrationRequest) -> None:
@@ -301,8 +317,18 @@ def registered(view: View, broker_id: int, epoch: int) -> BrokerRegistration:
 
 
 def register_controller(view: View, request: ControllerRegistrationRequest) -> ControllerResult:
-    """Register a controller node (KIP-919)."""
+    """Register a controller node (KIP-919).
+
+    Raises ``KafkaError(unsupported_version)`` when it cannot work with ``metadata.version`` or our own
+    features at their levels.
+    """
     level = view.image.metadata_version
+    check_knows_own_levels(
+        view.image,
+        f"Controller {request.controller_id}",
+        _supported(request.features),
+        ErrorCode.unsupported_version,
+    )
     for feature in request.features:
         if feature.name == METADATA_VERSION_FEATURE and not (
             feature.min_supported_version <= level <= feature.max_supported_version

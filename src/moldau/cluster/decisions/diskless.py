@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from moldau.cluster.decisions.own_features import check_diskless_allowed
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import ResourceType
 from moldau.cluster.image.partition import NO_COORDINATOR
@@ -17,14 +18,18 @@ def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> dict
 
     Where diskless is this cluster's default, a topic without the config becomes diskless, and the config is
     recorded: later changes of the default must not affect it. Internal and compacted topics, which cannot
-    be diskless, stay classic. Raises ``KafkaError(invalid_config)`` when such a topic requests it.
+    be diskless, stay classic. Raises ``KafkaError(invalid_config)`` when such a topic requests it, and while
+    the level of the cluster's feature allows no diskless topic.
     """
+    if name == DISKLESS_METADATA_TOPIC:
+        check_diskless_allowed(view, f"The topic {name}")
     resolved = dict(configs)
     requested = configs.get(DISKLESS_ENABLE)
     possible = name not in INTERNAL_TOPICS and not _is_compacted(view, configs)
     if requested is None:
         default = view.configs.default(ResourceType.TOPIC, DISKLESS_ENABLE)
         if _is_true(default) and possible and view.settings.diskless_enabled:
+            check_diskless_allowed(view, f"A topic without {DISKLESS_ENABLE}=false")
             resolved[DISKLESS_ENABLE] = "true"
         return resolved
     if not _is_true(requested):
@@ -35,6 +40,7 @@ def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> dict
         raise _invalid(f"The internal topic {name} cannot be diskless.")
     if not possible:
         raise _invalid(f"A topic with {DISKLESS_ENABLE}=true cannot have {CLEANUP_POLICY}=compact yet.")
+    check_diskless_allowed(view, f"A topic with {DISKLESS_ENABLE}=true")
     return resolved
 
 

@@ -1,6 +1,6 @@
 """Input and result of a decision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -73,6 +73,17 @@ class ControllerSettings:
     """``diskless.system.enable``"""
 
 
+@dataclass(frozen=True, slots=True)
+class QuorumMembers:
+    """The ids of the other nodes in the metadata quorum. Observers are those that fetch now, brokers too.
+
+    A node that is about to become a voter is among the voters.
+    """
+
+    voters: frozenset[int] = frozenset()
+    observers: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """An image and the arguments that every decision shares."""
@@ -82,6 +93,8 @@ class View:
     configs: ConfigPolicy
     entropy: Entropy
     topic_policy: TopicPolicy | None = None
+    members: Callable[[], QuorumMembers] = QuorumMembers
+    """May be called on any thread."""
 
     def is_active(self, broker_id: int) -> bool:
         """Whether a broker may lead and join in-sync replicas."""

@@ -66,3 +66,7 @@ class ControllerRegistration:
     zk_migration_ready: bool
     endpoints: tuple[Endpoint, ...]
     features: tuple[SupportedFeature, ...] = ()
+
+    def feature(self, name: str) -> SupportedFeature | None:
+        """The supported range of one feature."""
+        return next((feature for feature in self.features if feature.name == name), None)

@@ -1,11 +1,16 @@
 """The check of a controller before it becomes a voter (KIP-853): its address and its supported versions."""
 
+from collections.abc import Callable
+
+from moldau.cluster.decisions.own_features import check_knows_own_levels
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.registrations import SupportedFeature
 from moldau.config.broker import BrokerConfig
 from moldau.network.client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from moldau.quorum.core.voters import KRAFT_VERSION_MAX
+from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import settings
 
@@ -17,8 +22,11 @@ class VoterCheck:
         self._config = config
         self._client = client
 
-    async def __call__(self, request: AddRaftVoterRequest) -> None:
-        """Raises ``KafkaError`` with one sentence for the operator."""
+    async def __call__(self, request: AddRaftVoterRequest, image: Callable[[], MetadataImage]) -> None:
+        """Raises ``KafkaError`` with one sentence for the operator.
+
+        ``image`` returns the active controller's, with what it has decided and not committed yet.
+        """
         if settings.is_whole_cluster(self._config):
             raise KafkaError(
                 ErrorCode.invalid_request,
@@ -44,8 +52,12 @@ class VoterCheck:
             ) from error
         if not any(row.api_key == ApiKey.VOTE for row in answer.api_keys):
             raise KafkaError(ErrorCode.invalid_request, f"{where} is not the listener of a controller")
-        supported = {row.name: row.max_version for row in answer.supported_features}
-        if supported.get("kraft.version", 0) < KRAFT_VERSION_MAX:
+        features = [
+            SupportedFeature(row.name, row.min_version, row.max_version) for row in answer.supported_features
+        ]
+        supported = {feature.name: feature.max_level for feature in features}
+        if supported.get(KRAFT_VERSION_FEATURE, 0) < KRAFT_VERSION_MAX:
             raise KafkaError(
                 ErrorCode.invalid_request, f"{where} does not support kraft.version {KRAFT_VERSION_MAX}"
             )
+        check_knows_own_levels(image(), where, features, ErrorCode.invalid_request)

@@ -1,8 +1,11 @@
 """A voter's controller: decides while this node leads the metadata quorum, and listens."""
 
+from functools import partial
+
 from moldau.cluster.controller.controller import Controller
 from moldau.cluster.controller.quorum_changes import QuorumChanges
 from moldau.cluster.controller.service import ControllerService, LocalControllerChannel
+from moldau.cluster.decisions.view import QuorumMembers
 from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
 from moldau.config.listeners import ListenerEndpoint
 from moldau.network.limits import Listener
@@ -14,6 +17,7 @@ from moldau.server.metadata.node import MetadataNode
 from moldau.server.requests.dispatch import Dispatcher
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.controller.api import ControllerApi
+from moldau.server.subsystems.controller.registration import ControllerRegistrar
 
 NETWORK_GRACE_S = 1.0
 
@@ -33,6 +37,10 @@ class ControllerSubsystem(Subsystem):
             settings.controller_settings(config, identity.cluster_id),
             KafkaConfigPolicy(lambda: metadata.configs.broker),
             machine.entropy,
+            members=self._members,
+        )
+        self._changes = QuorumChanges(
+            metadata.driver, partial(metadata.check_voter, image=lambda: controller.image)
         )
         self.service = ControllerService(
             identity.node_id,
@@ -40,11 +48,17 @@ class ControllerSubsystem(Subsystem):
             metadata.log,
             metadata.publisher,
             machine.workers,
-            quorum_changes=QuorumChanges(metadata.driver, metadata.check_voter),
+            quorum_changes=self._changes,
         )
         # After the publisher, whose image the controller starts a term with.
         metadata.log.add_listener(self.service)
         self.channel = LocalControllerChannel(self.service)
+        # The only controller of a single node has no other to tell.
+        self._registrar = (
+            None
+            if settings.is_whole_cluster(config)
+            else ControllerRegistrar(context, metadata, self.service)
+        )
         self._servers: list[tuple[SocketServer, Dispatcher]] = []
 
     def contribution(self) -> Contribution:
@@ -54,6 +68,13 @@ class ControllerSubsystem(Subsystem):
         """Listen for the quorum, brokers and tools."""
         for endpoint in self._config.controller_listeners:
             await self._listen(endpoint)
+        if self._registrar is not None:
+            self._registrar.start()
+
+    def _members(self) -> QuorumMembers:
+        driver = self._metadata.driver
+        voters = {voter.key.id for voter in driver.voters} | self._changes.adding
+        return QuorumMembers(frozenset(voters) - {self._metadata.identity.node_id}, driver.observer_ids)
 
     async def _listen(self, endpoint: ListenerEndpoint) -> None:
         api = ControllerApi(
@@ -74,6 +95,8 @@ class ControllerSubsystem(Subsystem):
 
     async def stop(self) -> None:
         """Resign, and stop listening."""
+        if self._registrar is not None:
+            await self._registrar.close()
         self.service.close()
         for server, dispatcher in self._servers:
             await server.stop(NETWORK_GRACE_S)

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 from uuid import UUID
 
+from moldau.cluster.decisions.own_features import DISKLESS_FEATURE, own_levels
 from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
@@ -63,6 +65,7 @@ class DisklessSubsystem(Subsystem):
         config = self._configs.broker
         self._metadata_topic = diskless_settings.metadata_topic(config)
         self._loads: set[asyncio.Task[None]] = set()
+        self._waits_for_level = False
         self.coordinators = DisklessCoordinator(machine, opener=machine.open_sqlite)
         self._has_foreign_coordinator = (
             config.optional_text("diskless.batch.coordinator.class.name") is not None
@@ -180,7 +183,14 @@ class DisklessSubsystem(Subsystem):
         self.kind.passages.reconfigure()
 
     async def serve(self) -> None:
-        """Create the coordinators' topic, or warn when its partition count differs from the configuration."""
+        """Create the coordinators' topic, or warn when its partition count differs from the configuration.
+
+        While the cluster's feature level allows no diskless topic, the topic waits for the level.
+        """
+        self._waits_for_level = DISKLESS_FEATURE not in own_levels(self._view.image)
+        if self._waits_for_level:
+            logger.info("diskless topics are enabled, but %s is 0", DISKLESS_FEATURE)
+            return
         await self._topics.ensure_soon(self._metadata_topic)
         self._warn_of_other_partition_count()
 
@@ -221,6 +231,9 @@ class DisklessSubsystem(Subsystem):
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """The coordinators that are led here follow the metadata."""
+        if self._waits_for_level and DISKLESS_FEATURE in own_levels(image):
+            self._waits_for_level = False
+            self._run(self._topics.ensure_soon(self._metadata_topic))
         current = (image.topics.get(topic.name) for topic in delta.topics.changed.values())
         changed = [topic for topic in current if topic is not None]
         self.runtime.topics_changed(changed, delta.topics.removed.values())
@@ -235,9 +248,12 @@ class DisklessSubsystem(Subsystem):
         """This broker begins or ceases to lead a coordinator."""
         self.runtime.coordinator_changed(coordinator_id)
         if coordinator_id in self.coordinators.coordinator_ids:
-            task = asyncio.get_running_loop().create_task(self._when_loaded(coordinator_id))
-            self._loads.add(task)
-            task.add_done_callback(self._loads.discard)
+            self._run(self._when_loaded(coordinator_id))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
 
     async def _when_loaded(self, coordinator_id: int) -> None:
         await self.coordinators.until_loaded(coordinator_id)

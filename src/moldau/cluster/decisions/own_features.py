@@ -1,0 +1,92 @@
+"""Moldau's own feature levels, and the nodes that do not know them. Pure.
+
+Nodes of Apache Kafka fail on a feature level that they do not know, and their snapshots drop our tagged
+fields of metadata records. So a level above 0 and such a node exclude each other: the level is refused while
+one is registered or part of the quorum, and the node is refused while a level is above 0.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from moldau.cluster.decisions.view import View
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.registrations import SupportedFeature
+from moldau.runtime import ErrorCode, KafkaError
+
+OWN_PREFIX: Final = "moldau."
+DISKLESS_FEATURE: Final = "moldau.diskless.version"
+DISKLESS_LATEST: Final = 1
+"""Level 1: topics may be diskless, and their partition records name a coordinator in a field of ours."""
+
+
+def own_levels(image: MetadataImage) -> dict[str, int]:
+    """Our features above level 0, by name.
+
+    The records of diskless topics count as level 1: clusters older than the feature have them without it.
+    """
+    levels = {name: int(level) for name, level in image.features.items() if name.startswith(OWN_PREFIX)}
+    if len(image.topics.diskless_load):
+        levels.setdefault(DISKLESS_FEATURE, 1)
+    return levels
+
+
+def check_knows_own_levels(
+    image: MetadataImage, node: str, features: Iterable[SupportedFeature], code: ErrorCode
+) -> None:
+    """Raise ``KafkaError(code)`` for a node that does not support one of our features at its level.
+
+    ``node`` names it in the message: "Broker 4".
+    """
+    ranges = {feature.name: feature for feature in features}
+    for name, level in sorted(own_levels(image).items()):
+        supported = ranges.get(name)
+        if supported is None:
+            raise KafkaError(
+                code,
+                f"{node} does not know {name}, and the cluster has level {level}: nodes of Apache Kafka can"
+                " join while every moldau.* feature level is 0 and no topic is diskless.",
+            )
+        if not supported.supports(level):
+            raise KafkaError(
+                code,
+                f"{node} supports {name} {supported.min_level} to {supported.max_level}, and the cluster has"
+                f" {level}.",
+            )
+
+
+def check_diskless_allowed(view: View, what: str) -> None:
+    """Raise ``KafkaError(invalid_config)`` with the reason where no topic can be diskless at this level."""
+    if own_levels(view.image).get(DISKLESS_FEATURE, 0):
+        return
+    reason = next(reasons_against(view, DISKLESS_FEATURE, DISKLESS_LATEST), None)
+    advice = (
+        f"raise it with `moldau cluster upgrade {DISKLESS_FEATURE}={DISKLESS_LATEST}`"
+        if reason is None
+        else f"it cannot be raised, because {reason[0].lower()}{reason[1:]}"
+    )
+    raise KafkaError(ErrorCode.invalid_config, f"{what} needs {DISKLESS_FEATURE} 1, and it is 0: {advice}.")
+
+
+def reasons_against(view: View, name: str, level: int) -> Iterator[str]:
+    """Reasons why the nodes of the cluster cannot work with a level, a sentence without its dot each.
+
+    Every registered broker counts, and every controller that votes or follows the quorum. Voters that have
+    not registered may be of Apache Kafka, which matters for our own features.
+    """
+    for broker in view.image.brokers.values():
+        if not _supports(broker.feature(name), level):
+            yield f"Broker {broker.broker_id} does not support {name} level {level}"
+    members = view.members()
+    for controller in view.image.controllers.values():
+        if controller.controller_id not in members.voters | members.observers:
+            continue  # it was a controller once
+        if not _supports(controller.feature(name), level):
+            yield f"Controller {controller.controller_id} does not support {name} level {level}"
+    if name.startswith(OWN_PREFIX):
+        for voter_id in sorted(members.voters):
+            if view.image.controllers.get(voter_id) is None:
+                yield f"Controller {voter_id} has not registered, so its supported levels are not known"
+
+
+def _supports(feature: SupportedFeature | None, level: int) -> bool:
+    return feature is not None and feature.supports(level)

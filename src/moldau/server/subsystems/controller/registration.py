@@ -1,0 +1,119 @@
+"""The registration of this controller with the active one (KIP-919): its listeners and supported features.
+
+Others decide by it whether a feature level can be raised. Kafka's controllers show the listeners to tools.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Final
+
+from moldau.cluster.controller.remote_channel import RemoteControllerChannel
+from moldau.cluster.controller.service import ControllerService
+from moldau.network.client import RpcClient
+from moldau.protocol.messages.controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+    Feature,
+    Listener,
+)
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server import settings
+from moldau.server.bound_listeners import BoundListeners
+from moldau.server.context import NodeContext
+from moldau.server.metadata.membership import controller_endpoints
+from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS
+
+logger = logging.getLogger(__name__)
+
+METADATA_VERSION_SINCE: Final = 15
+"""3.7-IV0, the first with records for it."""
+RETRY_S: Final = 1.0
+_PLAINTEXT: Final = 0
+
+
+class ControllerRegistrar:
+    """Registers each incarnation once, and again where the metadata name another one.
+
+    Use: construct, :meth:`start` when the listeners are open, ``await close()``.
+    """
+
+    def __init__(self, context: NodeContext, metadata: MetadataNode, service: ControllerService) -> None:
+        self._config = context.config
+        self._listeners: BoundListeners = context.listeners
+        self._node_id = context.identity.node_id
+        self._publisher = metadata.publisher
+        self._service = service
+        self._incarnation_id = context.machine.entropy.uuid4()
+        self._client = RpcClient(
+            context.machine.entropy, client_id=f"controller-{self._node_id}", limits=RECONNECT_LIMITS
+        )
+        self._remote = RemoteControllerChannel(
+            self._client, metadata.driver.addresses.find, lambda: metadata.driver.leader_id
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="controller registration")
+
+    async def close(self) -> None:
+        """End; harmless without :meth:`start`."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
+
+    async def _run(self) -> None:
+        refusal = ""
+        while True:
+            await self._publisher.until(self._is_missing)
+            try:
+                answer = await self._send(self._request())
+            except KafkaError as error:
+                logger.debug("controller %d is not registered yet: %s", self._node_id, error.message)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if answer.error_code is ErrorCode.none:
+                # Another node of this id may have registered meanwhile, so not without an end.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY_S):
+                        await self._publisher.until(lambda: not self._is_missing())
+                continue
+            reason = answer.error_message or answer.error_code.name
+            if reason != refusal and answer.error_code is not ErrorCode.not_controller:
+                logger.warning("the registration of controller %d is refused: %s", self._node_id, reason)
+                refusal = reason
+            await asyncio.sleep(RETRY_S)
+
+    async def _send(self, request: ControllerRegistrationRequest) -> ControllerRegistrationResponse:
+        channel = self._service.handle if self._service.is_active else self._remote.send
+        answer = await channel(request)
+        assert isinstance(answer, ControllerRegistrationResponse)
+        return answer
+
+    def _is_missing(self) -> bool:
+        image = self._publisher.image
+        if image.metadata_version < METADATA_VERSION_SINCE:
+            return False
+        found = image.controllers.get(self._node_id)
+        return found is None or found.incarnation_id != self._incarnation_id
+
+    def _request(self) -> ControllerRegistrationRequest:
+        listeners = []
+        for endpoint in controller_endpoints(self._config):
+            bound = self._listeners.find(endpoint.name)
+            port = endpoint.port or (0 if bound is None else bound.port)
+            listeners.append(
+                Listener(name=endpoint.name, host=endpoint.host, port=port, security_protocol=_PLAINTEXT)
+            )
+        return ControllerRegistrationRequest(
+            controller_id=self._node_id,
+            incarnation_id=self._incarnation_id,
+            listeners=listeners,
+            features=[
+                Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in settings.SUPPORTED_FEATURES.items()
+            ],
+        )

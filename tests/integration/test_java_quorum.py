@@ -1,134 +1,166 @@
-"""Kafka's own tools and controllers work with the quorum: describe, format, dump, vote (KIP-595, KIP-853)."""
+"""Kafka's tools, controllers and brokers work with ours (KIP-595, 631, 853, 919).
 
-import contextlib
-import socket
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+Two clusters, and one process of Kafka in each, because each JVM costs seconds.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from foreign_clients import Java
+from kafka_nodes import SNAPSHOT_BYTES, KafkaNode, copied, created, free_port, members, moldau, wait_for
 
+from moldau.cluster.folders.formatter import FormatRequest, format_storage
+from moldau.config.broker import BrokerConfig
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.entropy import SystemEntropy
+from moldau.runtime.files.local_disk import LocalDisk
 from moldau.testing import Cluster
+from moldau.testing.node_thread import NodeThread, Wires
 
 pytestmark = [pytest.mark.java, pytest.mark.real_time]
 
 TOOLS = "org.apache.kafka.tools"
-LIMIT_S = 120
-ANY_PORT = 0
+FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
+FIRST_SEGMENT = "00000000000000000000.log"
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "the quorum does not come to what is expected"
-        time.sleep(0.1)
+def metadata_of(cluster: Cluster, node_id: int) -> Path:
+    return Path(cluster.data) / f"controller-{node_id}" / "__cluster_metadata-0"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", ANY_PORT))
-        return int(probe.getsockname()[1])
+def cluster_id_of(cluster: Cluster) -> str:
+    lines = (metadata_of(cluster, 101).parent / "meta.properties").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)["cluster.id"]
 
 
-def test_kafkas_tools_describe_change_and_dump_the_quorum(java: Java, tmp_path: Path) -> None:
-    with Cluster(brokers=1, controllers=1, static_voters=False) as cluster:
-        node_id = cluster.add_controller()
-        brokers = ["--bootstrap-server", cluster.bootstrap_servers]
-        controllers = ["--bootstrap-controller", cluster.bootstrap_controllers.split(",")[0]]
-        host, _, port = cluster.address(node_id).partition(":")
-        config = tmp_path / "new.properties"
-        config.write_text(
-            f"process.roles=controller\nnode.id={node_id}\nlog.dirs={cluster.data}/controller-{node_id}\n"
-            f"controller.listener.names=CONTROLLER\nlisteners=CONTROLLER://{host}:{port}\n"
-            f"advertised.listeners=CONTROLLER://{host}:{port}\n"
-            "listener.security.protocol.map=CONTROLLER:PLAINTEXT\n"
-            f"controller.quorum.bootstrap.servers={cluster.address(101)}\n"
-        )
-        quorum = f"{TOOLS}.MetadataQuorumCommand"
-        observers = lambda: java.tool(quorum, *brokers, "describe", "--replication")  # noqa: E731
-        wait_for(lambda: f"{node_id}" in observers())
-        answers = java.tools(
-            [quorum, *brokers, "--command-config", str(config), "add-controller"],
-            [quorum, *controllers, "describe", "--status"],
-            [f"{TOOLS}.FeatureCommand", *brokers, "describe"],
-            [f"{TOOLS}.ClusterTool", "list-endpoints", *controllers],
-        )
-        assert f"Added controller {node_id} with directory id" in answers[0]
-        assert f'"id": {node_id}' in answers[1]
-        (feature,) = (line for line in answers[2].splitlines() if line.startswith("Feature: kraft.version"))
-        assert "FinalizedVersionLevel: 1" in feature
-        assert f"{node_id}" in answers[3]
-        data = Path(cluster.data) / "controller-101" / "__cluster_metadata-0"
-        segments = ",".join(map(str, sorted([*data.glob("*.log"), *data.glob("*.checkpoint")])))
-        dumped = java.tool("kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", segments)
-        assert "KRaftVersion" in dumped
-        assert "KRaftVoters" in dumped
-        assert "REGISTER_BROKER_RECORD" in dumped
-
-
-def listens(config: str) -> bool:
-    """Whether the port of a properties file accepts connections."""
-    found = Path(config).read_text().partition("listeners=CONTROLLER://127.0.0.1:")[2]
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", int(found.split()[0]))) == 0
-
-
-@contextlib.contextmanager
-def kafka_controller(java: Java, cluster: Cluster, node_id: int, folder: Path) -> Iterator[str]:
-    """A controller of Apache Kafka that observes the cluster's quorum; its properties file."""
-    port = free_port()
-    config = folder / "kafka.properties"
+def config_of_controller(cluster: Cluster, node_id: int, folder: Path) -> str:
+    """A file by which Kafka's tool adds one of our controllers."""
+    config = folder / "new.properties"
     config.write_text(
-        f"process.roles=controller\nnode.id={node_id}\nlog.dirs={folder}/kafka\n"
-        f"controller.listener.names=CONTROLLER\nlisteners=CONTROLLER://127.0.0.1:{port}\n"
+        f"process.roles=controller\nnode.id={node_id}\nlog.dirs={cluster.data}/controller-{node_id}\n"
+        f"controller.listener.names=CONTROLLER\nlisteners=CONTROLLER://{cluster.address(node_id)}\n"
+        f"advertised.listeners=CONTROLLER://{cluster.address(node_id)}\n"
         "listener.security.protocol.map=CONTROLLER:PLAINTEXT\n"
-        f"controller.quorum.bootstrap.servers={cluster.bootstrap_controllers}\n"
-        "controller.quorum.election.timeout.ms=300\ncontroller.quorum.fetch.timeout.ms=1000\n"
+        f"controller.quorum.bootstrap.servers={cluster.address(101)}\n"
     )
-    properties = Path(cluster.data) / "controller-101" / "meta.properties"
-    lines = dict(line.split("=", 1) for line in properties.read_text().splitlines() if "=" in line)
-    formatting = ["format", "-t", lines["cluster.id"], "-c", str(config), "--no-initial-controllers"]
-    java.tool("kafka.tools.StorageTool", *formatting)
-    with (folder / "kafka.log").open("w") as output:
-        process = subprocess.Popen(
-            java.command("kafka.Kafka", str(config)), stdout=output, stderr=subprocess.STDOUT
+    return str(config)
+
+
+def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) -> None:
+    snapshots = {"metadata.log.max.record.bytes.between.snapshots": str(SNAPSHOT_BYTES)}
+    with Cluster(brokers=1, controllers=1, static_voters=False, properties=snapshots) as cluster:
+        node_id = cluster.add_controller()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        # Kafka's nodes know none of our levels, and the first controller has raised them.
+        servers = cluster.bootstrap_servers
+        assert moldau(
+            "cluster", "upgrade", "moldau.diskless.version=0", "--downgrade", "--bootstrap", servers
         )
-        try:
-            yield str(config)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def test_a_controller_of_kafka_observes_and_votes(java: Java, tmp_path: Path) -> None:
-    with Cluster(brokers=1, controllers=2, static_voters=False) as cluster:
-        brokers = ["--bootstrap-server", cluster.bootstrap_servers]
-        quorum = f"{TOOLS}.MetadataQuorumCommand"
-        topics = f"{TOOLS}.TopicCommand"
-
-        def described() -> str:
-            return java.tool(quorum, *brokers, "describe", "--replication")
-
-        with kafka_controller(java, cluster, 3000, tmp_path) as config:
-            wait_for(lambda: "3000" in described())
-            wait_for(lambda: listens(config))
-            answers = java.tools(
-                [quorum, *brokers, "--command-config", config, "add-controller"],
-                [quorum, *brokers, "describe", "--replication"],
-                [topics, *brokers, "--create", "--topic", "first"],
-            )
-            assert "Added controller 3000" in answers[0], (tmp_path / "kafka.log").read_text()
+        for number in range(100):
+            if not (metadata_of(cluster, 101) / FIRST_SNAPSHOT).exists():
+                break  # Kafka's node begins with a later one of ours.
+            assert not created(admin, f"old-{number}", 20)
+        kafka = KafkaNode(java, 3000, tmp_path, bootstrap_controllers=cluster.bootstrap_controllers)
+        kafka.format(cluster_id_of(cluster))
+        with kafka.running() as process:
+            wait_for(lambda: 3000 in admin.list_topics(timeout=10).brokers)
+            check_tools(java, cluster, kafka, config_of_controller(cluster, node_id, tmp_path), node_id)
+            # Kafka's broker leads and follows beside ours.
+            assert not created(admin, "mixed", 2, replicas=2)
+            copied(servers, "mixed", 2)
+            refusal = created(admin, "diskless", 1, **{"diskless.enable": "true"})
+            assert "broker 3000 does not support moldau.diskless.version" in refusal
             leader_id = cluster.active_controller()
             assert leader_id is not None
             cluster.kill(leader_id)
-            answers = java.tools(
-                [topics, *brokers, "--create", "--topic", "second"],
-                [topics, *brokers, "--list"],
-                [quorum, *brokers, "describe", "--replication"],
-            )
-            # Two of three voters are left, so each commit needs the one of Kafka.
-            assert {"first", "second"} <= set(answers[1].split())
-            rows = {words[0]: words[-1] for line in answers[2].splitlines() if (words := line.split())}
-            assert rows["3000"] in ("Follower", "Leader")
+            # Two of three voters are left, so each commit needs the one of Kafka, which leads.
+            assert not created(admin, "led-by-kafka", 1)
+            assert cluster.active_controller() is None
+            cluster.restart(leader_id)
+            added_id = cluster.add_controller({"controller.quorum.auto.join.enable": "true"})
+            wait_for(lambda: added_id in members(servers, "voters"))
+            # It has begun with a snapshot of Kafka's.
+            assert not (metadata_of(cluster, added_id) / FIRST_SEGMENT).exists()
+            process.kill()
+            assert not created(admin, "led-by-ours", 1)
+            assert cluster.active_controller() is not None
+
+
+def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, node_id: int) -> None:
+    """Kafka's tools add a controller of ours and one of Kafka, describe the cluster, and read our files."""
+    brokers = ["--bootstrap-server", cluster.bootstrap_servers]
+    controllers = ["--bootstrap-controller", cluster.address(101)]
+    quorum = f"{TOOLS}.MetadataQuorumCommand"
+    data = metadata_of(cluster, 101)
+    files = ",".join(map(str, sorted([*data.glob("*.log"), *data.glob("*.checkpoint")])))
+    assert {node_id, 3000} <= set(members(cluster.bootstrap_servers, "observers"))
+    answers = java.tools(
+        [quorum, *brokers, "--command-config", config, "add-controller"],
+        [quorum, *brokers, "--command-config", str(kafka.config), "add-controller"],
+        [quorum, *controllers, "describe", "--status"],
+        [f"{TOOLS}.FeatureCommand", *brokers, "describe"],
+        [f"{TOOLS}.ClusterTool", "list-endpoints", *controllers],
+        ["kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", files],
+    )
+    assert f"Added controller {node_id} with directory id" in answers[0]
+    assert "Added controller 3000 with directory id" in answers[1], kafka.output.read_text()
+    assert f'"id": {node_id}' in answers[2]
+    (feature,) = (line for line in answers[3].splitlines() if line.startswith("Feature: kraft.version"))
+    assert "FinalizedVersionLevel: 1" in feature
+    assert f"{node_id}" in answers[4]
+    found = ("KRaftVersion", "KRaftVoters", "REGISTER_BROKER_RECORD", "REGISTER_CONTROLLER_RECORD")
+    assert [name for name in found if name not in answers[5]] == []
+
+
+@contextmanager
+def joining(kafka: KafkaNode, cluster_id: str, role: str, node_id: int, folder: Path) -> Iterator[str]:
+    """One of our nodes in a cluster of Kafka's; its ``HOST:PORT``."""
+    address, data = f"127.0.0.1:{free_port()}", str(folder / f"{role}-{node_id}")
+    listener = "CONTROLLER" if role == "controller" else "PLAINTEXT"
+    config = BrokerConfig.from_properties(
+        {
+            "process.roles": role,
+            "node.id": str(node_id),
+            "log.dirs": data,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"{listener}://{address}",
+            "controller.quorum.bootstrap.servers": kafka.controller,
+            "controller.quorum.auto.join.enable": str(role == "controller").lower(),
+            "controller.quorum.election.timeout.ms": "300",
+            "controller.quorum.fetch.timeout.ms": "1000",
+            "broker.heartbeat.interval.ms": "500",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "group.initial.rebalance.delay.ms": "0",
+        }
+    )
+    request = FormatRequest(cluster_id=cluster_id, node_id=node_id, log_dirs=(data,), metadata_dir=data)
+    format_storage(LocalDisk(), SystemEntropy(), request, SystemClock().now_ms())
+    thread = NodeThread(config, Wires({}))
+    try:
+        thread.start().result(60)
+        yield address
+    finally:
+        thread.kill()
+
+
+def test_our_nodes_join_a_cluster_of_kafka(java: Java, tmp_path: Path) -> None:
+    cluster_id = "MkU3OEVBNTcwNTJENDM2Qg"
+    kafka = KafkaNode(java, 3000, tmp_path)
+    # Our brokers do not serve the group protocols behind these.
+    kafka.format(cluster_id, "group.version=0", "share.version=0", "streams.version=0")
+    with kafka.running() as process, ExitStack() as nodes:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+        wait_for(lambda: 3000 in admin.list_topics(timeout=60).brokers)
+        for node_id in (201, 202):
+            nodes.enter_context(joining(kafka, cluster_id, "controller", node_id, tmp_path))
+        broker = nodes.enter_context(joining(kafka, cluster_id, "broker", 7, tmp_path))
+        wait_for(lambda: sorted(members(broker, "voters")) == [201, 202, 3000])
+        assert not created(admin, "mixed", 2, replicas=2)
+        copied(broker, "mixed", 2)
+        process.kill()
+        admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
+        assert not created(admin, "led-by-ours", 1)

@@ -1,0 +1,133 @@
+"""Nodes of Apache Kafka beside ours, and what tests ask of the two."""
+
+import contextlib
+import io
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from foreign_clients import Java
+
+from moldau.cli.main import main
+
+LIMIT_S = 120
+SNAPSHOT_BYTES = 2_000
+ANY_PORT = 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "the cluster does not come to what is expected"
+        time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", ANY_PORT))
+        return int(probe.getsockname()[1])
+
+
+class KafkaNode:
+    """A broker and controller of Apache Kafka in one process, formatted by Kafka."""
+
+    def __init__(self, java: Java, node_id: int, folder: Path, *, bootstrap_controllers: str = "") -> None:
+        """``bootstrap_controllers``: of the cluster to join; a cluster of its own without them."""
+        self._java = java
+        self._joins = bool(bootstrap_controllers)
+        self.config = folder / "kafka.properties"
+        self.output = folder / "kafka.log"
+        self.controller = f"127.0.0.1:{free_port()}"
+        self.bootstrap_servers = f"127.0.0.1:{free_port()}"
+        self.config.write_text(
+            f"process.roles=broker,controller\nnode.id={node_id}\nlog.dirs={folder}/kafka\n"
+            "controller.listener.names=CONTROLLER\n"
+            f"listeners=CONTROLLER://{self.controller},PLAINTEXT://{self.bootstrap_servers}\n"
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+            f"controller.quorum.bootstrap.servers={bootstrap_controllers or self.controller}\n"
+            # Longer than ours: this node asks for votes when the others have found no leader yet.
+            "controller.quorum.election.timeout.ms=300\ncontroller.quorum.fetch.timeout.ms=2500\n"
+            f"metadata.log.max.record.bytes.between.snapshots={SNAPSHOT_BYTES}\n"
+            "broker.heartbeat.interval.ms=500\nbroker.session.timeout.ms=3000\n"
+            # Kafka finds a group's partition by this number as it was at its start.
+            "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=4\n"
+            "group.initial.rebalance.delay.ms=0\n"
+        )
+
+    def format(self, cluster_id: str, *features: str) -> None:
+        """Format with Kafka's StorageTool; ``features`` are levels of a new cluster, ``NAME=LEVEL``."""
+        beginning = "--no-initial-controllers" if self._joins else "--standalone"
+        levels = [word for feature in features for word in ("--feature", feature)]
+        config = ["-t", cluster_id, "-c", str(self.config)]
+        self._java.tool("kafka.tools.StorageTool", "format", *config, beginning, *levels)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Killed at the end, if not before."""
+        command = self._java.command("kafka.Kafka", str(self.config))
+        with self.output.open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.wait()
+
+
+def created(admin: AdminClient, topic: str, partitions: int, replicas: int = 1, **configs: str) -> str:
+    """Create a topic, while controllers change; returns the refusal, or an empty text."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        new = NewTopic(topic, partitions, replicas, config=configs)
+        try:
+            admin.create_topics([new], operation_timeout=5, request_timeout=10)[topic].result()
+            return ""
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return ""
+            if code == KafkaError.INVALID_CONFIG:
+                return str(error)
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def copied(bootstrap_servers: str, topic: str, partitions: int) -> None:
+    """Produce to each partition with acks=all, and consume all of it in a group."""
+    servers = {"bootstrap.servers": bootstrap_servers}
+    producer = Producer({**servers, "acks": "all"})
+    for partition in range(partitions):
+        producer.produce(topic, f"{topic}-{partition}".encode(), partition=partition)
+    assert producer.flush(LIMIT_S) == 0
+    consumer = Consumer({**servers, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    found: set[bytes] = set()
+
+    def read() -> bool:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:
+            found.add(message.value())
+        return len(found) == partitions
+
+    wait_for(read)
+    consumer.close()
+
+
+def moldau(*arguments: str) -> str:
+    """Run a command of ours; its output."""
+    with io.TextIOWrapper(io.BytesIO()) as output, contextlib.redirect_stdout(output):
+        assert main(list(arguments)) == 0, arguments
+        output.seek(0)
+        return output.read()
+
+
+def members(bootstrap_servers: str, part: str) -> list[int]:
+    """The ids of the quorum's ``voters`` or ``observers``."""
+    text = moldau("quorum", "describe", "--json", "--bootstrap", bootstrap_servers)
+    return [row["node_id"] for row in json.loads(text)[part]]

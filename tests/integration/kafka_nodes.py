@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -59,12 +59,16 @@ class KafkaNode:
             "group.initial.rebalance.delay.ms=0\n"
         )
 
-    def format(self, cluster_id: str, *features: str) -> None:
-        """Format with Kafka's StorageTool; ``features`` are levels of a new cluster, ``NAME=LEVEL``."""
+    def format(self, cluster_id: str, *features: str, ours: Sequence[Path] = ()) -> None:
+        """Format with Kafka's StorageTool; ``features`` are levels of a new cluster, ``NAME=LEVEL``.
+
+        ``ours``: the files of controllers of ours that are formatted to join.
+        """
         beginning = "--no-initial-controllers" if self._joins else "--standalone"
         levels = [word for feature in features for word in ("--feature", feature)]
-        config = ["-t", cluster_id, "-c", str(self.config)]
-        self._java.tool("kafka.tools.StorageTool", "format", *config, beginning, *levels)
+        tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c"]
+        joining = [[*tool, str(file), "--no-initial-controllers"] for file in ours]
+        self._java.tools([*tool, str(self.config), beginning, *levels], *joining)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:

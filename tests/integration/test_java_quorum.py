@@ -12,11 +12,8 @@ from confluent_kafka.admin import AdminClient
 from foreign_clients import Java
 from kafka_nodes import SNAPSHOT_BYTES, KafkaNode, copied, created, free_port, members, moldau, wait_for
 
-from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
-from moldau.runtime.clock import SystemClock
-from moldau.runtime.entropy import SystemEntropy
-from moldau.runtime.files.local_disk import LocalDisk
+from moldau.config.properties import parse_properties
 from moldau.testing import Cluster
 from moldau.testing.node_thread import NodeThread, Wires
 
@@ -115,34 +112,31 @@ def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, nod
     assert [name for name in found if name not in answers[5]] == []
 
 
-@contextmanager
-def joining(kafka: KafkaNode, cluster_id: str, role: str, node_id: int, folder: Path) -> Iterator[str]:
-    """One of our nodes in a cluster of Kafka's; its ``HOST:PORT``."""
-    address, data = f"127.0.0.1:{free_port()}", str(folder / f"{role}-{node_id}")
+def joining(kafka: KafkaNode, role: str, node_id: int, folder: Path) -> Path:
+    """The file of one of our nodes in a cluster of Kafka's."""
     listener = "CONTROLLER" if role == "controller" else "PLAINTEXT"
-    config = BrokerConfig.from_properties(
-        {
-            "process.roles": role,
-            "node.id": str(node_id),
-            "log.dirs": data,
-            "controller.listener.names": "CONTROLLER",
-            "listeners": f"{listener}://{address}",
-            "controller.quorum.bootstrap.servers": kafka.controller,
-            "controller.quorum.auto.join.enable": str(role == "controller").lower(),
-            "controller.quorum.election.timeout.ms": "300",
-            "controller.quorum.fetch.timeout.ms": "1000",
-            "broker.heartbeat.interval.ms": "500",
-            "offsets.topic.replication.factor": "1",
-            "offsets.topic.num.partitions": "4",
-            "group.initial.rebalance.delay.ms": "0",
-        }
+    config = folder / f"{role}-{node_id}.properties"
+    config.write_text(
+        f"process.roles={role}\nnode.id={node_id}\nlog.dirs={folder}/{role}-{node_id}\n"
+        f"controller.listener.names=CONTROLLER\nlisteners={listener}://127.0.0.1:{free_port()}\n"
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+        f"controller.quorum.bootstrap.servers={kafka.controller}\n"
+        f"controller.quorum.auto.join.enable={str(role == 'controller').lower()}\n"
+        "controller.quorum.election.timeout.ms=300\ncontroller.quorum.fetch.timeout.ms=1000\n"
+        "broker.heartbeat.interval.ms=500\ngroup.initial.rebalance.delay.ms=0\n"
+        "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=4\n"
     )
-    request = FormatRequest(cluster_id=cluster_id, node_id=node_id, log_dirs=(data,), metadata_dir=data)
-    format_storage(LocalDisk(), SystemEntropy(), request, SystemClock().now_ms())
-    thread = NodeThread(config, Wires({}))
+    return config
+
+
+@contextmanager
+def running(config: Path) -> Iterator[str]:
+    """One of our nodes from its file; ``HOST:PORT``."""
+    parsed = BrokerConfig.from_properties(parse_properties(config.read_text()))
+    thread = NodeThread(parsed, Wires({}))
     try:
         thread.start().result(60)
-        yield address
+        yield f"{parsed.listeners[0].host}:{parsed.listeners[0].port}"
     finally:
         thread.kill()
 
@@ -150,14 +144,18 @@ def joining(kafka: KafkaNode, cluster_id: str, role: str, node_id: int, folder: 
 def test_our_nodes_join_a_cluster_of_kafka(java: Java, tmp_path: Path) -> None:
     cluster_id = "MkU3OEVBNTcwNTJENDM2Qg"
     kafka = KafkaNode(java, 3000, tmp_path)
+    controllers = [joining(kafka, "controller", node_id, tmp_path) for node_id in (201, 202)]
     # Our brokers do not serve the group protocols behind these.
-    kafka.format(cluster_id, "group.version=0", "share.version=0", "streams.version=0")
+    levels = ("group.version=0", "share.version=0", "streams.version=0")
+    kafka.format(cluster_id, *levels, ours=controllers)
+    of_broker = joining(kafka, "broker", 7, tmp_path)
+    moldau("storage", "format", "--config", str(of_broker), "--cluster-id", cluster_id)
     with kafka.running() as process, ExitStack() as nodes:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
         wait_for(lambda: 3000 in admin.list_topics(timeout=60).brokers)
-        for node_id in (201, 202):
-            nodes.enter_context(joining(kafka, cluster_id, "controller", node_id, tmp_path))
-        broker = nodes.enter_context(joining(kafka, cluster_id, "broker", 7, tmp_path))
+        for config in controllers:
+            nodes.enter_context(running(config))
+        broker = nodes.enter_context(running(of_broker))
         wait_for(lambda: sorted(members(broker, "voters")) == [201, 202, 3000])
         assert not created(admin, "mixed", 2, replicas=2)
         copied(broker, "mixed", 2)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from moldau.cluster.folders.folder_contents import check_no_data
 from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id, new_directory_id
+from moldau.cluster.folders.kafka_bootstrap import complete_kafka_format
 from moldau.cluster.folders.meta_properties import (
     FILE_NAME,
     FormatError,
@@ -70,6 +71,7 @@ def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Ide
                 f"{folder} belongs to cluster {one.cluster_id}, but {config.log_dirs[0]} to "
                 f"{properties[0].cluster_id}."
             )
+    complete_kafka_format(machine.disk, config.log_dirs, config.metadata_log_dir, machine.clock.now_ms())
     directory_ids = tuple(
         one.directory_id or _new_directory_id(machine, folder, one)
         for folder, one in zip(config.log_dirs, properties, strict=True)

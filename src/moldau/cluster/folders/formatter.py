@@ -161,16 +161,20 @@ def bootstrap_snapshot(
     metadata_version: int,
     now_ms: int,
     voters: tuple[VotersRecordEntry, ...] = (),
+    *,
+    defaults: bool = True,
 ) -> bytes:
     """The snapshot before the first offset: the initial records of a new cluster.
 
-    With ``voters`` it has kraft.version 1 (KIP-853).
+    With ``voters`` it has kraft.version 1 (KIP-853). ``defaults``: features have their default levels where
+    no record names a level.
     """
     control: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp=now_ms)]
     if voters:
         control += [KRaftVersion(1), RecordedVoters(voters)]
     first = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=metadata_version)
-    features = [] if any(_is_feature(record) for record in records) else default_features(metadata_version)
+    is_chosen = not defaults or any(_is_feature(record) for record in records)
+    features = [] if is_chosen else default_features(metadata_version)
     values = [encode_record(record, metadata_version) for record in (first, *features, *records)]
     header = build_control_batch(
         control,

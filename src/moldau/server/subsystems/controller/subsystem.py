@@ -6,6 +6,7 @@ from moldau.cluster.controller.controller import Controller
 from moldau.cluster.controller.quorum_changes import QuorumChanges
 from moldau.cluster.controller.service import ControllerService, LocalControllerChannel
 from moldau.cluster.decisions.view import QuorumMembers
+from moldau.cluster.folders.kafka_bootstrap import kafka_bootstrap_records
 from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
 from moldau.config.listeners import ListenerEndpoint
 from moldau.network.limits import Listener
@@ -48,6 +49,7 @@ class ControllerSubsystem(Subsystem):
             metadata.log,
             metadata.publisher,
             machine.workers,
+            bootstrap_records=kafka_bootstrap_records(machine.disk, config.metadata_log_dir),
             quorum_changes=self._changes,
         )
         # After the publisher, whose image the controller starts a term with.

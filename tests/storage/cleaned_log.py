@@ -129,7 +129,7 @@ class CleanedLog:
         settings = CleanerSettings(
             dedupe_buffer_bytes=keys_at_once * ENTRY_SIZE_BYTES, io_buffer_load_factor=1.0
         )
-        cleaner = LogCleaner(self.box.machine, self.logs, settings)
+        cleaner = self.cleaner = LogCleaner(self.box.machine, self.logs, settings)
 
         async def run() -> int:
             count = 0

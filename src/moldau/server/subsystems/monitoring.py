@@ -36,6 +36,7 @@ class MonitoringSubsystem(Subsystem):
             notices={
                 "records": context.machine.unreadable.notice,
                 "recovery": torn,
+                "compaction": context.logs.cleaner.notice,
                 "quorum": partial(quorum_notice, context.metadata),
             },
         )

@@ -77,6 +77,9 @@ class CleanedLogs(Protocol):
         ...
 
 
+_NOTICED_MAX: Final = 3
+
+
 class SegmentsChangedError(Exception):
     """The log was truncated, shortened or deleted meanwhile: the round is abandoned."""
 
@@ -91,6 +94,16 @@ class LogCleaner:
         """May be replaced at any time."""
         self.uncleanable: dict[tuple[TopicPartition, uuid.UUID | None], str] = {}
         """Logs that could not be cleaned, with the reason; they are skipped until the node is restarted."""
+
+    def notice(self) -> str | None:
+        """The logs that are not cleaned, with the reason; ``None`` when there is none."""
+        found = [
+            f"{log.topic_partition} is not compacted until the node is restarted: {reason}"
+            for log in self._logs
+            if (reason := self.uncleanable.get(_identity(log))) is not None
+        ]
+        more = len(found) - _NOTICED_MAX
+        return "; ".join([*found[:_NOTICED_MAX], *([f"and {more} more"] if more > 0 else [])]) or None
 
     async def run_for_ever(self) -> None:
         """Run for ever: check every ``log.cleaner.backoff.ms``, by its current value."""

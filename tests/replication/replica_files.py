@@ -9,6 +9,7 @@ from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import WRITTEN, ReplicaPolicy
 from moldau.replication.partition import AppendAnswer, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
@@ -40,15 +41,13 @@ class Replicas:
         self.ids = tuple(range(1, count + 1))
         self.partitions = {
             id: ClassicPartition(
-                machine,
+                ReplicaContext(
+                    machine, id, WaitingRoom(), BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))
+                ),
                 PartitionKey(UUID(int=1), 0),
-                "t",
                 PartitionLog.open(machine, str(folder / f"{id}" / "t-0"), TopicPartition("t", 0)),
-                id,
-                WaitingRoom(),
                 min_in_sync=min_in_sync,
                 high_watermark=0,
-                meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
                 policy=policy,
             )
             for id in self.ids

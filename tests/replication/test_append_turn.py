@@ -11,6 +11,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -28,15 +29,11 @@ class House:
         self.log = PartitionLog.open(machine, str(folder / "t-0"), TopicPartition("t", 0))
         self.meters = BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))
         self.partition = ClassicPartition(
-            machine,
+            ReplicaContext(machine, 1, WaitingRoom(), self.meters),
             PartitionKey(UUID(int=1), 0),
-            "t",
             self.log,
-            1,
-            WaitingRoom(),
             min_in_sync=1,
             high_watermark=0,
-            meters=self.meters,
         )
         self.lead((1,), (1,))
         self.log.begin_epoch(3)  # the beginning of an epoch is not staged

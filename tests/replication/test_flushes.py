@@ -11,6 +11,7 @@ from moldau.metrics.registry import Meters
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic import ACKS_ALL, ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import AppendAnswer, PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
@@ -31,15 +32,11 @@ def led(machine: Machine, flush_messages: int) -> ClassicPartition:
     config = LogConfig(flush_messages=flush_messages)
     log = PartitionLog.open(machine, FOLDER, TopicPartition("t", 0), config)
     partition = ClassicPartition(
-        machine,
+        ReplicaContext(machine, 1, WaitingRoom(), BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))),
         PartitionKey(UUID(int=1), 0),
-        "t",
         log,
-        1,
-        WaitingRoom(),
         min_in_sync=1,
         high_watermark=0,
-        meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
     )
     partition.become_leader(0, (1,), (1,))
     serving()

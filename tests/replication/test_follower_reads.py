@@ -11,6 +11,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic import ACKS_ALL, ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, Machine
@@ -28,15 +29,13 @@ class LedPartition:
         machine = Machine.real()
         self.log = PartitionLog.open(machine, str(folder / "t-0"), TopicPartition("t", 0))
         self.partition = ClassicPartition(
-            machine,
+            ReplicaContext(
+                machine, LEADER, WaitingRoom(), BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))
+            ),
             PartitionKey(UUID(int=1), 0),
-            "t",
             self.log,
-            LEADER,
-            WaitingRoom(),
             min_in_sync=2,
             high_watermark=0,
-            meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
         )
         for epoch in (3, 5):
             self.partition.become_leader(epoch, (LEADER, FOLLOWER), (LEADER, FOLLOWER))

@@ -14,7 +14,7 @@ from moldau.protocol.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
-from moldau.replication.core.leader import LeaderReplica
+from moldau.replication.core.leader import LeaderAndIsr, LeaderReplica, ReplicaOffsets
 from moldau.replication.in_sync_requests import InSyncSets
 from moldau.replication.leading import Leading
 from moldau.replication.partition import PartitionKey
@@ -84,13 +84,9 @@ def leader_with_an_outsider() -> LeaderReplica:
     """A leader that is in sync alone; its follower has all ten records, and is active."""
     leader = LeaderReplica(
         LEADER,
-        3,
-        [LEADER, FOLLOWER],
-        [LEADER],
-        log_end_offset=10,
-        high_watermark=10,
+        LeaderAndIsr(3, [LEADER, FOLLOWER], [LEADER], partition_epoch=5),
+        ReplicaOffsets(10, 10),
         now_ms=0,
-        partition_epoch=5,
     )
     leader.brokers_changed({LEADER: 100, FOLLOWER: 200})
     leader.follower_fetched(FOLLOWER, 10, 0, broker_epoch=200)

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.replication.core.leader import LeaderReplica
+from moldau.replication.core.leader import LeaderAndIsr, LeaderReplica, ReplicaOffsets
 
 
 def leadership(
     *, replicas: tuple[int, ...] = (1, 2, 3), in_sync: tuple[int, ...] = (1, 2, 3)
 ) -> LeaderReplica:
-    return LeaderReplica(1, 5, replicas, in_sync, log_end_offset=0, high_watermark=0, now_ms=0)
+    return LeaderReplica(1, LeaderAndIsr(5, replicas, in_sync), ReplicaOffsets(0, 0), now_ms=0)
 
 
 def test_a_lone_leader_commits_what_it_appends() -> None:

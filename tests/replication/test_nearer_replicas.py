@@ -13,6 +13,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.reads import nearest_follower
 from moldau.replication.throttling import ReplicationQuota
@@ -44,16 +45,17 @@ class Listener:
 def partition_at(folder: pathlib.Path, listener: Listener, local_id: int = 1) -> ClassicPartition:
     machine = Machine.real()
     return ClassicPartition(
-        machine,
+        ReplicaContext(
+            machine,
+            local_id,
+            WaitingRoom(),
+            BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
+            listener=listener,
+        ),
         PartitionKey(UUID(int=1), 0),
-        "t",
         PartitionLog.open(machine, str(folder / "t-0"), TopicPartition("t", 0)),
-        local_id,
-        WaitingRoom(),
         min_in_sync=1,
         high_watermark=0,
-        meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
-        listener=listener,
     )
 
 

@@ -12,6 +12,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.throttling import UNLIMITED, ReplicationQuota
 from moldau.replication.waiters import WaitingRoom
@@ -67,17 +68,18 @@ class Throttled:
 def test_a_leader_gives_nothing_to_throttled_followers_out_of_sync(tmp_path: pathlib.Path) -> None:
     listener, machine = Throttled(), Machine.real()
     partition = ClassicPartition(
-        machine,
+        ReplicaContext(
+            machine,
+            1,
+            WaitingRoom(),
+            BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
+            listener=listener,
+            monotonic_ms=lambda: 50_000,
+        ),
         PartitionKey(UUID(int=1), 0),
-        "t",
         PartitionLog.open(machine, str(tmp_path / "t-0"), TopicPartition("t", 0)),
-        1,
-        WaitingRoom(),
         min_in_sync=1,
         high_watermark=0,
-        meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
-        listener=listener,
-        monotonic_ms=lambda: 50_000,
     )
     partition.become_leader(3, (1, 2, 3), (1, 2))
     partition.append(BATCH, required_acks=1, timeout_ms=1000)

@@ -15,6 +15,7 @@ from moldau.records.record import Record
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.appending.transactions import TransactionGuard
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import AppendOutcome, PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -45,15 +46,13 @@ class GuardedPartition:
         machine = Machine.real()
         self.log = PartitionLog.open(machine, str(folder / "t-0"), TopicPartition("t", 0))
         self.partition = ClassicPartition(
-            machine,
+            ReplicaContext(
+                machine, 1, WaitingRoom(), BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))
+            ),
             PartitionKey(UUID(int=1), 0),
-            "t",
             self.log,
-            1,
-            WaitingRoom(),
             min_in_sync=1,
             high_watermark=0,
-            meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
         )
         self.partition.become_leader(3, (1,), (1,))
 

@@ -11,6 +11,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
@@ -38,15 +39,13 @@ LOCAL_ID = 1
 def lead(machine: Machine, manager: LogManager, name: TopicPartition) -> ClassicPartition:
     log = manager.use(name, CONFIG)
     partition = ClassicPartition(
-        machine,
+        ReplicaContext(
+            machine, LOCAL_ID, WaitingRoom(), BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))
+        ),
         PartitionKey(TOPIC_ID, name.partition),
-        name.topic,
         log,
-        LOCAL_ID,
-        WaitingRoom(),
         min_in_sync=1,
         high_watermark=log.high_watermark,
-        meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
     )
     epoch = 1 + (log.leader_epochs.latest_epoch or 0)
     partition.become_leader(epoch, (LOCAL_ID,), (LOCAL_ID,))

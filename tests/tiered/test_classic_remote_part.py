@@ -16,6 +16,7 @@ from moldau.protocol.special_timestamps import (
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
 )
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import (
     AbortedTransaction,
@@ -70,15 +71,11 @@ def ask(
 
 def led(house: House) -> ClassicPartition:
     partition = ClassicPartition(
-        house.machine,
+        ReplicaContext(house.machine, 1, WaitingRoom(), BrokerTopicMeters(Meters())),
         PartitionKey(PARTITION.topic_id, 0),
-        "t",
         house.log,
-        1,
-        WaitingRoom(),
         min_in_sync=1,
         high_watermark=0,
-        meters=BrokerTopicMeters(Meters()),
     )
     partition.become_leader(0, (1,), (1,))
     return partition

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.batch import TRANSACTIONAL_BIT, BatchHeader, validate_produce
 from moldau.records.errors import OpenedSizeError, RecordsRejectedError
 from moldau.records.record import QUICK_BYTES
@@ -19,11 +18,12 @@ from moldau.replication.appending.flushes import FlushQueue
 from moldau.replication.appending.group_commit import GroupCommit
 from moldau.replication.appending.opening import OpeningQueue
 from moldau.replication.appending.transactions import AppendTerms, TransactionChecks, TransactionGuard
+from moldau.replication.context import ReplicaContext
 from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.replica import Replica
 from moldau.replication.fetching.following import Following
-from moldau.replication.leading import Leading, ReplicaListener
+from moldau.replication.leading import Leading
 from moldau.replication.lookups.offset_lookup import OffsetLookup
 from moldau.replication.partition import (
     ActiveProducer,
@@ -36,10 +36,9 @@ from moldau.replication.partition import (
 from moldau.replication.reads import PartitionReader
 from moldau.replication.remote import RemoteSlot
 from moldau.replication.traffic import PartitionTraffic
-from moldau.replication.waiters import WaitingRoom, WatermarkListeners
+from moldau.replication.waiters import WatermarkListeners
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
-from moldau.runtime.machine import Machine
 from moldau.storage.log.admission import Admitted, admission
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 from moldau.storage.log.partition_log import PartitionLog
@@ -57,39 +56,32 @@ class ClassicPartition:
 
     def __init__(
         self,
-        machine: Machine,
+        context: ReplicaContext,
         key: PartitionKey,
-        topic: str,
         log: PartitionLog,
-        local_id: int,
-        arrivals: WaitingRoom[PartitionKey],
         *,
         min_in_sync: int,
         high_watermark: int,
-        meters: BrokerTopicMeters,
         policy: ReplicaPolicy = WRITTEN,
         snapshots: SnapshotLog | None = None,
-        listener: ReplicaListener["ClassicPartition"] | None = None,
-        monotonic_ms: Callable[[], int] | None = None,
     ) -> None:
-        """``monotonic_ms``: a monotonic time for the lag of followers; by default the wall clock's."""
-        self._machine = machine
+        self._machine = machine = context.machine
         self._key = key
-        self._topic = topic
+        self._topic = topic = log.topic_partition.topic
         self.log = log
         self.policy = policy
         self.snapshots = snapshots
         """The log with the snapshots that shorten it, where it has any."""
-        self._arrivals = arrivals
-        self._listener = listener
-        self._monotonic_ms = monotonic_ms or machine.clock.now_ms
+        self._arrivals = context.arrivals
+        self._listener = context.listener
+        self._monotonic_ms = context.monotonic_ms or machine.clock.now_ms
         watermark = min(high_watermark, log.log_end_offset)
-        replica = Replica(local_id, high_watermark=watermark, policy=policy, min_in_sync=min_in_sync)
+        replica = Replica(context.local_id, high_watermark=watermark, policy=policy, min_in_sync=min_in_sync)
         self._replica = replica
         self._leader: LeaderReplica | None = None
         """The replica's role, where it leads."""
-        self._traffic = PartitionTraffic(meters, topic)
-        self._acknowledgements = Acknowledgements(arrivals.deadlines)
+        self._traffic = PartitionTraffic(context.meters, topic)
+        self._acknowledgements = Acknowledgements(context.arrivals.deadlines)
         self._commit: GroupCommit | None = None
         if policy.durability is Durability.FSYNCED:
             self._commit = GroupCommit(f"{topic}-{key.partition}", log, self._synced, self._sync_failed)
@@ -104,7 +96,7 @@ class ClassicPartition:
         self.following = Following(name, log, replica, self._commit, moved, snapshots)
         """The interface of a fetcher while this replica follows."""
         starts_moved = self._deletion.replicas_moved
-        self.leading = Leading(replica, listener, self._monotonic_ms, moved, starts_moved)
+        self.leading = Leading(replica, context.listener, self._monotonic_ms, moved, starts_moved)
         """Changes of the in-sync set while this replica leads."""
         fetched = self._follower_fetched
         self._reader = PartitionReader(log, replica, self._traffic, fetched, self.leading, slot, snapshots)

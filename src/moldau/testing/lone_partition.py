@@ -7,6 +7,7 @@ from moldau.coordinators.log import SnapshottedCoordinatorLog
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import SNAPSHOTTED
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
@@ -20,15 +21,13 @@ def lead_alone(machine: Machine, snapshots: SnapshotLog, epoch: int) -> ClassicP
     """Lead a log with snapshots as its only replica, from ``epoch`` on."""
     log = snapshots.log
     partition = ClassicPartition(
-        machine,
+        ReplicaContext(
+            machine, LOCAL_ID, WaitingRoom(), BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))
+        ),
         PartitionKey(log.topic_id or UUID(int=1), log.topic_partition.partition),
-        log.topic_partition.topic,
         log,
-        LOCAL_ID,
-        WaitingRoom(),
         min_in_sync=1,
         high_watermark=log.high_watermark,
-        meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
         policy=SNAPSHOTTED,
         snapshots=snapshots,
     )

@@ -19,6 +19,7 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records import Compression, Record, build_batch
 from moldau.records.batch import HEADER_SIZE_BYTES, parse_header, set_base_offset_and_epoch
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import policy_of
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
@@ -55,15 +56,13 @@ class House:
         topics = TopicsImage().updated([Topic(NAME, TOPIC_ID, partitions)], [])
         self.log = PartitionLog.open(self.machine, str(folder / f"{NAME}-0"), TopicPartition(NAME, 0))
         self.partition = ClassicPartition(
-            self.machine,
+            ReplicaContext(
+                self.machine, 1, WaitingRoom(), BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))
+            ),
             PartitionKey(TOPIC_ID, 0),
-            NAME,
             self.log,
-            1,
-            WaitingRoom(),
             min_in_sync=1,
             high_watermark=0,
-            meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
             policy=policy_of(NAME),
         )
         self.image = MetadataImage(topics=topics)

@@ -70,6 +70,26 @@ class ProposalFailure(Enum):
     UNKNOWN = "it may have been committed: it is sent again"
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr:
+    """A leader's term as the controller committed it."""
+
+    leader_epoch: int
+    replicas: Iterable[int]
+    in_sync: Iterable[int]
+    partition_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOffsets:
+    """The offsets with which a term begins."""
+
+    log_end: int
+    high_watermark: int
+    synced: int = 0
+    """Records below are durable; used where the policy counts these only."""
+
+
 class LeaderReplica:
     """One term of this broker as a partition's leader."""
 
@@ -78,37 +98,34 @@ class LeaderReplica:
     def __init__(
         self,
         local_id: int,
-        leader_epoch: int,
-        replicas: Iterable[int],
-        in_sync: Iterable[int],
+        term: LeaderAndIsr,
+        offsets: ReplicaOffsets,
         *,
-        log_end_offset: int,
-        high_watermark: int,
         now_ms: int,
-        synced_offset: int = 0,
-        partition_epoch: int = -1,
         min_in_sync: int = 1,
         policy: ReplicaPolicy = WRITTEN,
     ) -> None:
         self.local_id = local_id
-        self.leader_epoch = leader_epoch
-        self.partition_epoch = partition_epoch
+        self.leader_epoch = term.leader_epoch
+        self.partition_epoch = term.partition_epoch
         self.policy = policy
-        self.in_sync = frozenset(in_sync)
+        self.in_sync = frozenset(term.in_sync)
         """The committed set."""
         self.pending: InSyncProposal | None = None
         """The proposal in progress; there is at most one."""
         self._must_send_again = False
         self.min_in_sync = min_in_sync
-        self.log_end_offset = log_end_offset
+        self.log_end_offset = offsets.log_end
         self._syncs = policy.durability is Durability.FSYNCED
-        self.acknowledged_offset = synced_offset if self._syncs else log_end_offset
+        self.acknowledged_offset = offsets.synced if self._syncs else offsets.log_end
         """Below this offset this replica's own copy counts."""
-        self.high_watermark = high_watermark
-        self.start_offset = log_end_offset
+        self.high_watermark = offsets.high_watermark
+        self.start_offset = offsets.log_end
         """First offset of this term: records of earlier terms are committed once this one is reached."""
         self.followers = {
-            replica: FollowerProgress(last_caught_up_ms=now_ms) for replica in replicas if replica != local_id
+            replica: FollowerProgress(last_caught_up_ms=now_ms)
+            for replica in term.replicas
+            if replica != local_id
         }
         self._active: Mapping[int, int] = {}
         self._joining: set[int] = set()

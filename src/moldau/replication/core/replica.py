@@ -19,7 +19,7 @@ Epochs fence: events of an older epoch than the replica's change nothing.
 from collections.abc import Iterable
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
-from moldau.replication.core.leader import LeaderReplica
+from moldau.replication.core.leader import LeaderAndIsr, LeaderReplica, ReplicaOffsets
 from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.role_names import LEGAL_MOVES, ReplicaRole
 from moldau.runtime.errors import ErrorCode
@@ -229,14 +229,9 @@ class Replica:
             return False
         self.role = LeaderReplica(
             self.local_id,
-            leader_epoch,
-            replicas,
-            in_sync,
-            log_end_offset=log_end_offset,
-            synced_offset=synced_offset,
-            high_watermark=min(role.high_watermark, log_end_offset),
+            LeaderAndIsr(leader_epoch, replicas, in_sync, partition_epoch),
+            ReplicaOffsets(log_end_offset, min(role.high_watermark, log_end_offset), synced_offset),
             now_ms=now_ms,
-            partition_epoch=partition_epoch,
             min_in_sync=self.min_in_sync,
             policy=self.policy,
         )

@@ -10,6 +10,7 @@ from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import policy_of
 from moldau.replication.leading import ReplicaListener
 from moldau.replication.partition import Partition, PartitionKey, StopReason
@@ -70,12 +71,11 @@ class ClassicKind:
         self._has_snapshots = has_snapshots
         self._machine = host.machine
         self._logs = host.logs
-        self._local_id = host.local_id
-        self._arrivals = host.arrivals
+        self._replicas = ReplicaContext(
+            host.machine, host.local_id, host.arrivals, host.meters, listener, _monotonic_ms
+        )
         self._log_config = log_config
         self._min_in_sync = min_in_sync
-        self._meters = host.meters
-        self._listener = listener
 
     def log_config(self, topic: Topic) -> LogConfig | None:
         return None if self._is_refused(topic) else self._log_config(topic.name)
@@ -95,19 +95,13 @@ class ClassicKind:
             snapshots.truncate_to_latest_snapshot_now()
             watermark = log.high_watermark
         return ClassicPartition(
-            self._machine,
+            self._replicas,
             PartitionKey(topic.topic_id, index),
-            topic.name,
             log,
-            self._local_id,
-            self._arrivals,
             min_in_sync=self._min_in_sync(topic.name),
             high_watermark=watermark,
-            meters=self._meters,
             policy=policy_of(topic.name),
             snapshots=snapshots,
-            listener=self._listener,
-            monotonic_ms=_monotonic_ms,
         )
 
     def _is_refused(self, topic: Topic) -> bool:
@@ -124,7 +118,7 @@ class ClassicKind:
     def _take_role(
         self, partition: ClassicPartition, metadata: PartitionMetadata, taken: Callable[[], None]
     ) -> None:
-        if metadata.leader == self._local_id:
+        if metadata.leader == self._replicas.local_id:
             partition.become_leader(
                 metadata.leader_epoch, metadata.replicas, metadata.isr, metadata.partition_epoch
             )

@@ -1,0 +1,25 @@
+"""Dependencies of the classic replicas of a broker."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.replication.leading import ReplicaListener
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaContext:
+    """One for all replicas of a broker that the same listener watches."""
+
+    machine: Machine
+    local_id: int
+    """The broker's id."""
+    arrivals: WaitingRoom[PartitionKey]
+    meters: BrokerTopicMeters
+    listener: ReplicaListener[Any] | None = None
+    monotonic_ms: Callable[[], int] | None = None
+    """A monotonic time for the lag of followers; by default the wall clock's."""

@@ -92,9 +92,8 @@ This table lists the APIs and versions that a broker serves.
   no records from clients: Produce is answered with INVALID_TOPIC_EXCEPTION, as in Kafka. Kafka allows them
   for the client id `__admin_client`, behind its access control lists; Moldau has no such lists yet and no
   such exception. None of Kafka's tools needs it.
-- **Transactions** are supported on classic topics and for the offsets of groups
-  ([Use transactions](howto/transactions.md)). For diskless topics they are refused: AddPartitionsToTxn and a
-  transactional batch in Produce are answered with UNSUPPORTED_VERSION.
+- **Transactions** are supported on classic and diskless topics and for the offsets of groups
+  ([Use transactions](howto/transactions.md)).
 
 | key | API | versions |
 |---:|---|---|

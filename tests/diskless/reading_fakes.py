@@ -203,6 +203,7 @@ class NoWriter:
         timeout_ms: int,
         timestamp_type: int = 0,
         request_id: int = 0,
+        guard: int = 0,
     ) -> AppendAnswer:
         self.appended.append((key, bytes(records), timestamp_type))
         return AppendOutcome(ErrorCode.none, len(self.appended) - 1, -1, 0)
@@ -267,6 +268,7 @@ class ReadingBroker:
             cache,
             PartitionServices(
                 writer=self.writer,
+                transactions=cast(Any, self.coordinator),
                 deleter=self.coordinator,
                 cold_reads=self.cold_reads,
                 lookup=self.lookup,

@@ -60,8 +60,8 @@ def test_refusals_come_at_once_and_reach_no_object() -> None:
             return answer
 
         transactional = refusal(batch(transactional=True, timestamp_ms=now_ms))
-        assert transactional.error is ErrorCode.unsupported_version
-        assert "transactions" in (transactional.message or "")
+        assert transactional.error is ErrorCode.invalid_txn_state
+        assert "no open transaction" in (transactional.message or "")
         assert refusal(batch(b"x" * 300, now_ms)).error is ErrorCode.message_too_large
         assert refusal(batch(timestamp_ms=now_ms + 2 * 3_600_000)).error is ErrorCode.invalid_timestamp
         torn = bytearray(batch(timestamp_ms=now_ms))

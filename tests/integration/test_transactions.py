@@ -11,7 +11,7 @@ from deadlines import TIMEOUT_S
 from foreign_clients import JavaScript
 from kafka import KafkaProducer
 
-pytestmark = pytest.mark.parametrize("kind", ["classic"], scope="module")
+pytestmark = pytest.mark.parametrize("kind", ["classic", "diskless"], scope="module")
 
 
 def create(bootstrap: str, *topics: str, partitions: int = 1) -> None:

@@ -9,9 +9,13 @@ from moldau.coordinators.diskless.calls import (
     CommitFileCall,
     CommitFileResult,
     DeletedRecords,
+    EndedTransactionPart,
     FindBatchesCall,
     FoundPartition,
+    GuardToIssue,
+    IssuedGuard,
     ListedOffset,
+    MarkerToWrite,
     OffsetToDelete,
     PruneCall,
     PrunedPartition,
@@ -56,6 +60,17 @@ class BatchCoordinator(Protocol):
 
     async def prune(self, call: PruneCall) -> PrunedPartition:
         """Advance a partition's WAL start by compare-and-set; or only fence older epochs."""
+        ...
+
+    async def guard_transactions(self, wanted: Sequence[GuardToIssue]) -> Sequence[IssuedGuard]:
+        """Guards of transactional batches, each requested before its transaction is verified.
+
+        A batch is committed only with the guard that is the producer's then: a marker makes it void.
+        """
+        ...
+
+    async def end_transactions(self, markers: Sequence[MarkerToWrite]) -> Sequence[EndedTransactionPart]:
+        """Append the markers of ended transactions; returns when they are committed."""
         ...
 
 

@@ -11,9 +11,13 @@ from moldau.coordinators.diskless.calls import (
     CommitFileCall,
     CommitFileResult,
     DeletedRecords,
+    EndedTransactionPart,
     FindBatchesCall,
     FoundPartition,
+    GuardToIssue,
+    IssuedGuard,
     ListedOffset,
+    MarkerToWrite,
     OffsetToDelete,
     PartitionToFind,
     PruneCall,
@@ -42,9 +46,17 @@ class CoordinatorCalls(Protocol):
 
     async def prune(self, coordinator_id: int, call: PruneCall) -> PrunedPartition: ...
 
+    async def guard_transactions(
+        self, coordinator_id: int, wanted: Sequence[GuardToIssue]
+    ) -> Sequence[IssuedGuard]: ...
 
-Asked = TypeVar("Asked", PartitionToFind, TimestampToList, OffsetToDelete)
-Answer = TypeVar("Answer", FoundPartition, ListedOffset, DeletedRecords)
+    async def end_transactions(
+        self, coordinator_id: int, markers: Sequence[MarkerToWrite]
+    ) -> Sequence[EndedTransactionPart]: ...
+
+
+Asked = TypeVar("Asked", PartitionToFind, TimestampToList, OffsetToDelete, GuardToIssue, MarkerToWrite)
+Answer = TypeVar("Answer", FoundPartition, ListedOffset, DeletedRecords, IssuedGuard, EndedTransactionPart)
 Refuse: TypeAlias = Callable[[UUID, int, ErrorCode, str | None], Answer]
 
 
@@ -91,6 +103,18 @@ class RoutingBatchCoordinator:
     async def prune(self, call: PruneCall) -> PrunedPartition:
         owner = self._owner_of(call.topic_id, call.partition_index)
         return await self._calls_of(owner).prune(owner, call)
+
+    async def guard_transactions(self, wanted: Sequence[GuardToIssue]) -> Sequence[IssuedGuard]:
+        return await self._split(
+            wanted, lambda owner, some: self._calls_of(owner).guard_transactions(owner, some), IssuedGuard
+        )
+
+    async def end_transactions(self, markers: Sequence[MarkerToWrite]) -> Sequence[EndedTransactionPart]:
+        return await self._split(
+            markers,
+            lambda owner, some: self._calls_of(owner).end_transactions(owner, some),
+            EndedTransactionPart,
+        )
 
     async def _find(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
         return await self._split(
@@ -144,7 +168,9 @@ class RoutingBatchCoordinator:
             await asyncio.gather(*(ask_one(owner, some) for owner, some in parts.items()))
         return [answers[one.topic_id, one.partition_index].pop(0) for one in asked]
 
-    def _owner_or_none(self, asked: PartitionToFind | TimestampToList | OffsetToDelete) -> int | None:
+    def _owner_or_none(
+        self, asked: PartitionToFind | TimestampToList | OffsetToDelete | GuardToIssue | MarkerToWrite
+    ) -> int | None:
         try:
             return self._owner_of(asked.topic_id, asked.partition_index)
         except KafkaError:

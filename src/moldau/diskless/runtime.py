@@ -132,6 +132,7 @@ class DisklessRuntime:
         self._partition_services = PartitionServices(
             writer=self.writer,
             deleter=coordinator,
+            transactions=coordinator,
             cold_reads=self.cold_reads,
             lookup=self._lookup,
             opening=machine.opening,

@@ -22,6 +22,7 @@ from moldau.simulation.stories.diskless_stories import (
     diskless_power,
     diskless_stop,
     diskless_store,
+    diskless_transactions,
 )
 from moldau.simulation.stories.tiered_stories import tiered, tiered_clock, tiered_disk, tiered_power
 from moldau.simulation.stories.tiny_node import PARTITION as TINY_PARTITION
@@ -229,6 +230,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "offsets-power": offsets_power,
     "offsets-disk": offsets_disk,
     "transactions": transactions,
+    "diskless-transactions": diskless_transactions,
     "quorum": _of_cluster("quorum_stories", "quorum"),
     "quorum-power": _of_cluster("quorum_stories", "quorum_power"),
     "quorum-votes": _of_cluster("quorum_stories", "quorum_votes"),

@@ -2,9 +2,11 @@
 
 Commands: ``create NAME COUNT``, ``drop NAME``, ``commit KEY [age=MS] BATCH...``, ``delete NAME-I OFFSET``,
 ``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``, ``wait MS``, ``expire``,
-``reload`` (a new shard replays the log), ``show``. A batch is ``NAME-I+RECORDS``, then
-``:PID.EPOCH.SEQUENCE``, ``!append`` for LogAppendTime, ``!txn`` for a transactional one, ``!follows`` for
-one behind a dropped one, ``!torn`` for one that contradicts itself.
+``reload`` (a new shard replays the log), ``show``, ``guard NAME-I PID.EPOCH``,
+``end NAME-I PID.EPOCH commit|abort [by=COORDINATOR-EPOCH] [version=N]``. A batch is
+``NAME-I+RECORDS``, then ``:PID.EPOCH.SEQUENCE``, ``!append`` for LogAppendTime, ``!txn`` for a transactional
+one (``!txn!guardN`` with the guard N), ``!follows`` for one behind a dropped one, ``!torn`` for one that
+contradicts itself.
 """
 
 import re
@@ -16,6 +18,8 @@ from moldau.coordinators.diskless.calls import (
     BatchToCommit,
     CommitFileCall,
     CommitFileResult,
+    GuardToIssue,
+    MarkerToWrite,
     OffsetToDelete,
     PartitionsToCreate,
     PruneCall,
@@ -29,6 +33,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 BATCH = re.compile(r"(\w+)-(\d+)\+(\d+)(?::(\d+)\.(-?\d+)\.(\d+))?((?:!\w+)*)")
 
+GUARD = re.compile(r"!guard(\d+)")
+
 
 def topic_id(name: str) -> UUID:
     return uuid5(UUID(int=0), name)
@@ -40,6 +46,7 @@ class Script:
         self.shard = DisklessShard()
         self.codec = DisklessCodec()
         self.log: list[tuple[bytes | None, bytes | None]] = []
+        self.guards = 0
 
     def run(self, text: str) -> str:
         blocks = []
@@ -98,6 +105,7 @@ class Script:
                     records + ("!torn" in flags), 5000, int("!append" in flags),
                     int(pid or -1), int(epoch or -1), int(sequence or -1), 0,
                     TRANSACTIONAL * ("!txn" in flags) + FOLLOWS_DROPPED * ("!follows" in flags),
+                    int((GUARD.search(flags) or ("", 0))[1]),
                 )
             )  # fmt: skip
             end += 100
@@ -114,6 +122,26 @@ class Script:
             again = " (duplicate)" if batch.is_duplicate else ""
             lines.append(f"{word} -> {batch.base_offset}{at}{again}")
         return "\n".join(lines) + self.written(before)
+
+    def do_guard(self, partition: str, producer: str) -> str:
+        name, _, index = partition.partition("-")
+        producer_id, epoch = map(int, producer.split("."))
+        self.guards += 1
+        found = self.shard.guard(GuardToIssue(topic_id(name), int(index), producer_id, epoch), self.guards)
+        return f"guard {found.guard}" if found.error is ErrorCode.none else found.error.name
+
+    def do_end(self, partition: str, producer: str, outcome: str, *words: str) -> str:
+        name, _, index = partition.partition("-")
+        producer_id, epoch = map(int, producer.split("."))
+        others = dict(word.split("=") for word in words)
+        marker = MarkerToWrite(
+            topic_id(name), int(index), producer_id, epoch, int(others.get("by", 0)), outcome == "commit",
+            int(others.get("version", 0)),
+        )  # fmt: skip
+        before = len(self.log)
+        ended = self.accept(self.shard.end_transactions([marker], self.now_ms, Token(0)))
+        assert isinstance(ended, list)
+        return ended[0].error.name + self.written(before)
 
     def do_delete(self, partition: str, offset: str) -> str:
         name, _, index = partition.partition("-")
@@ -163,7 +191,8 @@ class Script:
         lines = []
         for found in sorted(self.shard.partitions, key=lambda found: (found.name, found.id[1])):
             offsets = f"log {found.log_start} wal {found.wal_start} next {found.next}"
-            lines.append(f"{found.name}-{found.id.partition_index} {offsets}")
+            stable = "" if found.transactions is None else f" stable {found.last_stable}"
+            lines.append(f"{found.name}-{found.id.partition_index} {offsets}{stable}")
             for producer_id, packed in found.producers.items():
                 epoch, _, entries = opened(packed)
                 window = " ".join(f"{first}..{last}@{base}" for first, last, base, _ in entries)

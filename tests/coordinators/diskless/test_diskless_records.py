@@ -22,7 +22,7 @@ from moldau.coordinators.diskless.codecs.batch_columns import (
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column
 from moldau.coordinators.diskless.codecs.kip_form import decode_kip_file
-from moldau.coordinators.diskless.state import commit, records
+from moldau.coordinators.diskless.state import commit, records, replay
 from moldau.coordinators.diskless.state.commit import CommitDecision
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.state.producers import extended, last_sequence, opened
@@ -102,18 +102,11 @@ def test_kips_form_comes_back(record: records.FileCommitted) -> None:
     assert {run[:2] for run in again.runs} == {run[:2] for run in record.runs}
 
 
-def test_markers_have_their_place() -> None:
-    topic = UUID(int=9)
-    record = CommitDecision(partitions_of(), file("key"), 5).record
-    record.markers.append(records.MarkerExtent(topic, 3, 77, 1000, 4, 2, True))
-    codec = DisklessCodec()
-    assert codec.decode(*codec.encode(record)) == record
-
-
 @pytest.mark.parametrize(
     "record",
     [
         records.PartitionCreated(UUID(int=1), "name", 3),
+        records.TransactionsEnded(5, (records.MarkerExtent(UUID(int=9), 3, 77, 1000, 4, 2, True),)),
         records.TopicDeleted(UUID(int=1)),
         records.RecordsDeleted(UUID(int=1), 3, 1 << 40),
         records.FilesClosed(17, ("a", "b")),
@@ -167,8 +160,8 @@ def test_deciding_by_columns_is_deciding_batch_by_batch(calls: list[CommitFileCa
         answers = [commit.result_of(each, now_ms, by_columns) for each in (record, expected)]
         assert answers[0] == answers[1]
         assert len(answers[0].batches) == len(call.batches)
-        commit.replay_file(by_columns, record)
-        commit.replay_file(one_by_one, expected)
+        replay.replay_file(by_columns, record)
+        replay.replay_file(one_by_one, expected)
         assert [found.producers for found in by_columns] == [found.producers for found in one_by_one]
 
 
@@ -221,7 +214,7 @@ def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tup
         assert isinstance(from_log, records.FileCommitted)
         tables = ((at_once, record), (one_by_one, expected), (replayed, from_log))
         moves = [
-            [(moved.partition.number, *moved[1:]) for moved in commit.replay_file(*pair)] for pair in tables
+            [(moved.partition.number, *moved[1:]) for moved in replay.replay_file(*pair)] for pair in tables
         ]
         assert moves[0] == moves[1] == moves[2]
         states = [[(found.next, found.producers) for found in table] for table, _ in tables]
@@ -248,7 +241,7 @@ def test_a_file_decided_at_once_is_as_one_decided_batch_by_batch_and_as_its_reco
 def test_a_file_that_only_goes_on_is_decided_at_once() -> None:
     table = partitions_of(PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1))
     for number in range(5):
-        commit.replay_file(table, CommitDecision(table, steady_file(number), number).record)
+        replay.replay_file(table, CommitDecision(table, steady_file(number), number).record)
     with patch.object(CommitDecision, "_plain"), patch.object(CommitDecision, "_one_by_one"):
         record = CommitDecision(table, steady_file(5), 5).record
     assert [run.batches for run in record.runs] == [2, 2]
@@ -259,7 +252,7 @@ def test_a_window_keeps_the_last_five_batches() -> None:
     table = partitions_of(PartitionId(UUID(int=1), 0))
     for number in range(8):
         call = file(f"key-{number}", batch(0, 3, topic=UUID(int=1), producer=(7, 0, 3 * number)))
-        commit.replay_file(table, CommitDecision(table, call, number).record)
+        replay.replay_file(table, CommitDecision(table, call, number).record)
     (partition,) = table
     assert {producer: opened(window) for producer, window in partition.producers.items()} == {
         7: (0, 7, tuple((3 * number, 3 * number + 2, 3 * number, -1) for number in range(3, 8)))
@@ -317,6 +310,7 @@ BATCHES = st.builds(
     st.integers(-1, 2**31 - 1),
     st.integers(-1, 2**31 - 1),
     st.booleans(),
+    st.integers(0, 2**48),
 )
 
 

@@ -25,7 +25,7 @@ from moldau.coordinators.diskless.calls import (
     TimestampToList,
 )
 from moldau.coordinators.diskless.calls.table import CALLS
-from moldau.coordinators.diskless.state.transactions import PartitionTransactions
+from moldau.coordinators.diskless.state.transactions import AbortedExtent, PartitionTransactions
 from moldau.coordinators.diskless.store.database import Database
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep
@@ -437,7 +437,10 @@ def test_finds_and_lists_tell_of_open_and_aborted_transactions(tmp_path: Path) -
         found = await find(0)
         assert (found.high_watermark, found.last_stable_offset, found.aborted) == (8, 8, ())
         aborted = [AbortedRange(7, 0, 3), AbortedRange(8, 2, 5)]
-        partition.transactions = PartitionTransactions({9: 6, 10: 7}, aborted)
+        partition.transactions = PartitionTransactions()
+        partition.transactions.restore([(10, 7, -1), (9, 6, -1)])
+        partition.aborted.add(AbortedExtent(3, 0, 7, 2))
+        partition.aborted.add(AbortedExtent(5, 2, 8, 6))
         found = await find(0)
         assert (found.high_watermark, found.last_stable_offset, found.aborted) == (8, 6, aborted)
         assert (await find(4)).aborted == aborted[1:]

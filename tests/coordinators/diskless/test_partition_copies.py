@@ -5,17 +5,22 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.coordinators.diskless.calls import AbortedRange, PartitionId
+from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.transactions import PartitionTransactions
 from moldau.coordinators.diskless.store.database import WrittenPartition
 
 OFFSETS = st.integers(0, 1_000)
-RANGES = st.tuples(st.integers(0, 9), OFFSETS, OFFSETS).map(
-    lambda found: AbortedRange(found[0], min(found[1:]), max(found[1:]))
-)
-TRANSACTIONS = st.none() | st.builds(
-    PartitionTransactions, st.dictionaries(st.integers(0, 9), OFFSETS), st.lists(RANGES)
+
+
+def transactions_of(rows: list[tuple[int, int, int]]) -> PartitionTransactions:
+    made = PartitionTransactions()
+    made.restore(rows)
+    return made
+
+
+TRANSACTIONS = st.none() | st.lists(st.tuples(st.integers(0, 9), OFFSETS, st.integers(-1, 5))).map(
+    transactions_of
 )
 
 
@@ -25,7 +30,7 @@ def answers(partition: PartitionState) -> tuple[object, ...]:
     return (
         (partition.log_start, partition.wal_start, partition.next, partition.last_stable),
         (partition.prune_epoch, partition.last_prune, partition.remote_position),
-        None if found is None else [found.aborted_within(at, at + 100) for at in range(0, 1_000, 50)],
+        None if found is None else [found.row(producer_id) for producer_id in range(10)],
     )
 
 
@@ -42,6 +47,7 @@ def test_a_copy_is_alike_and_independent(
     assert answers(copied) == before
     copied.delete_before(2_000)
     if copied.transactions is not None:
-        copied.transactions.open_from[99] = -1
-        copied.transactions.aborted.append(AbortedRange(99, 0, 1_000))
+        copied.begin_transaction(99, 0)
+        for producer_id in range(10):
+            copied.end_transaction(producer_id, 9)
     assert answers(original) == before

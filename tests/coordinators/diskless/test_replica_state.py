@@ -11,9 +11,17 @@ from uuid import UUID
 import pytest
 from diskless_house import OTHER, TOPIC, House, batch, file, topic
 
-from moldau.coordinators.diskless.calls import FileToHandOver, OffsetToDelete, PruneCall
+from moldau.coordinators.diskless.calls import (
+    TRANSACTIONAL,
+    FileToHandOver,
+    GuardToIssue,
+    MarkerToWrite,
+    OffsetToDelete,
+    PruneCall,
+)
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.diskless.store.schema import TABLE_NAMES
+from moldau.runtime import ErrorCode
 
 DAY_MS = 86_400_000
 
@@ -34,6 +42,7 @@ def state_of(house: House) -> bytes:
             found.id,
             (found.log_start, found.wal_start, found.next, found.prune_epoch, found.last_prune),
             sorted(found.producers.items()),
+            None if found.transactions is None else [found.transactions.row(each) for each in range(9)],
         )
         for found in sorted(shard.partitions, key=lambda found: found.number)
     ]
@@ -96,7 +105,11 @@ class Author:
 
     async def step(self) -> None:
         await self._chance.choice(
-            [self.commit] * 8 + [self.wait] * 2 + [self.delete, self.prune, self.close, self.forget]
+            [self.commit] * 6
+            + [self.transact] * 3
+            + [self.end] * 2
+            + [self.wait] * 2
+            + [self.delete, self.prune, self.close, self.forget]
         )()
 
     async def commit(self) -> None:
@@ -112,6 +125,25 @@ class Author:
             self._sequences[producer or 0] = sequence + records
         call = file(f"f{self._files}", *batches, created=self._house.clock.time_ms)
         await self._service.commit_file(0, call)
+
+    async def transact(self) -> None:
+        producer_id = self._chance.choice([4, 5])
+        self._files += 1
+        (guard,) = await self._service.guard_transactions(0, [GuardToIssue(TOPIC, 0, producer_id, 0)])
+        sequence = self._sequences.get(producer_id, 0)
+        made = batch(0, 2, topic=TOPIC, producer=(producer_id, 0, sequence))
+        call = file(
+            f"f{self._files}",
+            made._replace(flags=TRANSACTIONAL, guard=guard.guard),
+            created=self._house.clock.time_ms,
+        )
+        (result,) = (await self._service.commit_file(0, call)).batches
+        if result.error is ErrorCode.none:
+            self._sequences[producer_id] = sequence + 2
+
+    async def end(self) -> None:
+        producer_id, commits = self._chance.choice([4, 5]), self._chance.random() < 0.5
+        await self._service.end_transactions(0, [MarkerToWrite(TOPIC, 0, producer_id, 0, 1, commits)])
 
     async def wait(self) -> None:
         self._house.clock.time_ms += self._chance.choice([1_000, 400_000, 2 * DAY_MS, -60_000])

@@ -391,16 +391,23 @@ public class JavaClients {
             same(InvalidConfigurationException.class, without.getCause().getClass()); // a node without diskless topics
             return;
         }
+        String classic = topic + "-classic";
+        create(classic, 1, CLASSIC);
         try (KafkaProducer<String, String> producer = producer(Map.of("transactional.id", topic))) {
             producer.initTransactions();
-            producer.beginTransaction();
-            try {
-                producer.send(new ProducerRecord<>(topic, "k", "v")).get();
-                throw new AssertionError("accepted");
-            } catch (ExecutionException refused) {
-                same(true, refused.getCause().getMessage().contains("transactions on diskless topics"));
+            for (String outcome : List.of("aborted", "committed", "aborted again", "committed again")) {
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(topic, "k", outcome)).get();
+                producer.send(new ProducerRecord<>(classic, "k", outcome)).get();
+                if (outcome.startsWith("committed")) {
+                    producer.commitTransaction();
+                } else {
+                    producer.abortTransaction();
+                }
             }
         }
+        same(List.of("committed", "committed again"), committed(topic, 2));
+        same(List.of("committed", "committed again"), committed(classic, 2));
     }
 
     static void aclsUnknown(String topic) throws Exception {

@@ -1,4 +1,4 @@
-"""Markers for partitions that are gone, and markers of a coordinator that was replaced."""
+"""Markers for partitions that are gone or diskless, and markers of a coordinator that was replaced."""
 
 import asyncio
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ def written(answers: dict[TxnPartition, ErrorCode]) -> tuple[set[TxnPartition], 
     topics = {name: SimpleNamespace(is_diskless=name == "diskless") for name in ("classic", "diskless")}
     view: Any = SimpleNamespace(
         image=SimpleNamespace(topics=topics),
-        leader_of=lambda name, index: 1 if name in topics else None,
+        leader_of=lambda name, index: {"classic": 1, "diskless": -1}.get(name),
         local_id=1,
     )
 
@@ -35,13 +35,15 @@ def written(answers: dict[TxnPartition, ErrorCode]) -> tuple[set[TxnPartition], 
     return asyncio.run(markers.write(MARKER, [CLASSIC, DISKLESS, GONE])), asked
 
 
-def test_a_topic_that_has_become_diskless_counts_as_deleted() -> None:
-    assert written({CLASSIC: ErrorCode.none, DISKLESS: ErrorCode.unsupported_version}) == (set(), [CLASSIC])
-    assert written({CLASSIC: ErrorCode.not_leader_or_follower}) == ({CLASSIC}, [CLASSIC])
-    assert written({CLASSIC: ErrorCode.invalid_producer_epoch}) == (set(), [CLASSIC])
+def test_a_deleted_topic_has_its_marker_and_a_diskless_one_needs_no_leader() -> None:
+    none, both = ErrorCode.none, [CLASSIC, DISKLESS]
+    assert written({CLASSIC: none, DISKLESS: none}) == (set(), both)
+    assert written({CLASSIC: none, DISKLESS: ErrorCode.coordinator_not_available}) == ({DISKLESS}, both)
+    assert written({CLASSIC: ErrorCode.not_leader_or_follower, DISKLESS: none}) == ({CLASSIC}, both)
+    assert written({CLASSIC: ErrorCode.invalid_producer_epoch, DISKLESS: none}) == (set(), both)
 
 
 def test_a_replaced_coordinator_stops_sending() -> None:
     with pytest.raises(KafkaError) as refused:
-        written({CLASSIC: ErrorCode.transaction_coordinator_fenced})
+        written({CLASSIC: ErrorCode.transaction_coordinator_fenced, DISKLESS: ErrorCode.none})
     assert refused.value.code is ErrorCode.transaction_coordinator_fenced

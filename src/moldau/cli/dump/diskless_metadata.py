@@ -14,9 +14,10 @@ from moldau.coordinators.diskless.state.records import (
     NO_PRODUCER,
     DisklessRecord,
     FileCommitted,
+    TransactionsEnded,
 )
 from moldau.coordinators.diskless.store.checkpoint import decode_rows
-from moldau.coordinators.diskless.store.extents import unpack
+from moldau.coordinators.diskless.store.extents import Extent, marker_in, unpack
 from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.records.schema import UnknownRecordTypeError
@@ -60,7 +61,8 @@ def decode_snapshot_record(record: Record) -> dict[str, Any]:
 def _row(table: str, row: tuple[Any, ...]) -> list[Any]:
     values = [plain(value) for value in row]
     if table == "extents":
-        values[-1] = [list(batch) for batch in unpack(row[2], row[-1])]
+        end = marker_in(Extent(*row))
+        values[-1] = plain(tuple(end)) if end else [list(batch) for batch in unpack(row[2], row[-1])]
     elif table == "producers":
         values[-1] = plain(tuple(opened(row[-1])))
     return values
@@ -71,8 +73,12 @@ def _fields(record: DisklessRecord) -> dict[str, Any]:
         fields = {name: plain(getattr(record, name)) for name in _FILE_FIELDS}
         fields["batches"] = list(_batches(record))
         fields["rejected"] = [_named(each) for each in record.rejected]
-        fields["markers"] = [_named(each) for each in record.markers]
         return fields
+    if isinstance(record, TransactionsEnded):
+        return {
+            "ended_ms": record.ended_ms,
+            "markers": [_named(each) for each in record.markers],
+        }
     return _named(record)
 
 

@@ -36,6 +36,8 @@ from moldau.storage.snapshots.replicated_log import LogPosition
 logger = logging.getLogger(__name__)
 
 DATABASE_FILE: Final = "state.sqlite"
+_GUARD_NUMBERS: Final = 1 << 48
+"""So many that no term issues a number that another one has issued to the same producer."""
 
 
 def _open_log(partition: ClassicPartition) -> SnapshottedCoordinatorLog:
@@ -180,6 +182,27 @@ class DisklessCoordinator:
         return self.runtime.write(
             coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token, elapsed_ms)
         )
+
+    async def guard_transactions(
+        self, coordinator_id: int, wanted: Sequence[calls.GuardToIssue]
+    ) -> list[calls.IssuedGuard]:
+        """Guards for transactional batches: to be requested before their transactions are verified."""
+        entropy = self._machine.entropy
+        return await self.runtime.read(
+            coordinator_id,
+            lambda shard, now_ms: [
+                shard.guard(each, 1 + entropy.randrange(_GUARD_NUMBERS)) for each in wanted
+            ],
+        )
+
+    async def end_transactions(
+        self, coordinator_id: int, markers: Sequence[calls.MarkerToWrite]
+    ) -> list[calls.EndedTransactionPart]:
+        """Append the markers of transactions; answers when they are committed."""
+        ended: list[calls.EndedTransactionPart] = await self.runtime.write(
+            coordinator_id, lambda shard, now_ms, token: shard.end_transactions(markers, now_ms, token)
+        )
+        return ended
 
     async def delete_records(
         self, coordinator_id: int, offsets: Sequence[calls.OffsetToDelete]

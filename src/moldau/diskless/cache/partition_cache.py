@@ -109,6 +109,23 @@ class PartitionCache:
         """The end of a read_committed read: the high watermark unless a transaction is open."""
         return self.high_watermark if self._open_since < 0 else min(self._open_since, self.high_watermark)
 
+    @property
+    def local_stable_offset(self) -> int:
+        """The end of a read_committed read of the local segments.
+
+        A transaction that has ended at the coordinator counts as open until its marker is in the segments:
+        their transaction indexes tell of aborted ones from then on.
+        """
+        end = self.local_end_offset
+        return min(self.last_stable_offset, self.log.last_stable_offset(end), end)
+
+    def local_aborted(self, offset: int, result: ReadResult) -> list[AbortedTransaction]:
+        """Aborted transactions with records in what was read from the local segments."""
+        found = dict.fromkeys(self.aborted_within(offset, result.next_offset))
+        for entry in self.log.aborted_transactions(offset, result):
+            found[AbortedTransaction(entry.producer_id, entry.first_offset)] = None
+        return list(found)
+
     def learn(
         self,
         *,

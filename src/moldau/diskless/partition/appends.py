@@ -24,7 +24,15 @@ _UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
 
-_NO_TRANSACTIONS: Final = "transactions on diskless topics are not supported yet"
+_UNGUARDED: Final = "the batch belongs to no open transaction"
+
+
+class _Terms(NamedTuple):
+    """The terms of a producer's append."""
+
+    required_acks: int
+    timeout_ms: int
+    guard: int
 
 
 class _Unborn(NamedTuple):
@@ -34,6 +42,7 @@ class _Unborn(NamedTuple):
     header: BatchHeader
     timeout_at_s: float
     answer: "asyncio.Future[AppendOutcome]"
+    guard: int
 
 
 class Place(Protocol):
@@ -83,38 +92,41 @@ class PartitionAppends:
         return self._unborn_bytes
 
     def append(
-        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: FairClient | None = None
+        self,
+        records: memoryview,
+        *,
+        required_acks: int,
+        timeout_ms: int,
+        client: FairClient | None = None,
+        guard: int = 0,
     ) -> AppendAnswer:
+        """As ``Partition.append``. ``guard``: of a transactional batch, whose transaction was verified."""
         with self._unexpected.contained("taking a batch"):
-            return self._append(records, required_acks, timeout_ms, client)
+            return self._append(records, _Terms(required_acks, timeout_ms, guard), client)
         return _DEFECT
 
-    def _append(
-        self, records: memoryview, required_acks: int, timeout_ms: int, client: FairClient | None
-    ) -> AppendAnswer:
+    def _append(self, records: memoryview, terms: "_Terms", client: FairClient | None) -> AppendAnswer:
         size_bytes = len(records)
         self._traffic.received(size_bytes, None if client is None else client.rack)
         try:
             config, now_ms = self.config, self._clock.now_ms()
             header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
-            _refuse_transaction(header)
-            is_lasting = required_acks == 0
+            if header[5] & TRANSACTIONAL_BIT and not terms.guard:
+                raise KafkaError(ErrorCode.invalid_txn_state, _UNGUARDED)
             if self._opening.is_busy(client) or is_slow_to_admit(config, header, now_ms):
-                answer: AppendAnswer = self._append_opened(
-                    records, header, timeout_ms, client, is_lasting=is_lasting
-                )
+                answer: AppendAnswer = self._append_opened(records, header, terms, client)
             elif not must_open(config, header, now_ms):
-                answer = self._append_stored(records, header, size_bytes, timeout_ms)
+                answer = self._append_stored(records, header, size_bytes, terms)
             else:
                 try:
                     stored, header = exhaust(_as_stored(config, records, header, now_ms, QUICK_BYTES))
                 except OpenedSizeError:
-                    answer = self._append_opened(records, header, timeout_ms, client, is_lasting=is_lasting)
+                    answer = self._append_opened(records, header, terms, client)
                 else:
-                    answer = self._append_stored(stored, header, size_bytes, timeout_ms)
+                    answer = self._append_stored(stored, header, size_bytes, terms)
         except KafkaError as error:
             return self._refuse(size_bytes, error)
-        if required_acks == 0 and not (
+        if terms.required_acks == 0 and not (
             isinstance(answer, AppendOutcome) and answer.error is ErrorCode.not_leader_or_follower
         ):
             return AppendOutcome()
@@ -126,38 +138,34 @@ class PartitionAppends:
         return AppendOutcome(error.code, message=error.message, record_errors=bad)
 
     def _append_opened(
-        self,
-        records: memoryview,
-        header: BatchHeader,
-        timeout_ms: int,
-        client: FairClient | None,
-        *,
-        is_lasting: bool,
+        self, records: memoryview, header: BatchHeader, terms: "_Terms", client: FairClient | None
     ) -> "asyncio.Future[AppendOutcome]":
         """A worker opens the batch; later appends of the same client wait for it."""
         batch = memoryview(bytes(records))
         return self._opening.put(
             client,
             _as_stored(self.config, batch, header, self._clock.now_ms()),
-            lambda opened: self._append_stored(opened[0], opened[1], len(batch), timeout_ms),
+            lambda opened: self._append_stored(opened[0], opened[1], len(batch), terms),
             partial(self._refuse, len(batch)),
-            is_lasting=is_lasting,
+            is_lasting=terms.required_acks == 0,
         )
 
     def _append_stored(
-        self, stored: memoryview, header: BatchHeader, size_bytes: int, timeout_ms: int
+        self, stored: memoryview, header: BatchHeader, size_bytes: int, terms: "_Terms"
     ) -> AppendAnswer:
         if self._place.is_closed:
             return AppendOutcome(ErrorCode.not_leader_or_follower)
         if not self._place.is_known or self._unborn:
-            answer: AppendAnswer = self._append_when_known(stored, header, timeout_ms)
+            answer: AppendAnswer = self._append_when_known(stored, header, terms)
         else:
-            answer = self._append_now(stored, header, timeout_ms)
+            answer = self._append_now(stored, header, terms.timeout_ms, terms.guard)
         if not isinstance(answer, AppendOutcome) or answer.error is ErrorCode.none:
             self._traffic.appended(header.records_count, size_bytes)
         return answer
 
-    def _append_now(self, records: memoryview, header: BatchHeader, timeout_ms: float) -> AppendAnswer:
+    def _append_now(
+        self, records: memoryview, header: BatchHeader, timeout_ms: float, guard: int
+    ) -> AppendAnswer:
         stamps = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         return self._writer.append(
             self._key,
@@ -165,10 +173,11 @@ class PartitionAppends:
             header,
             timeout_ms=int(timeout_ms),
             timestamp_type=LOG_APPEND_TIME if stamps else CREATE_TIME,
+            guard=guard,
         )
 
     def _append_when_known(
-        self, records: memoryview, header: BatchHeader, timeout_ms: int
+        self, records: memoryview, header: BatchHeader, terms: "_Terms"
     ) -> "asyncio.Future[AppendOutcome]":
         """Keep the order of batches for a partition that its coordinator has not created yet."""
         loop = asyncio.get_running_loop()
@@ -179,9 +188,11 @@ class PartitionAppends:
             return answer
         if not self._unborn:
             self._place.when_known(self._born)
-        timer = loop.call_later(timeout_ms / 1000, _time_out, answer)
+        timeout_s = terms.timeout_ms / 1000
+        timer = loop.call_later(timeout_s, _time_out, answer)
         answer.add_done_callback(lambda _: timer.cancel())
-        self._unborn.append(_Unborn(bytes(records), header, loop.time() + timeout_ms / 1000, answer))
+        unborn = _Unborn(bytes(records), header, loop.time() + timeout_s, answer, terms.guard)
+        self._unborn.append(unborn)
         self._unborn_bytes += len(records)
         return answer
 
@@ -198,7 +209,8 @@ class PartitionAppends:
             rest_ms = max(0.0, unborn.timeout_at_s - loop.time()) * 1000
             answer: AppendAnswer = _DEFECT
             with self._unexpected.contained("taking a batch that has waited"):
-                answer = self._append_now(memoryview(unborn.records), unborn.header, rest_ms)
+                records = memoryview(unborn.records)
+                answer = self._append_now(records, unborn.header, rest_ms, unborn.guard)
             if isinstance(answer, AppendOutcome):
                 unborn.answer.set_result(answer)
             else:
@@ -229,9 +241,3 @@ def _passing_on(
 def _time_out(answer: "asyncio.Future[AppendOutcome]") -> None:
     if not answer.done():
         answer.set_result(AppendOutcome(ErrorCode.request_timed_out))
-
-
-def _refuse_transaction(header: BatchHeader) -> None:
-    """Raise ``UNSUPPORTED_VERSION`` for a transactional batch: diskless coordinators have no markers yet."""
-    if header[5] & TRANSACTIONAL_BIT:
-        raise KafkaError(ErrorCode.unsupported_version, _NO_TRANSACTIONS)

@@ -14,6 +14,7 @@ from moldau.diskless.partition.client_errors import client_error
 from moldau.diskless.partition.remote_part import RemoteRecords
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
+from moldau.diskless.partition.transactions import DisklessTransactions
 from moldau.diskless.reading.cold_reads import ColdOutcome
 from moldau.diskless.reading.finishing import LEADER_EPOCH
 from moldau.records.errors import CorruptRecordError
@@ -67,6 +68,7 @@ class DisklessPartition:
         self._nearer_broker = services.racks.nearer_broker
         self._appends = PartitionAppends(cache.key, cache, services, config, traffic)
         self.append = self._appends.append
+        self.transactions = DisklessTransactions(cache.key, services.transactions)
 
     def begin_remote(self, part: RemoteRecords) -> None:
         """From now on records that have left the WAL are read from ``part``."""
@@ -176,7 +178,7 @@ class DisklessPartition:
             result = cache.log.read(
                 request.offset,
                 request.max_bytes,
-                upper_bound_offset=min(local_end, cache.last_stable_offset) if committed else local_end,
+                upper_bound_offset=cache.local_stable_offset if committed else local_end,
                 min_one_batch=request.min_one_batch,
             )
             cache.verify(request.offset, result)
@@ -197,7 +199,7 @@ class DisklessPartition:
             views=result.views,
             size_bytes=result.size_bytes,
             read_committed=committed,
-            aborted=cache.aborted_within(request.offset, result.next_offset) if committed else (),
+            aborted=cache.local_aborted(request.offset, result) if committed else (),
             readable_end=local_end,
         )
 
@@ -234,7 +236,7 @@ class DisklessPartition:
             self._meters.errors.value += outcome.failure.code is not ErrorCode.offset_out_of_range
             return self._known(error=outcome.failure.code)
         if request.read_committed:
-            outcome = outcome.before(self.cache.last_stable_offset)
+            outcome = outcome.committed()
         too_large = outcome.batches and outcome.batches[0][0].size_bytes > request.max_bytes
         if not outcome.batches or (too_large and not request.min_one_batch):
             return self._known(read_committed=request.read_committed)

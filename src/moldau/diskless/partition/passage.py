@@ -14,6 +14,7 @@ from moldau.diskless.partition.appends import PartitionAppends
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
+from moldau.diskless.partition.transactions import DisklessTransactions
 from moldau.replication.partition import (
     FoundOffset,
     PartitionKey,
@@ -64,6 +65,7 @@ class DisklessPassage:
         self._topic = topic
         self._appends = PartitionAppends(key, _NoReplica(), services, config, traffic)
         self.append = self._appends.append
+        self.transactions = DisklessTransactions(key, services.transactions)
 
     @property
     def config(self) -> LogConfig:

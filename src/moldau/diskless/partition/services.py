@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from moldau.coordinators.diskless.calls import DeletedRecords, OffsetToDelete
+from moldau.coordinators.diskless.calls import (
+    DeletedRecords,
+    EndedTransactionPart,
+    GuardToIssue,
+    IssuedGuard,
+    MarkerToWrite,
+    OffsetToDelete,
+)
 from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
 from moldau.diskless.reading.offset_lookup import WalOffsetLookup
@@ -27,6 +34,7 @@ class BatchWriter(Protocol):
         timeout_ms: int,
         timestamp_type: int = 0,
         request_id: int = 0,
+        guard: int = 0,
     ) -> AppendAnswer:
         """Append a validated batch (copied before this returns); returns its outcome when that is known.
 
@@ -41,12 +49,21 @@ class RecordDeleter(Protocol):
     async def delete_records(self, partitions: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
 
 
+class TransactionParts(Protocol):
+    """The part of a batch coordinator that knows the transactions of partitions."""
+
+    async def guard_transactions(self, wanted: Sequence[GuardToIssue]) -> Sequence[IssuedGuard]: ...
+
+    async def end_transactions(self, markers: Sequence[MarkerToWrite]) -> Sequence[EndedTransactionPart]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionServices:
     """The services that carry a partition's records into the WAL and back."""
 
     writer: BatchWriter
     deleter: RecordDeleter
+    transactions: TransactionParts
     cold_reads: ColdReads
     """Reads of records that are not in a local cache."""
     lookup: WalOffsetLookup

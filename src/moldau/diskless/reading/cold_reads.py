@@ -53,10 +53,13 @@ class ColdOutcome:
     failure: KafkaError | None = None
     moved_to_tier: bool = False
     """The offset has left the WAL: an error here; it must be read from remote storage."""
+    last_stable_offset: int = 0
+    """As the coordinator found the batches: aborted transactions are known of those below it."""
 
-    def before(self, offset: int) -> "ColdOutcome":
-        """A copy without the batches from ``offset`` on."""
-        return replace(self, batches=[each for each in self.batches if each[0].base_offset < offset])
+    def committed(self) -> "ColdOutcome":
+        """A copy with the batches below the last stable offset."""
+        end = self.last_stable_offset
+        return replace(self, batches=[each for each in self.batches if each[0].last_offset < end])
 
     def finished(self) -> memoryview:
         """In the form for consumers. Raises :class:`CorruptRecordError`."""
@@ -71,6 +74,7 @@ class _Ask:
     answer: "asyncio.Future[ColdOutcome]"
     batches: Batches = field(default_factory=list)
     failure: StorageError | None = None
+    last_stable_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,7 @@ class ColdReads:
         for ask in asked:
             known = self._recall(ask)
             if known:
-                lots.append((ask, self._needed_part(ask, known)))
+                lots.append((ask, self._needed_part(ask, known, known[-1].last_offset + 1)))
             else:
                 unknown.append(ask)
         if unknown:
@@ -200,7 +204,8 @@ class ColdReads:
             self._meters.find_time_ms.update((asyncio.get_running_loop().time() - begin) * 1000)
             for ask, partition in zip(unknown, found, strict=True):
                 if self._has_batches(ask, partition):
-                    lots.append((ask, self._needed_part(ask, partition.batches)))
+                    stable = _stable_of(partition)
+                    lots.append((ask, self._needed_part(ask, partition.batches, stable)))
         return lots
 
     def _has_batches(self, ask: _Ask, found: FoundPartition) -> bool:
@@ -237,15 +242,21 @@ class ColdReads:
         # The time in flight counts too: the object must exist until the next request.
         return remembered.coordinates if asyncio.get_running_loop().time() < remembered.dies_at_s else ()
 
-    def _needed_part(self, ask: _Ask, coordinates: Sequence[BatchCoordinate]) -> Sequence[BatchCoordinate]:
-        """As many coordinates as the read needs; the rest is for the next one."""
+    def _needed_part(
+        self, ask: _Ask, coordinates: Sequence[BatchCoordinate], last_stable_offset: int
+    ) -> Sequence[BatchCoordinate]:
+        """As many coordinates as the read needs; the rest is for the next one, as far as it is stable.
+
+        What is beyond may be aborted by then, which only another answer of the coordinator would tell.
+        """
+        ask.last_stable_offset = last_stable_offset
         size_bytes, count = 0, 0
         for coordinate in coordinates:
             size_bytes += coordinate.size_bytes
             if count and size_bytes > ask.max_bytes:
                 break
             count += 1
-        rest = coordinates[count:]
+        rest = [each for each in coordinates[count:] if each.last_offset < last_stable_offset]
         if rest and len(self._remembered) < _REMEMBERED_MAX:
             dies_at_s = asyncio.get_running_loop().time() + self._settings.coordinate_lifetime_ms / 1000
             self._remembered[ask.cache.key] = _Remembered(rest[0].base_offset, rest, dies_at_s)
@@ -256,7 +267,7 @@ class ColdReads:
             ask, wanted = lots[number]
             ask.batches += batches
             if len(ask.batches) == len(wanted):
-                _give(ask, ColdOutcome(tuple(ask.batches)))
+                _give(ask, ColdOutcome(tuple(ask.batches), last_stable_offset=ask.last_stable_offset))
 
         def fail(number: int, error: StorageError) -> None:
             ask = lots[number][0]
@@ -279,6 +290,11 @@ class ColdReads:
         self._meters.gets_per_round.update(read_round.gets)
         self._meters.round_bytes.update(sum(batch.size_bytes for _, wanted in lots for batch in wanted))
         return read_round.gets
+
+
+def _stable_of(found: FoundPartition) -> int:
+    """An answer without a last stable offset is of a coordinator that has no transactions."""
+    return found.high_watermark if found.last_stable_offset < 0 else found.last_stable_offset
 
 
 def _give(ask: _Ask, outcome: ColdOutcome) -> None:

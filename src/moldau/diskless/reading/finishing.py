@@ -9,6 +9,7 @@ from typing import Final
 
 from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate
 from moldau.records.batch import check_batch, set_base_offset_and_epoch, set_log_append_time
+from moldau.records.control import build_end_transaction_marker
 from moldau.records.errors import CorruptRecordError
 
 LEADER_EPOCH: Final = 0
@@ -31,6 +32,21 @@ def finish_batch(buffer: bytearray | memoryview, position: int, coordinate: Batc
     if coordinate.timestamp_type == LOG_APPEND_TIME:
         set_log_append_time(buffer, position, coordinate.log_append_time_ms)
     set_base_offset_and_epoch(buffer, position, coordinate.base_offset, LEADER_EPOCH)
+
+
+def marker_batch(coordinate: BatchCoordinate) -> memoryview:
+    """The control batch of a marker, which is in no object; not yet finished."""
+    end = coordinate.marker
+    assert end is not None
+    return memoryview(
+        build_end_transaction_marker(
+            end.producer_id,
+            end.producer_epoch,
+            committed=end.committed,
+            coordinator_epoch=end.coordinator_epoch,
+            timestamp=coordinate.max_timestamp_ms,
+        )
+    )
 
 
 def finish_batches(batches: Sequence[tuple[BatchCoordinate, memoryview]]) -> memoryview:

@@ -56,10 +56,13 @@ def plan_reads(
 ) -> list[PlannedRead]:
     """Requests that cover all of ``coordinates``, in the order in which their objects first appear.
 
-    Ranges of one object become one request unless more than ``max_gap_bytes`` are between them.
+    Markers are in none. Ranges of one object become one request unless more than ``max_gap_bytes`` are
+    between them.
     """
     by_object: dict[str, list[int]] = {}
     for position, coordinate in enumerate(coordinates):
+        if coordinate.marker is not None:
+            continue
         by_object.setdefault(coordinate.object_key, []).append(position)
     reads: list[PlannedRead] = []
     for object_key, positions in by_object.items():

@@ -186,6 +186,8 @@ class WalOffsetLookup:
     async def _in_batch(
         self, log_start: int, coordinate: BatchCoordinate, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
+        if coordinate.marker is not None:
+            return FoundOffset(coordinate.base_offset, coordinate.max_timestamp_ms, LEADER_EPOCH)
         if coordinate.timestamp_type == LOG_APPEND_TIME:
             # All its records have one timestamp: it need not be read.
             offset = max(coordinate.base_offset, log_start)

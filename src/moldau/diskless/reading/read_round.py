@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from moldau.coordinators.diskless.calls import BatchCoordinate
+from moldau.diskless.reading.finishing import marker_batch
 from moldau.diskless.reading.object_reads import DEFAULT_GAP_BYTES, ObjectReads, PlannedRead, plan_reads
 from moldau.objects.storage import StorageError
 
@@ -62,6 +63,7 @@ class ReadRound:
     async def run(self) -> None:
         """Returns when every lot is over; raises only errors of the callbacks."""
         away: list[PlannedRead] = []
+        self._make_markers()
         for read in self.plan:
             view = self._reads.in_memory(read)
             if view is None:
@@ -75,6 +77,14 @@ class ReadRound:
             async with asyncio.TaskGroup() as group:
                 for read in away:
                     group.create_task(self._fetch(read))
+
+    def _make_markers(self) -> None:
+        for number, lot in enumerate(self._lots):
+            for position, coordinate in enumerate(lot.coordinates):
+                if coordinate.marker is not None:
+                    lot.arrived[position] = marker_batch(coordinate)
+            if lot.arrived:
+                self._advance(number)
 
     async def _fetch(self, read: PlannedRead) -> None:
         try:

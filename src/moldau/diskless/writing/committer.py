@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, FORGOTTEN, HELD, CommitFileResult
+from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, FORGOTTEN, HELD, UNGUARDED, CommitFileResult
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.wal_file import Batch, FileShare, WalFile
@@ -125,6 +125,8 @@ class FileCommitQueue:
                     self._gaps.dropped(batch.key, batch.header)
                     batch.owner.resolve(AppendOutcome(*committed[:5]))
                 continue
+            if committed.error is UNGUARDED:
+                self._gaps.dropped(batch.key, batch.header)
             if committed.error is ErrorCode.none and at in share.follow_dropped:
                 self._gaps.committed(batch.key, batch.header)
             if committed.error is not ErrorCode.none:

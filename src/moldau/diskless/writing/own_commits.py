@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 from moldau.coordinators.diskless.calls import BatchCoordinate, CommittedBatch
 from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.diskless.writing.wal_file import Batch, FileShare
+from moldau.records.batch import TRANSACTIONAL_BIT
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
 from moldau.storage.log.aside import AsideWrite
@@ -99,6 +100,10 @@ class OwnCommits:
             return
         for key, pairs in groupby(zip(share.batches, share.outcomes, strict=True), lambda pair: pair[0].key):
             for batches in _runs(share.file.key, pairs):
+                if any(batch.is_transactional for batch in batches):
+                    # The coordinator tells the cache that its transaction is open before it has the batch.
+                    share.is_cached = False
+                    break
                 first, last = batches[0], batches[-1]
                 run = OwnRun(key, batches, content[first.byte_offset : last.byte_offset + last.size_bytes])
                 is_promised = False
@@ -217,6 +222,7 @@ def _runs(
                 outcome.log_append_time_ms,
                 header.max_timestamp,
                 batch.timestamp_type,
+                bool(header.attributes & TRANSACTIONAL_BIT),
             )
         )
     if run:

@@ -17,12 +17,16 @@ TIMED_OUT = AppendOutcome(
 class WaitingProducer:
     """A producer request that waits for one batch; ``deadline`` is in seconds of the event loop."""
 
-    __slots__ = ("answer", "deadline", "held_until", "is_expired", "request_id")
+    __slots__ = ("answer", "deadline", "guard", "held_until", "is_expired", "request_id")
 
-    def __init__(self, answer: "asyncio.Future[AppendOutcome]", deadline: float, request_id: int) -> None:
+    def __init__(
+        self, answer: "asyncio.Future[AppendOutcome]", deadline: float, request_id: int, guard: int = 0
+    ) -> None:
         self.answer = answer
         self.deadline = deadline
         self.request_id = request_id
+        self.guard = guard
+        """Of a transactional batch; 0 for others."""
         self.held_until: float | None = None
         """The time until which it is committed again while an earlier batch is missing; None if none was."""
         self.is_expired = False

@@ -13,6 +13,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.diskless.writing.buffer import BufferedBatch, BuiltObject
 from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
+from moldau.records.batch import TRANSACTIONAL_BIT
 
 __all__ = ["Batch", "FileShare", "FilesInFlight", "WalFile"]
 
@@ -151,7 +152,8 @@ def _to_commit(batch: Batch) -> BatchToCommit:
         header[10],
         base_sequence,
         -1 if base_sequence < 0 else (base_sequence + last_offset_delta) & 0x7FFFFFFF,
-        TRANSACTIONAL if header[5] & 0x10 else 0,
+        TRANSACTIONAL if header[5] & TRANSACTIONAL_BIT else 0,
+        batch.owner.guard,
     )
 
 

@@ -139,10 +139,12 @@ class DisklessWriter:
         timeout_ms: int,
         timestamp_type: int = 0,
         request_id: int = 0,
+        guard: int = 0,
     ) -> AppendAnswer:
         """Accept one batch that has passed the produce checks; ``records`` is only valid during the call.
 
-        The batches of a partition get offsets in the order of these calls. ``timestamp_type`` is the topic's.
+        The batches of a partition get offsets in the order of these calls. ``timestamp_type`` is the topic's;
+        a transactional batch has a ``guard``.
         The outcome is a future, done within ``timeout_ms``; a refusal is returned at once.
         """
         size = len(records)
@@ -153,7 +155,7 @@ class DisklessWriter:
             return _REFUSED
         loop = self._loop
         answer: asyncio.Future[AppendOutcome] = loop.create_future()
-        waiter = WaitingProducer(answer, loop.time() + timeout_ms / 1000, request_id)
+        waiter = WaitingProducer(answer, loop.time() + timeout_ms / 1000, request_id, guard)
         self._filling.put(key, records, header, timestamp_type, waiter)
         return answer
 

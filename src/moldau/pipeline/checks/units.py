@@ -119,7 +119,8 @@ class WalCheck:
         return []
 
     async def _read(self, partitions: Sequence[Sequence[BatchCoordinate]]) -> None:
-        coordinates = in_object_order(partitions)
+        # Markers are in no object.
+        coordinates = in_object_order([[one for one in some if one.marker is None] for some in partitions])
         reads = plan_reads(coordinates, GAP_BYTES)
         async for read, view in self._fetched(reads):
             members = [coordinates[member] for member in read.members]

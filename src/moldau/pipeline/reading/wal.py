@@ -114,7 +114,7 @@ class WalReader:
                     continue
                 total += len(row.batches)
                 behind = batches[-1].last_offset + 1 if batches else self._positions[partition]
-                if row.batches and behind < self._ends[partition]:
+                if batches and row.batches and behind < self._ends[partition]:
                     self._records_a_batch = (behind - self._positions[partition]) / len(batches)
                     offsets[partition] = behind
         return found
@@ -140,8 +140,14 @@ class WalReader:
             return before or None
         end = self._ends[partition]
         batches = [one for one in row.batches if one.base_offset < end]
-        usable = batches and is_dense(batches, position) and all(batch.object_key for batch in batches)
-        return before + batches if usable else before or None
+        if not batches or not is_dense(batches, position):
+            return before or None
+        # Markers are in no object, and have no records.
+        stored = [batch for batch in batches if batch.marker is None]
+        if not stored and not before:
+            self._positions[partition] = batches[-1].last_offset + 1
+            return []
+        return before + stored if all(batch.object_key for batch in stored) else before or None
 
     async def _skip_lost(self, partition: int, first: int) -> None:
         """Skip deleted records; raises where that is not allowed, or the offset does not exist yet."""

@@ -202,6 +202,35 @@ class DisklessExpiredRecord(Message):
     producers_before_ms: int = wire("int64")
 
 
+@message
+class DisklessTransactionsEndedKey(Message):
+    API_KEY = 109
+    VERSIONS = "0"
+
+
+@message
+class DisklessTransactionMarker(Message):
+    topic_id: UUID = wire("uuid")
+    partition_index: int = wire("int32")
+    base_offset: int = wire("int64")
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    coordinator_epoch: int = wire("int32")
+    """Of the transaction coordinator."""
+    committed: bool = wire("bool")
+
+
+@message
+class DisklessTransactionsEndedRecord(Message):
+    """Markers of transactions: each is an extent of one offset, without an object."""
+
+    API_KEY = 109
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    ended_ms: int = wire("int64")
+    markers: Sequence[DisklessTransactionMarker] = wire([DisklessTransactionMarker], default=())
+
+
 RECORDS = KeyedRecords(
     (DisklessPartitionCreatedKey, DisklessPartitionCreatedRecord),
     (DisklessTopicDeletedKey, DisklessTopicDeletedRecord),
@@ -212,4 +241,5 @@ RECORDS = KeyedRecords(
     (DisklessFilesReleasedKey, DisklessFilesReleasedRecord),
     (DisklessPrunedKey, DisklessPrunedRecord),
     (DisklessExpiredKey, DisklessExpiredRecord),
+    (DisklessTransactionsEndedKey, DisklessTransactionsEndedRecord),
 )

@@ -172,15 +172,11 @@ class TransactionHandlers:
             code = ErrorCode.none
             if context is not None and not self._may_write(context, name):
                 code = ErrorCode.topic_authorization_failed
-            elif found is not None and found.is_diskless:
-                code = ErrorCode.unsupported_version
             for partition in topic.partitions:
                 if code is ErrorCode.topic_authorization_failed:
                     refused[TxnPartition(name, partition)] = code
                 elif not 0 <= partition < count:
                     refused[TxnPartition(name, partition)] = ErrorCode.unknown_topic_or_partition
-                elif code is not ErrorCode.none:
-                    refused[TxnPartition(name, partition)] = code
         return refused
 
     def _may_write(self, context: RequestContext, topic: str) -> bool:

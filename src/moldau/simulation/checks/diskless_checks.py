@@ -119,9 +119,11 @@ class _CoordinatorJudging:
         for partition in await self._coordinators.describe_topics(coordinator_id):
             count = 0
             async for batch in self._batches(coordinator_id, partition):
+                count += 1
+                if batch.marker is not None:
+                    continue
                 batches[batch.object_key] += 1
                 bytes_used[batch.object_key] += batch.size_bytes
-                count += 1
                 self._check_batch(batch)
             if count != partition.batches:
                 self._violate(coordinator_id, f"{partition} has {count} batches")

@@ -68,7 +68,9 @@ def _partition(partition: PartitionState) -> tuple[Any, ...]:
         partition.prune_epoch,
         partition.last_prune,
         partition.remote_position,
-        None if transactions is None else (sorted(transactions.open_from.items()), transactions.aborted),
+        None
+        if transactions is None
+        else (sorted(transactions.open_from.items()), sorted(transactions.coordinator_epochs.items())),
     )
 
 

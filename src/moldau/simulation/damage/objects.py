@@ -43,6 +43,6 @@ async def _wal_objects(coordinators: DisklessCoordinator, topics: frozenset[str]
                 answer = (await coordinators.find_batches(coordinator_id, FindBatchesCall([wanted])))[0]
                 if answer.error is not ErrorCode.none or not answer.batches:
                     break  # readers will report its missing records
-                found |= {batch.object_key for batch in answer.batches}
+                found |= {batch.object_key for batch in answer.batches if batch.marker is None}
                 offset = answer.batches[-1].last_offset + 1
     return found

@@ -19,6 +19,7 @@ from moldau.simulation.world.process import serving
 
 KEPT = "events"
 SHORTENED = "shrinking"
+CLASSIC = "classic"
 PASSING = tuple(f"passing-{number}" for number in range(4))
 PARTITION_COUNT = 2
 _KEPT_BYTES = 6_000
@@ -95,6 +96,39 @@ def diskless_clock() -> Scenario:
     scenario = story(faults, new_afterlife=_clock_afterlife, configs=KEPT_FOR_LESS_THAN_A_JUMP)
     weather = replace(scenario.weather, clock_skew_ms=3_600_000)
     return replace(scenario, weather=weather, fault_count=12)
+
+
+def diskless_transactions() -> Scenario:
+    """Transactions over diskless partitions, a classic one and offsets of groups.
+
+    Meanwhile the process is killed, and loses its caches and databases.
+    """
+    # Imported here: the tiny node runs without the server.
+    from moldau.simulation.transactions.story import LateTransactionStory
+
+    values = {
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        "group.initial.rebalance.delay.ms": "200",
+        "remote.log.storage.system.enable": "false",
+    }
+
+    async def prepare(client: SimulatedClient) -> None:
+        kept = {"retention.ms": "-1"}  # the records are of 1970
+        await client.create_topic(KEPT, PARTITION_COUNT, {"diskless.enable": "true", **kept})
+        await client.create_topic(CLASSIC, 1, {"diskless.enable": "false", **kept})
+
+    partitions = (
+        *(PartitionName(KEPT, index) for index in range(PARTITION_COUNT)),
+        PartitionName(CLASSIC, 0),
+    )
+    faults = (*ALWAYS, Fault.KILL)
+    return replace(
+        story(faults, values),
+        partitions=partitions,
+        prepare=prepare,
+        story=LateTransactionStory,
+        fault_count=6,
+    )
 
 
 def _clock_afterlife(topics: tuple[str, ...]) -> Afterlife:

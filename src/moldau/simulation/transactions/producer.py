@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -23,13 +24,14 @@ from moldau.records.record import Record
 from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import Bootstrap, RetryError, SimulatedClient
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import History
+from moldau.simulation.history import History, PartitionName
 from moldau.simulation.transactions.record import ZOMBIE, Fate, RecordedTransaction
 
 TIMEOUT_MS: Final = 4_000
 _COMMIT_CHANCE: Final = 0.65
 _OFFSETS_CHANCE: Final = 0.5
 _ZOMBIE_CHANCE: Final = 0.5
+_LATE_CHANCE: Final = 0.5
 _RETRIED: Final = frozenset(
     {
         ErrorCode.concurrent_transactions,
@@ -50,15 +52,17 @@ class TransactionalProducer(SimulatedClient):
         bootstrap: Bootstrap,
         history: History,
         chance: random.Random,
-        topic: str,
+        places: Sequence[PartitionName],
         *,
-        partition_count: int,
         bumps: bool,
+        sends_late: bool = False,
     ) -> None:
+        """``sends_late``: now and then it aborts while a batch is on its way."""
         super().__init__(name, bootstrap, history, chance)
-        self._topic = topic
-        self._partition_count = partition_count
+        self._places = places
+        """The partitions that it writes to, each of which is named by its position from here on."""
         self._bumps = bumps
+        self._sends_late = sends_late
         self._identity: tuple[int, int] | None = None
         self._fenced: tuple[int, int] | None = None
         """An identity that a later initialization has fenced."""
@@ -89,8 +93,8 @@ class TransactionalProducer(SimulatedClient):
     async def _transact(self, each: RecordedTransaction) -> None:
         if self._identity is None:
             await self._init()
-        count = self.chance.randint(1, self._partition_count)
-        partitions = sorted(self.chance.sample(range(self._partition_count), count))
+        count = self.chance.randint(1, len(self._places))
+        partitions = sorted(self.chance.sample(range(len(self._places)), count))
         if not self._bumps:
             await self._add(partitions)
         for partition in partitions:
@@ -107,7 +111,31 @@ class TransactionalProducer(SimulatedClient):
             await self._end(committed=True)
             each.fate = Fate.COMMITTED
         else:
+            late = self._send_late(each) if self._sends_late and self.chance.random() < _LATE_CHANCE else None
             await self._end(committed=False)
+            if late is not None:
+                await late
+
+    def _send_late(self, each: RecordedTransaction) -> "asyncio.Task[None]":
+        """A batch that its broker takes before the transaction is aborted, and may commit after that."""
+        partition = self.chance.choice(sorted(each.values))
+        value = f"{each.name}/{partition}/late"
+        each.values[partition] = [*each.values[partition], value]
+        batch = self._batch(self._known(), partition, [value], self._sequences[partition])
+
+        async def send() -> None:
+            connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+            try:
+                answer = await connection.request(ApiKey.PRODUCE, 12 if self._bumps else 11, batch)
+            except OSError:
+                self._forget()
+                return
+            finally:
+                connection.close()
+            if _produced(answer) is ErrorCode.none and not self._bumps:
+                self._sequences[partition] += 1
+
+        return asyncio.get_running_loop().create_task(send())
 
     # requests
 
@@ -120,12 +148,16 @@ class TransactionalProducer(SimulatedClient):
 
     async def _add(self, partitions: list[int]) -> None:
         producer_id, epoch = self._known()
-        topic = AddPartitionsToTxnTopic(name=self._topic, partitions=partitions)
+        topics: dict[str, list[int]] = {}
+        for partition in partitions:
+            topics.setdefault(self._places[partition].topic, []).append(self._places[partition].index)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name,
             v3_and_below_producer_id=producer_id,
             v3_and_below_producer_epoch=epoch,
-            v3_and_below_topics=[topic],
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()
+            ],
         )
         answer = await self._ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, request)
         for found in answer.results_by_topic_v3_and_below:
@@ -152,8 +184,9 @@ class TransactionalProducer(SimulatedClient):
             base_sequence=sequence,
             transactional=True,
         )
-        data = [PartitionProduceData(index=partition, records=bytes(batch))]
-        rows = [TopicProduceData(name=self._topic, partition_data=data)]
+        place = self._places[partition]
+        data = [PartitionProduceData(index=place.index, records=bytes(batch))]
+        rows = [TopicProduceData(name=place.topic, partition_data=data)]
         return ProduceRequest(transactional_id=self.name, acks=-1, timeout_ms=5_000, topic_data=rows)
 
     async def _haunt(self, identity: tuple[int, int], partition: int, name: str) -> None:
@@ -176,7 +209,7 @@ class TransactionalProducer(SimulatedClient):
             group_id=self.name,
             producer_id=producer_id,
             producer_epoch=epoch,
-            topics=[TxnOffsetCommitRequestTopic(name=self._topic, partitions=[row])],
+            topics=[TxnOffsetCommitRequestTopic(name=self._places[0].topic, partitions=[row])],
         )
         answer = await self._ask(ApiKey.TXN_OFFSET_COMMIT, 5 if self._bumps else 4, request)
         self._check(answer.topics[0].partitions[0].error_code)

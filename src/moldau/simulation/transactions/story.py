@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
@@ -28,6 +28,8 @@ open after this time."""
 class TransactionStory:
     """Three producers, two of which speak version 2, over all partitions of one node."""
 
+    sends_late: ClassVar = False
+
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._scenario = scenario
@@ -48,12 +50,12 @@ class TransactionStory:
         await self._on("admin", scenario.prepare(admin))
         storm = asyncio.create_task(nemesis.storm(scenario.fault_count))
         producers = [self._producer(number) for number in range(PRODUCER_COUNT)]
-        observers = [self._reader("observer", each.index) for each in scenario.partitions]
+        observers = [self._reader("observer", number) for number in range(len(scenario.partitions))]
         watching = [self._on(each.name, each.run()) for each in observers]
         await asyncio.gather(*(self._on(each.name, each.run(TRANSACTION_COUNT)) for each in producers))
         await storm
         history.note("producers are done")
-        readers = [self._reader("judge", each.index) for each in scenario.partitions]
+        readers = [self._reader("judge", number) for number in range(len(scenario.partitions))]
         await asyncio.gather(*(self._on(each.name, self._read_all(each)) for each in readers))
         offsets = [self._on(f"{each.name} offsets", self._offset_of(each.name)) for each in producers]
         found = await asyncio.gather(*offsets)
@@ -62,8 +64,8 @@ class TransactionStory:
         supervisor.cancel()
         return history.violations + check_transactions(
             [each for producer in producers for each in producer.transactions],
-            {each.partition: each.values for each in readers},
-            {each.partition: each.values for each in observers},
+            {number: each.values for number, each in enumerate(readers)},
+            {number: each.values for number, each in enumerate(observers)},
             {producer.name: offset for producer, offset in zip(producers, found, strict=True)},
         )
 
@@ -74,15 +76,17 @@ class TransactionStory:
             self._bootstrap,
             self.history,
             stream(self._world.seed, name),
-            self._topic,
-            partition_count=len(self._scenario.partitions),
+            self._scenario.partitions,
             bumps=number > 0,
+            sends_late=self.sends_late,
         )
 
-    def _reader(self, role: str, partition: int) -> CommittedReader:
-        name = f"{role}-{partition}"
+    def _reader(self, role: str, number: int) -> CommittedReader:
+        name = f"{role}-{number}"
         chance = stream(self._world.seed, name)
-        return CommittedReader(name, self._bootstrap, self.history, chance, self._topic, partition)
+        return CommittedReader(
+            name, self._bootstrap, self.history, chance, *self._scenario.partitions[number]
+        )
 
     async def _read_all(self, reader: CommittedReader) -> None:
         give_up_s = self.history.now_s() + END_WAIT_S
@@ -119,3 +123,9 @@ class TransactionStory:
         process = self._world.host(host).start(lambda _machine: program())
         assert process.main is not None
         return process.main
+
+
+class LateTransactionStory(TransactionStory):
+    """Producers also abort while a batch of the transaction waits at its broker."""
+
+    sends_late = True

@@ -12,6 +12,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from moldau.objects.storage import Ranges, fetch_once
 from moldau.runtime import Workers
+from moldau.tiered.consolidation.markers import batch_of_marker, is_marker
 from moldau.tiered.consolidation.plan import PlannedRange, PlannedSegment, plan_ranges
 from moldau.tiered.consolidation.side_by_side import side_by_side
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
@@ -124,6 +125,8 @@ async def each_segment(
     for segment in segments:
         buffers.append(memory[position : position + segment.size_bytes])
         position += _whole_pages(segment.size_bytes)
+    for segment, buffer in zip(segments, buffers, strict=True):
+        _put_markers(segment, buffer)
     async with reading or nullcontext():
         await _read(plan_ranges(segments), buffers, storage, workers, reads_in_flight)
     for segment, buffer in zip(segments, buffers, strict=True):
@@ -133,6 +136,14 @@ async def each_segment(
             [run.as_batches for run in segment.runs],
             index_interval_bytes=segment.index_interval_bytes,
         )
+
+
+def _put_markers(segment: PlannedSegment, buffer: memoryview) -> None:
+    position = 0
+    for run in segment.runs:
+        if is_marker(run.object_key):
+            buffer[position : position + run.size_bytes] = batch_of_marker(run.object_key)
+        position += run.size_bytes
 
 
 def memory_bytes(segments: Iterable[PlannedSegment]) -> int:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from moldau.tiered.consolidation.side_by_side import side_by_side
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.manager import RemoteMetadataUnknownOutcomeError
 from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.storage.builder import MAX_SEGMENT_BYTES
 from moldau.tiered.storage.storage_manager import (
     CustomMetadataSizeLimitExceededError,
     RemoteResourceNotFoundError,
@@ -296,15 +298,19 @@ class ConsolidationLeader:
             (found,) = await self._wal.find_batches(call)
             if found.error is not ErrorCode.none:
                 raise KafkaError(found.error, found.message)
-            batches = found.batches
-            gathered += gathering.add(batches)
-            if not batches or batches[-1].last_offset + 1 >= found.high_watermark:
+            # What may be aborted stays in the WAL: the index of its segment must tell.
+            end = found.high_watermark if found.last_stable_offset < 0 else found.last_stable_offset
+            batches = [batch for batch in found.batches if batch.last_offset < end]
+            if batches:
+                gathered += gathering.add(batches, found.aborted)
+            if not batches or batches[-1].last_offset + 1 >= end:
                 rest = gathering.rest(self._clock.now_ms())
                 gathered += [] if rest is None else [rest]
                 break
             offset = batches[-1].last_offset + 1
             await asyncio.sleep(0)
-        return gathered[:_SEGMENTS_A_PLAN]
+        built = takewhile(lambda one: one.size_bytes <= MAX_SEGMENT_BYTES, gathered)
+        return list(islice(built, _SEGMENTS_A_PLAN))
 
     async def _begin(
         self,

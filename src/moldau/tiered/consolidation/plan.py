@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate
+from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, AbortedRange, BatchCoordinate
 from moldau.records.batch import NO_TIMESTAMP
+from moldau.tiered.consolidation.markers import is_marker, key_of_marker
 from moldau.tiered.metadata.segments import (
     EpochStart,
     RemoteLogSegmentId,
@@ -73,6 +74,8 @@ class GatheredSegment(NamedTuple):
     size_bytes: int
     max_timestamp_ms: int
     oldest_commit_ms: int
+    has_aborted: bool = False
+    """Whether a transaction was aborted in it."""
 
     @property
     def base_offset(self) -> int:
@@ -90,6 +93,8 @@ class SegmentGathering:
 
     def __init__(self, rules: SegmentRules) -> None:
         self._rules = rules
+        self._aborted: list[tuple[int, int]] = []
+        """First and last offsets of aborted transactions that overlap the batches added last."""
         self._begin()
 
     def _begin(self) -> None:
@@ -98,23 +103,36 @@ class SegmentGathering:
         self._batches = self._size_bytes = 0
         self._max_timestamp_ms = NO_TIMESTAMP
         self._oldest_commit_ms = -1
+        self._has_aborted = False
 
     @property
     def size_bytes(self) -> int:
         """Size of the batches that form no segment yet."""
         return self._size_bytes
 
-    def add(self, batches: Iterable[BatchCoordinate]) -> list[GatheredSegment]:
-        """The segments that are complete now. ``ValueError`` for a batch that does not follow the last."""
+    def add(
+        self, batches: Iterable[BatchCoordinate], aborted: Sequence[AbortedRange] = ()
+    ) -> list[GatheredSegment]:
+        """The segments that are complete now. ``ValueError`` for a batch that does not follow the last.
+
+        ``aborted``: the aborted transactions with an offset in the batches. A segment has all of one or
+        nothing, because only its own index tells of it: it may be larger than the rules say then.
+        """
+        self._aborted = [(each.first_offset, each.last_offset) for each in aborted]
         complete: list[GatheredSegment] = []
         limit = self._rules.segment_bytes
         run = self._open
-        for _, _, base_offset, last_offset, key, start, size, committed_ms, timestamp_ms, kind in batches:
+        for (_, _, base_offset, last_offset, key, start, size, committed_ms, timestamp_ms, kind, _,
+             marker) in batches:  # fmt: skip
+            if marker is not None:
+                key = key_of_marker(marker, timestamp_ms)
+                self._has_aborted |= any(last == base_offset for _, last in self._aborted)
             append_time_ms = committed_ms if kind == LOG_APPEND_TIME else NO_TIMESTAMP
             if run is not None:
                 if base_offset != run.last_offset + 1:
                     raise ValueError(f"offset {base_offset} came after {run.last_offset}")
-                if self._size_bytes + size > limit or self._spans_too_many(last_offset):
+                is_full = self._size_bytes + size > limit or self._spans_too_many(last_offset)
+                if is_full and not self._is_within_aborted(base_offset):
                     complete.append(self._finish_segment())
                     run = None
             if run is not None and run.goes_on_with(key, start, append_time_ms):
@@ -129,14 +147,20 @@ class SegmentGathering:
                 self._max_timestamp_ms = timestamp_ms
             self._batches += 1
             self._size_bytes += size
-            if self._size_bytes >= limit:
+            if self._size_bytes >= limit and not self._is_within_aborted(last_offset + 1):
                 complete.append(self._finish_segment())
                 run = None
         return complete
 
+    def _is_within_aborted(self, offset: int) -> bool:
+        """Whether an aborted transaction has offsets on both sides of the beginning of ``offset``."""
+        return any(first < offset <= last for first, last in self._aborted)
+
     def rest(self, now_ms: int) -> GatheredSegment | None:
-        """The remaining batches as a segment, if they are old enough."""
+        """The remaining batches as a segment, if they are old enough, and no aborted transaction is cut."""
         if self._open is None or now_ms - self._oldest_commit_ms < self._rules.max_age_ms:
+            return None
+        if self._is_within_aborted(self._open.last_offset + 1):
             return None
         return self._finish_segment()
 
@@ -167,6 +191,7 @@ class SegmentGathering:
             self._size_bytes,
             self._max_timestamp_ms,
             self._oldest_commit_ms,
+            self._has_aborted,
         )
         self._begin()
         return taken
@@ -221,8 +246,7 @@ class PlannedSegment:
             event_timestamp_ms=now_ms,
             segment_size_bytes=gathered.size_bytes,
             leader_epochs=(EpochStart(LEADER_EPOCH, gathered.base_offset),),
-            # Transactional batches are refused in diskless topics, so it contains no aborted transactions.
-            txn_index_empty=True,
+            txn_index_empty=not gathered.has_aborted,
         )
         return PlannedSegment(metadata, gathered.runs, index_interval_bytes)
 
@@ -314,7 +338,8 @@ class PlannedRange:
 def plan_ranges(
     segments: Sequence[PlannedSegment], max_gap_bytes: int = DEFAULT_GAP_BYTES
 ) -> list[PlannedRange]:
-    """The requests that read all runs of ``segments``, in the order in which objects are first needed.
+    """The requests that read all runs of ``segments`` but markers, in the order in which objects are first
+    needed.
 
     One request an object, unless more than ``max_gap_bytes`` are between two runs.
     """
@@ -322,6 +347,9 @@ def plan_ranges(
     for number, segment in enumerate(segments):
         position = 0
         for run in segment.runs:
+            if is_marker(run.object_key):
+                position += run.size_bytes
+                continue
             piece = Piece(number, position, run.byte_offset, run.size_bytes)
             by_object.setdefault(run.object_key, []).append((run.byte_offset, piece))
             position += run.size_bytes

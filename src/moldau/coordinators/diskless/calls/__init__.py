@@ -13,6 +13,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from moldau.coordinators.diskless.calls.parts import MARKER_SIZE_BYTES as MARKER_SIZE_BYTES
+from moldau.coordinators.diskless.calls.parts import EndedTransactionPart as EndedTransactionPart
+from moldau.coordinators.diskless.calls.parts import GuardToIssue as GuardToIssue
+from moldau.coordinators.diskless.calls.parts import IssuedGuard as IssuedGuard
+from moldau.coordinators.diskless.calls.parts import MarkerToWrite as MarkerToWrite
+from moldau.coordinators.diskless.calls.parts import TransactionEnd as TransactionEnd
 from moldau.runtime import ErrorCode
 
 CREATE_TIME: Final = 0
@@ -54,6 +60,13 @@ Its broker commits it again with its next object, for about a second; then it le
 """
 
 
+UNGUARDED: Final = ErrorCode.not_enough_replicas
+"""Code of a transactional batch whose guard is not valid: nothing is committed, and it may be sent again.
+
+Its broker gets another guard, and asks the transaction's coordinator again, before it commits the batch.
+"""
+
+
 class PartitionId(NamedTuple):
     """A user partition."""
 
@@ -89,6 +102,8 @@ class BatchToCommit(NamedTuple):
     base_sequence: int = -1
     last_sequence: int = -1
     flags: int = 0
+    guard: int = 0
+    """Of a transactional batch; 0 for none."""
 
     @property
     def is_transactional(self) -> bool:
@@ -135,7 +150,7 @@ class CommitFileResult:
 
 
 class BatchCoordinate(NamedTuple):
-    """The position of a committed batch in an object."""
+    """The position of a committed batch in an object; or a transaction marker, which is in none."""
 
     topic_id: UUID
     partition_index: int
@@ -148,6 +163,10 @@ class BatchCoordinate(NamedTuple):
     """Time of the commit; the timestamp of its records if ``timestamp_type`` is LOG_APPEND_TIME."""
     max_timestamp_ms: int
     timestamp_type: int
+    is_transactional: bool = False
+    """A batch of a transaction, or a marker."""
+    marker: TransactionEnd | None = None
+    """Set for a marker, without an object: readers build its batch."""
 
 
 class PartitionToFind(NamedTuple):

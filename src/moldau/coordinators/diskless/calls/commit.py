@@ -1,4 +1,4 @@
-"""The call that commits a file. Version 0 has the KIP's structures, version 1 columns."""
+"""The call that commits a file. Version 0 has the KIP's structures, version 1 columns, version 2 guards."""
 
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 COLUMNS_VERSION: Final = 1
 """First version with batches and results as columns."""
+GUARDS_VERSION: Final = 2
+"""First version with guards; an older coordinator refuses transactional batches."""
 
 
 def _fields(call: calls.CommitFileCall, version: int) -> Fields:
@@ -27,7 +29,7 @@ def _fields(call: calls.CommitFileCall, version: int) -> Fields:
         "created_ms": call.created_ms,
         "uploader_broker_id": call.uploader_broker_id,
         "owner_ids": call.owner_ids,
-        "columns": encode_batches(call.batches),
+        "columns": encode_batches(call.batches, with_guards=version >= GUARDS_VERSION),
     }
 
 

@@ -34,6 +34,14 @@ class DisklessCoordinatorCalls(Protocol):
 
     async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition: ...
 
+    async def guard_transactions(
+        self, coordinator_id: int, wanted: Sequence[calls.GuardToIssue]
+    ) -> list[calls.IssuedGuard]: ...
+
+    async def end_transactions(
+        self, coordinator_id: int, markers: Sequence[calls.MarkerToWrite]
+    ) -> list[calls.EndedTransactionPart]: ...
+
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall
     ) -> list[calls.FoundPartition]: ...

@@ -27,9 +27,17 @@ def _infos(batches: Iterable[calls.BatchCoordinate]) -> list[find_wire.DisklessB
             log_append_timestamp=batch.log_append_time_ms,
             batch_max_timestamp=batch.max_timestamp_ms,
             timestamp_type=batch.timestamp_type,
+            is_transactional=batch.is_transactional,
+            markers=() if batch.marker is None else (find_wire.DisklessMarkerInfo(**batch.marker._asdict()),),
         )
         for batch in batches
     ]
+
+
+def _end_in(info: Any) -> calls.TransactionEnd | None:
+    for row in info.markers:
+        return calls.TransactionEnd(row.producer_id, row.producer_epoch, row.coordinator_epoch, row.committed)
+    return None
 
 
 def _coordinates(topic_id: UUID, index: int, infos: Iterable[Any]) -> list[calls.BatchCoordinate]:
@@ -45,6 +53,8 @@ def _coordinates(topic_id: UUID, index: int, infos: Iterable[Any]) -> list[calls
             info.log_append_timestamp,
             info.batch_max_timestamp,
             info.timestamp_type,
+            info.is_transactional,
+            _end_in(info) if info.is_transactional else None,
         )
         for info in infos
     ]

@@ -5,7 +5,7 @@ from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from moldau.coordinators.diskless import calls
-from moldau.coordinators.diskless.calls import changes, commit, describing, files, reading
+from moldau.coordinators.diskless.calls import changes, commit, describing, files, reading, transactions
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
 from moldau.network.client import RpcClient
 from moldau.protocol.schema import Message
@@ -110,6 +110,16 @@ class RemoteDisklessCoordinators:
     async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition:
         (pruned,) = await self.call(changes.PRUNE, coordinator_id, [call])
         return pruned
+
+    async def guard_transactions(
+        self, coordinator_id: int, wanted: Sequence[calls.GuardToIssue]
+    ) -> list[calls.IssuedGuard]:
+        return await self.call(transactions.GUARD_TRANSACTIONS, coordinator_id, wanted)
+
+    async def end_transactions(
+        self, coordinator_id: int, markers: Sequence[calls.MarkerToWrite]
+    ) -> list[calls.EndedTransactionPart]:
+        return await self.call(transactions.END_TRANSACTIONS, coordinator_id, markers)
 
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall

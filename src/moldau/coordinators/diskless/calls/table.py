@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from moldau.coordinators.diskless.calls import changes, commit, describing, files, reading
+from moldau.coordinators.diskless.calls import changes, commit, describing, files, reading, transactions
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
 
 CALLS: Final[Mapping[int, DisklessCall[Any, Any]]] = MappingProxyType(
@@ -24,6 +24,8 @@ CALLS: Final[Mapping[int, DisklessCall[Any, Any]]] = MappingProxyType(
             changes.PRUNE,
             describing.DESCRIBE_TOPICS,
             describing.DESCRIBE_COORDINATOR,
+            transactions.GUARD_TRANSACTIONS,
+            transactions.END_TRANSACTIONS,
         )
     }
 )

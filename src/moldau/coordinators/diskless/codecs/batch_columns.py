@@ -1,18 +1,21 @@
-"""The batches of a CommitFile request, and of its response, as columns (version 1 of API 11642). Pure.
+"""The batches of a CommitFile request, and of its response, as columns (API 11642 from version 1 on). Pure.
 
 Distinct (topic, partition) pairs and producers are listed once. A batch takes about 12 bytes.
 """
 
 from collections.abc import Sequence
+from typing import Final
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import BatchToCommit, CommittedBatch
 from moldau.coordinators.diskless.codecs.columns import ColumnReader, put_column, put_varint
 from moldau.runtime import ErrorCode
 
+NO_GUARD: Final = 0
 
-def encode_batches(batches: Sequence[BatchToCommit]) -> bytes:
-    """Count, dictionaries, columns."""
+
+def encode_batches(batches: Sequence[BatchToCommit], *, with_guards: bool = True) -> bytes:
+    """Count, dictionaries, columns; the guards are the last one, where there are any."""
     out = bytearray()
     put_varint(out, len(batches))
     if not batches:
@@ -42,6 +45,9 @@ def encode_batches(batches: Sequence[BatchToCommit]) -> bytes:
     put_column(out, [batch.records_count - batch.last_offset_delta for batch in batches])
     put_column(out, [_sequence_slack(batch) for batch in batches])
     put_column(out, [batch.flags for batch in batches])
+    guards = [batch.guard for batch in batches]
+    if with_guards and any(guards):
+        put_column(out, guards)
     return bytes(out)
 
 
@@ -67,6 +73,7 @@ def decode_batches(content: bytes | memoryview) -> list[BatchToCommit]:
     topic_numbers, numbers, gaps = (reader.column(count) for _ in range(3))
     indexes, requests, sizes, deltas, timestamps, types, sequences = (reader.column(count) for _ in range(7))
     extras, slacks, flags = (reader.column(count) for _ in range(3))
+    guards = [NO_GUARD] * count if reader.is_at_end else reader.column(count)
     reader.end()
     batches: list[BatchToCommit] = []
     end = 0
@@ -79,7 +86,7 @@ def decode_batches(content: bytes | memoryview) -> list[BatchToCommit]:
         batches.append(
             BatchToCommit(topics[topic_numbers[at]], indexes[at], requests[at], start, sizes[at], delta,
                           delta + extras[at], timestamps[at], types[at], producer[0], producer[1], sequence,
-                          last + slacks[at], flags[at])
+                          last + slacks[at], flags[at], guards[at])
         )  # fmt: skip
     return batches
 

@@ -11,10 +11,12 @@ from moldau.coordinators.diskless.state.records import (
     FilesClosed,
     FilesReleased,
     FileTakenOver,
+    MarkerExtent,
     PartitionCreated,
     Pruned,
     RecordsDeleted,
     TopicDeleted,
+    TransactionsEnded,
 )
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.records import diskless as wire
@@ -63,6 +65,11 @@ def _message(record: DisklessRecord) -> tuple[Message, Message]:
         case Expired(files_before_ms, producers_before_ms):
             return wire.DisklessExpiredKey(), wire.DisklessExpiredRecord(
                 files_before_ms=files_before_ms, producers_before_ms=producers_before_ms
+            )
+        case TransactionsEnded(ended_ms, markers):
+            return wire.DisklessTransactionsEndedKey(), wire.DisklessTransactionsEndedRecord(
+                ended_ms=ended_ms,
+                markers=[wire.DisklessTransactionMarker(**marker._asdict()) for marker in markers],
             )
         case _:
             assert_never(record)
@@ -118,4 +125,20 @@ class DisklessCodec:
                 )
             case wire.DisklessExpiredRecord():
                 return Expired(message.files_before_ms, message.producers_before_ms)
+            case wire.DisklessTransactionsEndedRecord():
+                return TransactionsEnded(
+                    message.ended_ms,
+                    tuple(
+                        MarkerExtent(
+                            each.topic_id,
+                            each.partition_index,
+                            each.base_offset,
+                            each.producer_id,
+                            each.producer_epoch,
+                            each.coordinator_epoch,
+                            each.committed,
+                        )
+                        for each in message.markers
+                    ),
+                )
         raise ProtocolError(f"{type(message).__name__} is no record of a diskless coordinator")

@@ -123,6 +123,10 @@ class ColumnReader:
             differences.byteswap()
         return differences.tolist() if low == 0 else [low + value for value in differences]
 
+    @property
+    def is_at_end(self) -> bool:
+        return self._position == len(self._buffer)
+
     def end(self) -> None:
         """Check that nothing is left."""
         if self._position != len(self._buffer):

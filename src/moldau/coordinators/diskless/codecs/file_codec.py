@@ -7,13 +7,16 @@ batch (KIP-1164's form: 67).
 
 from itertools import chain
 from operator import add, sub
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.coordinators.diskless.codecs.columns import ColumnReader, put_column, put_varint
-from moldau.coordinators.diskless.state.records import FileCommitted, MarkerExtent, Rejected, Run
+from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column, put_varint
+from moldau.coordinators.diskless.state.records import FileCommitted, Rejected, Run
 from moldau.protocol.records.diskless import DisklessFileCommittedRecord
 from moldau.runtime import ErrorCode
+
+_NO_MARKERS: Final = 0
+"""Ends the locations: markers were to follow here, and have a record of their own."""
 
 
 class Receipt(NamedTuple):
@@ -32,8 +35,6 @@ def _topics(record: FileCommitted) -> dict[UUID, int]:
         if run.topic_id is not previous:
             previous = run.topic_id
             found.setdefault(previous, len(found))
-    for marker in record.markers:
-        found.setdefault(marker.topic_id, len(found))
     return found
 
 
@@ -99,7 +100,7 @@ def decode_receipt(content: bytes) -> Receipt:
 
 
 def encode_locations(record: FileCommitted) -> bytes:
-    """Gaps between batches, sizes, timestamps, producers, sequences, markers."""
+    """Gaps between batches, sizes, timestamps, producers, sequences."""
     out = bytearray()
     sizes, byte_offsets = record.sizes_bytes, record.byte_offsets
     ends = map(add, byte_offsets, sizes)
@@ -113,12 +114,7 @@ def encode_locations(record: FileCommitted) -> bytes:
         put_column(out, epochs)
         put_column(out, record.producer_indexes)
         put_column(out, record.base_sequences)
-    put_varint(out, len(record.markers))
-    if record.markers:
-        topics = _topics(record)
-        put_column(out, [topics[marker.topic_id] for marker in record.markers])
-        for column in list(zip(*record.markers, strict=True))[1:]:
-            put_column(out, [int(value) for value in column])
+    put_varint(out, _NO_MARKERS)
     return bytes(out)
 
 
@@ -140,7 +136,7 @@ def encode_file(record: FileCommitted) -> DisklessFileCommittedRecord:
 
 def decode_file(value: DisklessFileCommittedRecord) -> FileCommitted:
     """Raises :class:`ColumnError`."""
-    topics, receipt = _read_receipt(value.receipt)
+    _, receipt = _read_receipt(value.receipt)
     count = len(receipt.offset_deltas)
     reader = ColumnReader(value.locations)
     gaps, sizes, timestamps = (reader.column(count) for _ in range(3))
@@ -155,8 +151,8 @@ def decode_file(value: DisklessFileCommittedRecord) -> FileCommitted:
     if producer_count:
         producers = list(zip(reader.column(producer_count), reader.column(producer_count), strict=True))
         indexes, sequences = reader.column(count), reader.column(count)
-    marker_count = reader.count()
-    columns = [reader.column(marker_count) for _ in range(7)] if marker_count else []
+    if reader.count() != _NO_MARKERS:
+        raise ColumnError("a file has no markers")
     reader.end()
     return FileCommitted(
         object_key=value.object_key,
@@ -176,9 +172,5 @@ def decode_file(value: DisklessFileCommittedRecord) -> FileCommitted:
         producers=producers,
         producer_indexes=indexes,
         base_sequences=sequences,
-        markers=[
-            MarkerExtent(topics[row[0]], row[1], row[2], row[3], row[4], row[5], bool(row[6]))
-            for row in zip(*columns, strict=True)
-        ],
         receipt=bytes(value.receipt),
     )

@@ -15,9 +15,9 @@ from moldau.coordinators.diskless.calls import (
     RetentionPolicy,
 )
 from moldau.coordinators.diskless.reads.deletable_files import DeletableFiles
-from moldau.coordinators.diskless.state.records import FLAG_LOG_APPEND_TIME
+from moldau.coordinators.diskless.state.records import FLAG_LOG_APPEND_TIME, FLAG_TRANSACTIONAL
 from moldau.coordinators.diskless.store.database import decode_owners
-from moldau.coordinators.diskless.store.extents import Extent, unpack
+from moldau.coordinators.diskless.store.extents import NO_FILE, Extent, ExtentBatch, marker_in, unpack
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.diskless.store.view import StoredPartition
 from moldau.runtime import ErrorCode
@@ -49,7 +49,7 @@ class StoreReader:
         return self._store.view.find(PartitionId(topic_id, partition_index))  # type: ignore[arg-type]
 
     def extents(self, partition: StoredPartition, offset: int) -> Iterator[tuple[Extent, str]]:
-        """Extents and object keys from the one that holds ``offset`` on.
+        """Extents and object keys from the one that holds ``offset`` on; the key of a marker is empty.
 
         The caller must not suspend while it iterates: a write would move the tail.
         """
@@ -57,20 +57,21 @@ class StoreReader:
         while True:
             rows = list(
                 database.all(
-                    f"select {EXTENT_COLUMNS}, f.object_key from extents e join files f on f.id = e.file_id"
+                    f"select {EXTENT_COLUMNS}, f.object_key from extents e"
+                    " left join files f on f.id = e.file_id"
                     " where e.partition = ? and e.last_offset >= ? order by e.last_offset limit ?",
                     (number, offset, EXTENTS_A_PAGE),
                 )
             )
             for row in rows:
-                yield Extent._make(row[:9]), row[9]
+                yield Extent._make(row[:9]), row[9] or ""
             if len(rows) < EXTENTS_A_PAGE:
                 break
             offset = rows[-1][1] + 1
         keys = self._store.view.file_keys
         for extent in partition.tail:
             if extent.last_offset >= offset:
-                yield extent, keys[extent.file_id]
+                yield extent, "" if extent.file_id == NO_FILE else keys[extent.file_id]
 
     def find(
         self,
@@ -109,26 +110,23 @@ class StoreReader:
         batches = self._batches(partition, offset, max_bytes, max_batches, at_least_one=at_least_one)
         if partition.transactions is None or not batches:
             return found._replace(batches=batches)
-        aborted = partition.transactions.aborted_within(offset, batches[-1].last_offset + 1)
+        aborted = partition.aborted.within(offset, batches[-1].last_offset + 1)
         return found._replace(batches=batches, aborted=aborted)
 
     def _batches(
         self, partition: StoredPartition, offset: int, max_bytes: int, max_batches: int, *, at_least_one: bool
     ) -> list[BatchCoordinate]:
-        topic_id, index = partition.id
         batches: list[BatchCoordinate] = []
         left_bytes = max_bytes
         for extent, key in self.extents(partition, offset):
-            for base, last, byte_offset, size, timestamp, flags in unpack(extent.first_offset, extent.packed):
-                if last < offset:
+            for batch in unpack(extent.first_offset, extent.packed):
+                if batch.last_offset < offset:
                     continue
+                size = batch.size_bytes
                 if (left_bytes < size and (batches or not at_least_one)) or len(batches) == max_batches > 0:
                     return batches
                 left_bytes -= size
-                batches.append(
-                    BatchCoordinate(topic_id, index, base, last, key, byte_offset, size, extent.committed_ms,
-                                    timestamp, flags & FLAG_LOG_APPEND_TIME)
-                )  # fmt: skip
+                batches.append(_coordinate(partition.id, extent, key, batch))
         return batches
 
     def wal_size(self, topic_id: UUID, partition_index: int) -> tuple[int, int]:
@@ -154,17 +152,12 @@ class StoreReader:
         """The first readable batch in the WAL that may contain a record of that time or later."""
         start = max(partition.wal_start, from_offset)
         start = self._search(partition, timestamp_ms, start)
-        topic_id, index = partition.id
         for extent, key in self.extents(partition, start):
             if extent.max_timestamp_ms < timestamp_ms:
                 continue
             for batch in unpack(extent.first_offset, extent.packed):
                 if batch.max_timestamp_ms >= timestamp_ms and batch.last_offset >= start:
-                    return BatchCoordinate(
-                        topic_id, index, batch.base_offset, batch.last_offset, key, batch.byte_offset,
-                        batch.size_bytes, extent.committed_ms, batch.max_timestamp_ms,
-                        batch.flags & FLAG_LOG_APPEND_TIME,
-                    )  # fmt: skip
+                    return _coordinate(partition.id, extent, key, batch)
         return None
 
     def _search(self, partition: StoredPartition, timestamp_ms: int, start: int) -> int:
@@ -298,6 +291,17 @@ class StoreReader:
         written = self._store.materialiser.partitions.values()
         (files,) = self._store.database.one("select count(*) from files") or (0,)
         return sum(1 for _ in self._store.view), sum(found.batches for found in written), files
+
+
+def _coordinate(
+    partition_id: PartitionId, extent: Extent, object_key: str, batch: ExtentBatch
+) -> BatchCoordinate:
+    base, last, byte_offset, size_bytes, timestamp_ms, flags = batch
+    found = BatchCoordinate(*partition_id, base, last, object_key, byte_offset, size_bytes,
+                            extent.committed_ms, timestamp_ms, flags & FLAG_LOG_APPEND_TIME)  # fmt: skip
+    if not flags & FLAG_TRANSACTIONAL:
+        return found
+    return found._replace(is_transactional=True, marker=marker_in(extent))
 
 
 def _described(row: Sequence[Any]) -> DescribedFile:

@@ -12,6 +12,7 @@ from moldau.coordinators.diskless.calls import (
     FOLLOWS_DROPPED,
     HELD,
     LOG_APPEND_TIME,
+    UNGUARDED,
     BatchToCommit,
     CommitFileCall,
     CommitFileResult,
@@ -19,6 +20,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.codecs.file_codec import Receipt
 from moldau.coordinators.diskless.state.gaps import BELIEF_MS, PATIENCE_MS, ProducerGaps
+from moldau.coordinators.diskless.state.guards import TransactionGuards
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.state.producers import (
     NO_EPOCH,
@@ -34,6 +36,7 @@ from moldau.coordinators.diskless.state.producers import (
 )
 from moldau.coordinators.diskless.state.records import (
     FLAG_LOG_APPEND_TIME,
+    FLAG_TRANSACTIONAL,
     NO_PRODUCER,
     FileCommitted,
     Moved,
@@ -49,7 +52,8 @@ _SEQUENCE_MASK: Final = SEQUENCE_MODULUS - 1
 MESSAGES: Final = {
     ErrorCode.unknown_topic_or_partition: "This coordinator has no such partition.",
     ErrorCode.invalid_record: "The batch's fields contradict each other.",
-    ErrorCode.invalid_txn_state: "Transactions on diskless topics are not supported yet.",
+    ErrorCode.invalid_txn_state: "The producer's transaction is open, and the batch is not transactional.",
+    UNGUARDED: "The batch's guard is not known here (any more): its transaction may have ended.",
     ErrorCode.invalid_producer_epoch: "The producer has a newer epoch.",
     HELD: "A batch of the producer that comes before it is still missing.",
     ErrorCode.out_of_order_sequence_number: "The batch's sequence does not follow the producer's last.",
@@ -65,12 +69,22 @@ _VERDICTS: Final = {
 class _Draft:
     """A partition within the file being decided, including the effects of the file's earlier batches."""
 
-    __slots__ = ("next", "partition", "windows")
+    __slots__ = ("began", "next", "partition", "windows")
 
     def __init__(self, partition: PartitionState) -> None:
         self.partition = partition
         self.next = partition.next
         self.windows: dict[int, Window] = {}
+        self.began: set[int] = set()
+        """Producers with transactional batches in the file."""
+
+    def is_in_transaction(self, producer_id: int) -> bool:
+        return producer_id in self.began or self.partition.is_in_transaction(producer_id)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no batch can be one beside an open transaction of its producer."""
+        return not (self.began or self.partition.has_open_transaction)
 
     def window(self, producer_id: int) -> Window | None:
         return self.windows.get(producer_id) or self.partition.producers.get(producer_id)
@@ -94,11 +108,13 @@ class CommitDecision:
         now_ms: int,
         gaps: ProducerGaps | None = None,
         elapsed_ms: int | None = None,
+        guards: TransactionGuards | None = None,
     ) -> None:
-        """``gaps``: of the coordinator's producers. ``elapsed_ms``: the time by which waits for missing
-        batches are measured; ``now_ms`` by default.
+        """``gaps``, ``guards``: of the coordinator's producers. ``elapsed_ms``: the time by which waits for
+        missing batches are measured; ``now_ms`` by default.
         """
         self._gaps = ProducerGaps() if gaps is None else gaps
+        self._guards = TransactionGuards() if guards is None else guards
         self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
         self._partitions = partitions
         self._drafts: dict[int, _Draft] = {}
@@ -147,14 +163,14 @@ class CommitDecision:
         The conditions: a partition appears in one place only, and each producer is known there with a full
         window and has one batch, the next one; or no batch has a producer.
         """
-        topic_ids, indexes, _, _, _, deltas, counts, _, _, producer_ids, epochs, sequences, _, _ = columns
+        topic_ids, indexes, _, _, _, deltas, counts, _, _, producer_ids, epochs, sequences, *_ = columns
         idempotent = max(producer_ids) >= 0
         places: list[tuple[PartitionState, int, int, int]] = []
         base_offsets: list[int] = []
         windows: list[Window] = []
         for start, end in _stretches(columns):
             partition = self._partitions.find(topic_ids[start], indexes[start])
-            if partition is None:
+            if partition is None or partition.has_open_transaction:
                 return False
             base_offsets += accumulate(counts[start:end], initial=partition.next)
             places.append((partition, start, end, base_offsets.pop()))
@@ -209,6 +225,8 @@ class CommitDecision:
         if partition is None:
             return False
         draft = self._draft(partition)
+        if not draft.is_plain:
+            return False
         deltas = columns[5][start:end]
         producer_ids = columns[9][start:end]
         windows: dict[int, Window] = {}
@@ -253,8 +271,8 @@ class CommitDecision:
         if start == end:
             return
         record, numbers = self.record, self._numbers
-        (_, _, _, byte_offsets, sizes, deltas, _, timestamps, types, producer_ids, epochs, sequences, _,
-         _) = (column[start:end] for column in columns)  # fmt: skip
+        (_, _, _, byte_offsets, sizes, deltas, _, timestamps, types, producer_ids, epochs, sequences,
+         *_) = (column[start:end] for column in columns)  # fmt: skip
         record.offset_deltas += deltas
         record.flags += types
         record.byte_offsets += byte_offsets
@@ -299,12 +317,10 @@ class CommitDecision:
                 and batch.size_bytes > 0
                 and batch.byte_offset >= 0
                 and batch.byte_offset + batch.size_bytes <= record.size_bytes
+                and (not batch.is_transactional or batch.producer_id >= 0)
             )
             if not sound:
                 record.rejected.append(Rejected(position, ErrorCode.invalid_record))
-                continue
-            if batch.is_transactional:
-                record.rejected.append(Rejected(position, ErrorCode.invalid_txn_state))
                 continue
             number, sequence = NO_PRODUCER, -1
             if batch.producer_id >= 0:
@@ -318,7 +334,10 @@ class CommitDecision:
                 windows[batch.producer_id] = draft.windows[batch.producer_id]
             append_time = batch.timestamp_type == LOG_APPEND_TIME
             record.offset_deltas.append(batch.last_offset_delta)
-            record.flags.append(FLAG_LOG_APPEND_TIME if append_time else 0)
+            record.flags.append(
+                (FLAG_LOG_APPEND_TIME if append_time else 0)
+                | (FLAG_TRANSACTIONAL if batch.is_transactional else 0)
+            )
             record.byte_offsets.append(batch.byte_offset)
             record.sizes_bytes.append(batch.size_bytes)
             record.max_timestamps_ms.append(record.committed_ms if append_time else batch.max_timestamp_ms)
@@ -343,6 +362,9 @@ class CommitDecision:
         if verdict is Verdict.AHEAD:
             verdict = self._check_ahead(draft, window, batch)
         if verdict is None:
+            refused = self._transaction_error(draft, batch)
+            if refused is not None:
+                return Rejected(position, refused)
             now_ms = self.record.committed_ms
             appended_ms = now_ms if batch.timestamp_type == LOG_APPEND_TIME else -1
             entry = (sequence, last_sequence(sequence, delta), draft.next, appended_ms)
@@ -351,6 +373,17 @@ class CommitDecision:
         if isinstance(verdict, Verdict):
             return Rejected(position, _VERDICTS[verdict])
         return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
+
+    def _transaction_error(self, draft: _Draft, batch: BatchToCommit) -> ErrorCode | None:
+        """The reason why a batch in sequence is not appended; also notes that it begins a transaction."""
+        producer_id = batch.producer_id
+        if not batch.is_transactional:
+            return ErrorCode.invalid_txn_state if draft.is_in_transaction(producer_id) else None
+        key = (draft.partition.number, producer_id)
+        if not self._guards.is_valid(key, batch.producer_epoch, batch.guard):
+            return UNGUARDED
+        draft.began.add(producer_id)
+        return None
 
     def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
         """Hold a batch whose predecessor is missing; after the time limit refuse it, or accept its
@@ -379,7 +412,7 @@ def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
 
 def _is_plain(columns: _Columns, file_bytes: int) -> bool:
     """Whether none of these batches is a special case, apart from their producers."""
-    _, _, _, byte_offsets, sizes, deltas, counts, _, types, _, _, _, _, flags = columns
+    _, _, _, byte_offsets, sizes, deltas, counts, _, types, _, _, _, _, flags, _ = columns
     return not (
         min(deltas) < 0
         or min(sizes) <= 0
@@ -429,57 +462,3 @@ def _rejected(rejected: Rejected) -> CommittedBatch:
             ErrorCode.none, rejected.base_offset, rejected.log_append_time_ms, is_duplicate=True
         )
     return CommittedBatch(rejected.error, message=MESSAGES.get(rejected.error))
-
-
-def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[Moved]:
-    """Apply the file to the partitions and their producers, and return the changes, run by run.
-
-    A recent decision contains its computed changes; for a record of the log they are computed here, by the
-    same rules.
-    """
-    decided, record.decided = record.decided, None
-    moves = _moves(partitions, record) if decided is None else decided
-    replayed: list[Moved] = []
-    for run, moved in zip(record.runs, moves, strict=True):
-        partition, next_offset, windows = moved
-        if run.base_offset != partition.next:
-            place = f"{run.topic_id}-{run.partition_index}"
-            raise ValueError(f"{place} goes on at {partition.next}, not at {run.base_offset}")
-        partition.next = next_offset
-        partition.producers.update(windows)
-        replayed.append(moved)
-    return replayed
-
-
-def _moves(partitions: PartitionTable, record: FileCommitted) -> Iterator[Moved]:
-    """The change of each run, after those before it."""
-    start = 0
-    for topic_id, index, offset, count in record.runs:
-        partition = partitions.find(topic_id, index)
-        if partition is None:
-            raise ValueError(f"a file has batches of {topic_id}-{index}, which was not created")
-        end = start + count
-        next_offset = offset + sum(record.offset_deltas[start:end]) + count
-        windows = _windows_after(partition, record, offset, start, end) if record.producers else {}
-        yield Moved(partition, next_offset, windows)
-        start = end
-
-
-def _windows_after(
-    partition: PartitionState, record: FileCommitted, offset: int, start: int, end: int
-) -> dict[int, Window]:
-    known = partition.producers
-    changed: dict[int, Window] = {}
-    now_ms = record.committed_ms
-    for at in range(start, end):
-        delta = record.offset_deltas[at]
-        number = record.producer_indexes[at]
-        if number:
-            producer_id, epoch = record.producers[number - 1]
-            sequence = record.base_sequences[at]
-            appended_ms = now_ms if record.flags[at] & FLAG_LOG_APPEND_TIME else -1
-            entry = (sequence, last_sequence(sequence, delta), offset, appended_ms)
-            window = changed.get(producer_id) or known.get(producer_id)
-            changed[producer_id] = extended(window, epoch, now_ms, entry)
-        offset += delta + 1
-    return changed

@@ -45,7 +45,42 @@ class PartitionState:
     @property
     def last_stable(self) -> int:
         """The end of a read_committed read."""
-        return self.next if self.transactions is None else self.transactions.last_stable(self.next)
+        if self.transactions is None:
+            return self.next
+        return max(self.log_start, self.transactions.last_stable(self.next))
+
+    def begin_transaction(self, producer_id: int, offset: int) -> None:
+        """A transactional batch was appended at ``offset``."""
+        if self.transactions is None:
+            self.transactions = PartitionTransactions()
+        self.transactions.begin(producer_id, offset)
+
+    def end_transaction(self, producer_id: int, coordinator_epoch: int) -> int:
+        """A marker was appended; returns the transaction's first offset, -1 when none was open."""
+        if self.transactions is None:
+            self.transactions = PartitionTransactions()
+        return self.transactions.end(producer_id, coordinator_epoch)
+
+    @property
+    def has_open_transaction(self) -> bool:
+        return self.transactions is not None and bool(self.transactions.open_from)
+
+    def is_in_transaction(self, producer_id: int) -> bool:
+        """Whether a transaction of the producer is open here."""
+        return self.transactions is not None and producer_id in self.transactions.open_from
+
+    def expire_producers(self, time_ms: int) -> list[int]:
+        """Forget producers without an open transaction whose last batch is older; returns their ids."""
+        expired = [
+            producer_id
+            for producer_id, window in self.producers.items()
+            if time_of(window) < time_ms and not self.is_in_transaction(producer_id)
+        ]
+        for producer_id in expired:
+            del self.producers[producer_id]
+            if self.transactions is not None:
+                self.transactions.coordinator_epochs.pop(producer_id, None)
+        return expired
 
     def copy_offsets(self, other: "PartitionState") -> None:
         """Copy everything except the producers from ``other``, with its current transactions."""
@@ -93,18 +128,20 @@ class PartitionTable:
         return list(self._by_topic)
 
     def has_producer_before(self, time_ms: int) -> bool:
-        """Whether some producer's last batch is older than ``time_ms``."""
-        return any(time_of(window) < time_ms for found in self for window in found.producers.values())
+        """Whether some producer's last batch is older than ``time_ms``, and no transaction of it is open."""
+        return any(
+            time_of(window) < time_ms and not found.is_in_transaction(producer_id)
+            for found in self
+            for producer_id, window in found.producers.items()
+        )
 
     def expire_producers(self, time_ms: int) -> list[tuple[int, int]]:
         """Forget producers whose last batch is older than ``time_ms``: (partition number, producer id)."""
-        expired: list[tuple[int, int]] = []
-        for partition in self:
-            quiet = [key for key, window in partition.producers.items() if time_of(window) < time_ms]
-            for producer_id in quiet:
-                del partition.producers[producer_id]
-                expired.append((partition.number, producer_id))
-        return expired
+        return [
+            (partition.number, producer_id)
+            for partition in self
+            for producer_id in partition.expire_producers(time_ms)
+        ]
 
     def delete_topic(self, topic_id: UUID) -> None:
         self._by_topic.pop(topic_id, None)

@@ -29,6 +29,8 @@ _ENTRY: Final = Struct("=4q")
 _FULL: Final = Struct(f"{_HEAD.size + WINDOW_BATCHES * _ENTRY.size}s")
 _NUMBERS: Final = _FULL.size // 8
 """Number of integers in a full window."""
+_NO_BATCH: Final = (-1, -1, -1, -1)
+"""The entry of a producer whose epoch is known by a marker only: sequence 0 follows it."""
 
 
 class OpenWindow(NamedTuple):
@@ -109,6 +111,19 @@ def extended(window: Window | None, epoch: int, now_ms: int, entry: Entry) -> Wi
         return _HEAD.pack(epoch, now_ms) + _ENTRY.pack(*entry)
     kept = window[_HEAD.size + (_ENTRY.size if len(window) == _FULL.size else 0) :]
     return _HEAD.pack(epoch, now_ms) + kept + _ENTRY.pack(*entry)
+
+
+def epoch_of(window: Window) -> int:
+    """The producer's newest epoch."""
+    epoch: int = _HEAD.unpack_from(window)[0]
+    return epoch
+
+
+def marked(window: Window | None, epoch: int, now_ms: int) -> Window:
+    """The window after a transaction marker: a newer epoch begins at sequence 0, the same one goes on."""
+    if window is None or epoch_of(window) != epoch:
+        return _HEAD.pack(epoch, now_ms) + _ENTRY.pack(*_NO_BATCH)
+    return _HEAD.pack(epoch, now_ms) + window[_HEAD.size :]
 
 
 def all_extended(

@@ -104,10 +104,7 @@ class Rejected(NamedTuple):
 
 
 class MarkerExtent(NamedTuple):
-    """A transaction marker, which takes an offset and has no bytes in the object.
-
-    For transactions, which are refused until they are complete.
-    """
+    """A transaction's end in a partition: an extent of one offset, without an object."""
 
     topic_id: UUID
     partition_index: int
@@ -116,6 +113,13 @@ class MarkerExtent(NamedTuple):
     producer_epoch: int
     coordinator_epoch: int
     committed: bool
+
+
+class TransactionsEnded(NamedTuple):
+    """Markers that were written together."""
+
+    ended_ms: int
+    markers: Sequence[MarkerExtent]
 
 
 FLAG_LOG_APPEND_TIME = 1
@@ -151,7 +155,6 @@ class FileCommitted:
     """(producer id, epoch), each once."""
     producer_indexes: list[int]
     base_sequences: list[int]
-    markers: list[MarkerExtent] = field(default_factory=list)
     receipt: bytes = field(default=b"", compare=False, repr=False)
     decided: Sequence[Moved] | None = field(default=None, compare=False, repr=False)
     """From the decision to its replay: the changes of each run, so that they are computed once."""
@@ -167,4 +170,5 @@ DisklessRecord: TypeAlias = (
     | FilesReleased
     | Pruned
     | Expired
+    | TransactionsEnded
 )

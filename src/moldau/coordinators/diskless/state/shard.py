@@ -18,6 +18,9 @@ from moldau.coordinators.diskless.calls import (
     CommitFileCall,
     CommitFileResult,
     DeletedRecords,
+    GuardToIssue,
+    IssuedGuard,
+    MarkerToWrite,
     OffsetToDelete,
     PartitionId,
     PartitionsToCreate,
@@ -26,10 +29,13 @@ from moldau.coordinators.diskless.calls import (
     TopicResult,
 )
 from moldau.coordinators.diskless.codecs.file_codec import decode_receipt, encode_receipt
-from moldau.coordinators.diskless.state import commit
+from moldau.coordinators.diskless.state import commit, replay
+from moldau.coordinators.diskless.state.endings import decide_markers
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes, FileMemory
 from moldau.coordinators.diskless.state.gaps import ProducerGaps
+from moldau.coordinators.diskless.state.guards import TransactionGuards
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
+from moldau.coordinators.diskless.state.producers import epoch_of
 from moldau.coordinators.diskless.state.records import (
     DisklessRecord,
     Expired,
@@ -42,6 +48,7 @@ from moldau.coordinators.diskless.state.records import (
     Pruned,
     RecordsDeleted,
     TopicDeleted,
+    TransactionsEnded,
 )
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token, answer
 from moldau.runtime import ErrorCode, KafkaError
@@ -55,8 +62,11 @@ class DisklessShard:
         self.partitions = PartitionTable()
         self.files = FileMemory()
         self._gaps = ProducerGaps()
+        self._guards = TransactionGuards()
         self.on_file: Callable[[int, Sequence[Moved]], None] | None = None
-        """Called in replay with the log offset and the changes of a file's runs; used by the store."""
+        """Called in replay with the log offset and the changes of a file's runs, or of markers; used by the
+        store.
+        """
         self.on_expired: Callable[[int, Sequence[tuple[int, int]]], None] | None = None
         """Called in replay with the log offset and the producers that were forgotten: the store's hook."""
 
@@ -72,7 +82,9 @@ class DisklessShard:
         known = self.repeated(call, now_ms)
         if known is not None:
             return answer(token, known)
-        record = commit.CommitDecision(self.partitions, call, now_ms, self._gaps, elapsed_ms).record
+        record = commit.CommitDecision(
+            self.partitions, call, now_ms, self._gaps, elapsed_ms, self._guards
+        ).record
         return answer(token, commit.result_of(record, now_ms, self.partitions), [record])
 
     def repeated(self, call: CommitFileCall, now_ms: int) -> CommitFileResult | None:
@@ -96,6 +108,28 @@ class DisklessShard:
             message = f"A file needs a key, a size below 4 GiB and up to {MAX_FILE_BATCHES} batches."
             raise KafkaError(ErrorCode.invalid_request, message)
         return None
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def guard(self, wanted: GuardToIssue, fresh: int) -> IssuedGuard:
+        """The producer's guard in a partition; a new one has the number ``fresh``. Changes no record."""
+        topic_id, index, producer_id, epoch = wanted
+        partition = self.partitions.find(topic_id, index)
+        if partition is None:
+            return IssuedGuard(topic_id, index, *_unknown_partition())
+        window = partition.producers.get(producer_id)
+        if window is not None and epoch < epoch_of(window):
+            code = ErrorCode.invalid_producer_epoch
+            return IssuedGuard(topic_id, index, code, commit.MESSAGES[code])
+        number = self._guards.issue((partition.number, producer_id), epoch, fresh)
+        return IssuedGuard(topic_id, index, guard=number)
+
+    def end_transactions(
+        self, markers: Sequence[MarkerToWrite], now_ms: int, token: Token
+    ) -> Effects[DisklessRecord]:
+        """Append markers. Answers a list of :class:`EndedTransactionPart`."""
+        record, answers = decide_markers(self.partitions, markers, now_ms)
+        return answer(token, answers, [] if record is None else [record])
 
     # -- topics ---------------------------------------------------------------------------------
 
@@ -222,8 +256,14 @@ class DisklessShard:
     def replay(self, offset: int, record: DisklessRecord, kind: BatchKind) -> None:
         match record:
             case FileCommitted():
-                moved = commit.replay_file(self.partitions, record)
+                moved = replay.replay_file(self.partitions, record)
                 self.files.committed(record, record.receipt or encode_receipt(record))
+                if self.on_file is not None:
+                    self.on_file(offset, moved)
+            case TransactionsEnded():
+                moved = replay.replay_markers(self.partitions, record)
+                for (ended, _, _), marker in zip(moved, record.markers, strict=True):
+                    self._guards.void((ended.number, marker.producer_id))
                 if self.on_file is not None:
                     self.on_file(offset, moved)
             case PartitionCreated(topic_id, name, index):

@@ -1,39 +1,104 @@
-"""Open and aborted transactions of a partition: they bound read_committed reads. Pure.
+"""Transactions of a partition: the open ones bound read_committed reads, the aborted ones are left out. Pure.
 
-No record creates any yet: coordinators refuse transactional batches. Copies of a partition include them; the
-tables of SQLite and snapshots do not (``store/schema.py``).
+Both are known without reading an object: batches are flagged in their file's record, ends are records.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import NamedTuple
 
 from moldau.coordinators.diskless.calls import AbortedRange
 
+NO_OFFSET = -1
+NO_COORDINATOR_EPOCH = -1
+
 
 class PartitionTransactions:
-    """The transactions of one partition."""
+    """The open transactions of one partition, and the coordinators that ended others."""
 
-    __slots__ = ("aborted", "open_from")
+    __slots__ = ("coordinator_epochs", "open_from")
 
-    def __init__(
-        self, open_from: Mapping[int, int] | None = None, aborted: Sequence[AbortedRange] = ()
-    ) -> None:
-        self.open_from = dict(open_from or {})
-        """First offset of each open transaction, by producer id."""
-        self.aborted = list(aborted)
-        """In the order of their markers."""
+    def __init__(self) -> None:
+        self.open_from: dict[int, int] = {}
+        """First offset of each open transaction, by producer id, in ascending order."""
+        self.coordinator_epochs: dict[int, int] = {}
+        """Epoch of the transaction coordinator that wrote a producer's last marker."""
 
     def copy(self) -> "PartitionTransactions":
         """A copy that is independent of this one."""
-        return PartitionTransactions(self.open_from, self.aborted)
+        copied = PartitionTransactions()
+        copied.open_from.update(self.open_from)
+        copied.coordinator_epochs.update(self.coordinator_epochs)
+        return copied
 
     def last_stable(self, end_offset: int) -> int:
         """The first offset that may belong to an open transaction; ``end_offset`` when there is none."""
-        return min(self.open_from.values(), default=end_offset)
+        return next(iter(self.open_from.values()), end_offset)
 
-    def aborted_within(self, start_offset: int, end_offset: int) -> list[AbortedRange]:
+    def begin(self, producer_id: int, offset: int) -> None:
+        """A transactional batch was appended."""
+        self.open_from.setdefault(producer_id, offset)
+
+    def end(self, producer_id: int, coordinator_epoch: int) -> int:
+        """A marker was appended; returns the transaction's first offset, -1 when none was open."""
+        self.coordinator_epochs[producer_id] = coordinator_epoch
+        return self.open_from.pop(producer_id, NO_OFFSET)
+
+    def row(self, producer_id: int) -> tuple[int, int]:
+        """First offset of its open transaction, and the epoch of its last coordinator; -1 each for none."""
+        return (
+            self.open_from.get(producer_id, NO_OFFSET),
+            self.coordinator_epochs.get(producer_id, NO_COORDINATOR_EPOCH),
+        )
+
+    def restore(self, rows: Iterable[tuple[int, int, int]]) -> None:
+        """The rows of producers, each with its id first, in any order."""
+        for producer_id, first_offset, coordinator_epoch in sorted(rows, key=lambda row: row[1]):
+            if first_offset >= 0:
+                self.open_from[producer_id] = first_offset
+            if coordinator_epoch >= 0:
+                self.coordinator_epochs[producer_id] = coordinator_epoch
+
+
+class AbortedExtent(NamedTuple):
+    """An aborted transaction as in Kafka's transaction index."""
+
+    last_offset: int
+    """Offset of its marker."""
+    first_offset: int
+    producer_id: int
+    last_stable_offset: int
+    """Of the partition after the marker: transactions that end later begin there or above it."""
+
+
+class AbortedExtents:
+    """The aborted transactions of a partition, in the order of their markers."""
+
+    def __init__(self) -> None:
+        self._extents: list[AbortedExtent] = []
+
+    def __iter__(self) -> Iterator[AbortedExtent]:
+        return iter(self._extents)
+
+    def add(self, extent: AbortedExtent) -> None:
+        self._extents.append(extent)
+
+    def within(self, start_offset: int, end_offset: int) -> list[AbortedRange]:
         """Aborted transactions with an offset in the range."""
-        return [
-            each
-            for each in self.aborted
-            if each.last_offset >= start_offset and each.first_offset < end_offset
-        ]
+        found: list[AbortedRange] = []
+        extents = self._extents
+        for at in range(self._first_from(start_offset), len(extents)):
+            last_offset, first_offset, producer_id, stable = extents[at]
+            if first_offset < end_offset:
+                found.append(AbortedRange(producer_id, first_offset, last_offset))
+            if stable >= end_offset:
+                break
+        return found
+
+    def delete_before(self, offset: int) -> None:
+        """Forget those whose marker is below ``offset``."""
+        del self._extents[: self._first_from(offset)]
+
+    def _first_from(self, offset: int) -> int:
+        return bisect_left(self._extents, offset, key=attrgetter("last_offset"))

@@ -246,6 +246,12 @@ class Database:
                 (partition.number, limit),
             )
         ]
+        self.connection.execute(
+            "delete from aborted where partition = ? and last_offset in"
+            " (select last_offset from aborted where partition = ? and last_offset < ? limit ?)",
+            (partition.number, partition.number, start, limit),
+        )
+        has_more_aborted = self.connection.changes() == limit
         below = [extent for extent in found if extent.first_offset < start]
         freed: dict[int, tuple[int, int]] = {}
         last_gone = -1
@@ -270,18 +276,19 @@ class Database:
             " unused_since_ms = ? where id = ?",
             [(batches, size, now_ms, file_id) for file_id, (batches, size) in freed.items()],
         )
-        return len(below) == limit
+        return has_more_aborted or len(below) == limit
 
     def forget_partition(self, number: int, limit: int) -> bool:
         """Drop a deleted partition after its producers, ``limit`` at a time; returns whether more are
         left.
         """
-        self.connection.execute(
-            "delete from producers where partition = ? and producer_id in"
-            " (select producer_id from producers where partition = ? limit ?)",
-            (number, number, limit),
-        )
-        if self.connection.changes() == limit:
-            return True
+        for table in ("producers", "transactions"):
+            self.connection.execute(
+                f"delete from {table} where partition = ? and producer_id in"
+                f" (select producer_id from {table} where partition = ? limit ?)",
+                (number, number, limit),
+            )
+            if self.connection.changes() == limit:
+                return True
         self.connection.execute("delete from partitions where number = ?", (number,))
         return False

@@ -2,7 +2,7 @@
 
 A batch takes 21 bytes: byte offset, size and last offset delta (32 bits each), the largest timestamp (64)
 and flags (8), each as a column, so that bytes are freed and timestamps found batch by batch without
-reading objects.
+reading objects. A marker is packed as a batch without a place, with the marker's content after it.
 """
 
 import struct
@@ -10,9 +10,13 @@ from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from moldau.coordinators.diskless.state.records import FileCommitted
+from moldau.coordinators.diskless.calls import MARKER_SIZE_BYTES, TransactionEnd
+from moldau.coordinators.diskless.state.records import FLAG_TRANSACTIONAL, FileCommitted, MarkerExtent
 
 BATCH_BYTES: Final = 21
+NO_FILE: Final = -1
+"""The file of a marker."""
+_MARKER: Final = struct.Struct("=qhib")
 
 
 class Extent(NamedTuple):
@@ -84,10 +88,33 @@ def unpack(first_offset: int, packed: bytes) -> Iterator[ExtentBatch]:
     timestamps.frombytes(packed[3 * a : 5 * a])
     offset = first_offset
     for byte_offset, size, delta, timestamp, flags in zip(
-        offsets, sizes, deltas, timestamps, packed[5 * a :], strict=True
+        offsets, sizes, deltas, timestamps, packed[5 * a : 5 * a + count], strict=True
     ):
         yield ExtentBatch(offset, offset + delta, byte_offset, size, timestamp, flags)
         offset += delta + 1
+
+
+def marker_extent(partition: int, marker: MarkerExtent, timestamp_bound_ms: int, ended_ms: int) -> Extent:
+    """The row of a marker."""
+    batch = struct.pack("=IIIqB", 0, MARKER_SIZE_BYTES, 0, ended_ms, FLAG_TRANSACTIONAL)
+    content = _MARKER.pack(
+        marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.committed
+    )
+    offset = marker.base_offset
+    return Extent(
+        *(partition, offset, offset, NO_FILE, MARKER_SIZE_BYTES, ended_ms, timestamp_bound_ms, ended_ms),
+        batch + content,
+    )
+
+
+def marker_in(extent: Extent) -> TransactionEnd | None:
+    """The content of a marker; ``None`` for an extent of batches."""
+    if extent.file_id != NO_FILE:
+        return None
+    producer_id, producer_epoch, coordinator_epoch, committed = _MARKER.unpack_from(
+        extent.packed, BATCH_BYTES
+    )
+    return TransactionEnd(producer_id, producer_epoch, coordinator_epoch, bool(committed))
 
 
 class Trimmed(NamedTuple):

@@ -17,6 +17,7 @@ from moldau.coordinators.diskless.state.records import (
     Pruned,
     RecordsDeleted,
     TopicDeleted,
+    TransactionsEnded,
 )
 from moldau.coordinators.diskless.store.database import (
     Applied,
@@ -26,6 +27,7 @@ from moldau.coordinators.diskless.store.database import (
     encode_owners,
 )
 from moldau.coordinators.diskless.store.extents import Extent
+from moldau.coordinators.diskless.store.view import NOTHING, AbortedRow, Change, TransactionRow
 
 TRIM_EXTENTS: Final = 500
 """Extents freed in a round: pruning and deletion stay off the commit path, bounded by result size."""
@@ -37,7 +39,7 @@ class Unwritten(NamedTuple):
     offset: int
     record: DisklessRecord
     moved: Sequence[Moved]
-    extents: Sequence[Extent]
+    change: Change = NOTHING
     expired: Sequence[tuple[int, int]] = ()
     """Producers that the record made forgotten: (partition number, producer id)."""
 
@@ -109,17 +111,23 @@ class _Slice:
         self._removed: set[PartitionId] = set()
         self._to_trim: set[int] = set()
         self._windows: dict[int, dict[int, Window]] = {}
+        self._transactions: dict[tuple[int, int], TransactionRow] = {}
+        self._aborted: list[AbortedRow] = []
         self._extents: list[Extent] = []
         self._files: list[FileRow] = []
         self._results: list[tuple[str, int, int, bytes]] = []
 
     def add(self, unwritten: Unwritten) -> None:
-        offset, record, moved, extents, expired = unwritten
+        offset, record, moved, change, expired = unwritten
+        for state, _, windows in moved:
+            self._windows.setdefault(state.number, {}).update(windows)
+        self._transactions.update((row[:2], row) for row in change.transactions)
         match record:
             case FileCommitted():
-                self._file(offset, record, extents)
-                for state, _, windows in moved:
-                    self._windows.setdefault(state.number, {}).update(windows)
+                self._file(offset, record, change.extents)
+            case TransactionsEnded():
+                self._append(change.extents)
+                self._aborted += change.aborted
             case PartitionCreated(topic_id, name, index):
                 partition_id = PartitionId(topic_id, index)
                 if self._find(partition_id) is None:
@@ -172,7 +180,7 @@ class _Slice:
             self._added.pop(partition_id, None)
             self._removed.add(partition_id)
 
-    def _file(self, offset: int, record: FileCommitted, extents: Sequence[Extent]) -> None:
+    def _append(self, extents: Sequence[Extent]) -> None:
         for extent in extents:
             partition = self._partition(extent.partition)
             partition.next = extent.last_offset + 1
@@ -180,6 +188,9 @@ class _Slice:
             partition.batches += extent.batches
             partition.timestamp_bound_ms = extent.timestamp_bound_ms
         self._extents.extend(extents)
+
+    def _file(self, offset: int, record: FileCommitted, extents: Sequence[Extent]) -> None:
+        self._append(extents)
         owners, me = list(record.owner_ids), self._owner.coordinator_id
         following = owners[owners.index(me) + 1 :] if me in owners else []
         self._files.append(
@@ -201,8 +212,10 @@ class _Slice:
     def _expire(self, files_before_ms: int, producers: Sequence[tuple[int, int]]) -> None:
         for number, producer_id in producers:
             self._windows.get(number, {}).pop(producer_id, None)
+            self._transactions.pop((number, producer_id), None)
         database = self._database
         database.many("delete from producers where partition = ? and producer_id = ?", producers)
+        database.many("delete from transactions where partition = ? and producer_id = ?", producers)
         database.many("delete from results where committed_ms < ?", [(files_before_ms,)])
         database.many("delete from closed where closed_ms < ?", [(files_before_ms,)])
 
@@ -241,6 +254,10 @@ class _Slice:
         self._write_files()
         self._database.add_extents(self._extents)
         self._database.put_windows(self._windows)
+        self._database.many(
+            "insert or replace into transactions values (?,?,?,?)", self._transactions.values()
+        )
+        self._database.many("insert into aborted values (?,?,?,?,?)", self._aborted)
         self._database.put_partitions(self._changed.values())
 
     def done(self) -> None:

@@ -1,15 +1,15 @@
 """The store's tables in SQLite, and the port that opens connections.
 
-They contain all state of a partition except its transactions, which no record creates yet: a load from the
-tables begins without any. The change that adds such records must add a table, a row of ``TABLE_NAMES`` and
-the next ``VERSION``; databases of an older version are rebuilt from snapshot and log.
+They contain all state of a partition. A change of tables adds its rows at the end of ``TABLE_NAMES``, whose
+numbers are in snapshots, and takes the next ``VERSION``; databases of an older version are rebuilt from
+snapshot and log.
 """
 
 from typing import Final, Protocol
 
 import apsw
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class SqliteOpener(Protocol):
@@ -45,12 +45,27 @@ create table extents (partition integer not null, last_offset integer not null,
     primary key (partition, last_offset)) without rowid;
 create table producers (partition integer not null, producer_id integer not null, window blob not null,
     primary key (partition, producer_id)) without rowid;
+create table transactions (partition integer not null, producer_id integer not null,
+    first_offset integer not null, coordinator_epoch integer not null,
+    primary key (partition, producer_id)) without rowid;
+create table aborted (partition integer not null, last_offset integer not null,
+    first_offset integer not null, producer_id integer not null, last_stable_offset integer not null,
+    primary key (partition, last_offset)) without rowid;
 create table results (object_key text primary key, created_ms integer not null,
     committed_ms integer not null, receipt blob not null) without rowid;
 create table closed (object_key text primary key, closed_ms integer not null) without rowid;
 """
 
-TABLE_NAMES: Final = ("partitions", "files", "extents", "producers", "results", "closed")
+TABLE_NAMES: Final = (
+    "partitions",
+    "files",
+    "extents",
+    "producers",
+    "results",
+    "closed",
+    "transactions",
+    "aborted",
+)
 """All tables whose rows make up a snapshot."""
 
 

@@ -23,6 +23,7 @@ from moldau.coordinators.diskless.state.file_memory import Remembered
 from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.records import DisklessRecord, Moved
 from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.coordinators.diskless.state.transactions import AbortedExtent, PartitionTransactions
 from moldau.coordinators.diskless.store.checkpoint import SnapshottedLog, load_checkpoint
 from moldau.coordinators.diskless.store.database import Applied, Database
 from moldau.coordinators.diskless.store.materialiser import Materialiser, Unwritten
@@ -172,10 +173,25 @@ class DisklessStore:
         for number, producer_id, window in database.all("select * from producers"):
             if number in hot:
                 hot[number].producers[producer_id] = window
+        self._load_transactions(database, hot)
         for key, *remembered in database.all("select * from results order by committed_ms"):
             shard.files.restore_result(key, Remembered(*remembered))
         for key, closed_ms in database.all("select * from closed order by closed_ms"):
             shard.files.close(key, closed_ms)
+
+    def _load_transactions(self, database: Database, hot: dict[int, PartitionState]) -> None:
+        rows: dict[int, list[tuple[int, int, int]]] = {}
+        for number, *row in database.all("select * from transactions"):
+            rows.setdefault(number, []).append((row[0], row[1], row[2]))
+        for number, found in rows.items():
+            if number in hot:
+                transactions = PartitionTransactions()
+                transactions.restore(found)
+                hot[number].transactions = transactions
+                self.view.by_number[number].transactions = transactions.copy()
+        for number, *extent in database.all("select * from aborted order by partition, last_offset"):
+            if number in hot and extent[0] >= hot[number].wal_start:
+                self.view.by_number[number].aborted.add(AbortedExtent(*extent))
 
     def committed(self, records: Sequence[CommittedRecord], up_to_offset: int) -> None:
         view = self.view
@@ -186,7 +202,8 @@ class DisklessStore:
             change = view.apply(offset, found, moved)
             changed.extend(change.partitions)
             expired = self._expired.pop(offset, ())
-            self._unwritten.append(Unwritten(offset, found, moved, change.extents, expired))
+            view.forget_producers(expired)
+            self._unwritten.append(Unwritten(offset, found, moved, change, expired))
         self.committed_offset = max(self.committed_offset, up_to_offset)
         if not records:
             return
@@ -295,11 +312,11 @@ class DisklessStore:
         taken = [unwritten[at] for at in range(min(FLUSH_RECORDS, len(unwritten)))]
         end = taken[-1].offset + 1
         self.materialiser.write(taken, Applied(end, self._epoch_before(end)), self.machine.clock.now_ms())
-        for offset, _, _, extents, _ in taken:
+        for offset, _, _, change, _ in taken:
             unwritten.popleft()
             view.file_keys.pop(offset, None)
             # An extent leaves the tail only when it is in SQLite; a deleted partition leaves as a whole.
-            for extent in extents:
+            for extent in change.extents:
                 partition = view.by_number.get(extent.partition)
                 if partition is not None:
                     partition.tail.popleft()

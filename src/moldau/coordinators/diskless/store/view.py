@@ -1,7 +1,7 @@
 """The committed state for reads: partitions with the records that SQLite does not contain yet. Pure."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from moldau.coordinators.diskless.calls import PartitionId
@@ -14,30 +14,56 @@ from moldau.coordinators.diskless.state.records import (
     Pruned,
     RecordsDeleted,
     TopicDeleted,
+    TransactionsEnded,
 )
-from moldau.coordinators.diskless.store.extents import Extent, FileColumns
+from moldau.coordinators.diskless.state.replay import begun_in
+from moldau.coordinators.diskless.state.transactions import NO_OFFSET, AbortedExtent, AbortedExtents
+from moldau.coordinators.diskless.store.extents import Extent, FileColumns, marker_extent
 
 
 class StoredPartition(PartitionState):
     """A partition as committed."""
 
-    __slots__ = ("tail", "timestamp_bound_ms")
+    __slots__ = ("aborted", "tail", "timestamp_bound_ms")
 
     def __init__(self, number: int, partition_id: PartitionId, name: str) -> None:
         super().__init__(number, partition_id, name)
         self.timestamp_bound_ms = -1
         self.tail: deque[Extent] = deque()
         """Committed, not yet in SQLite."""
+        self.aborted = AbortedExtents()
+        """Transactions whose marker is not below the WAL's start."""
+
+
+class TransactionRow(NamedTuple):
+    """A producer's transactions in a partition after a record; -1 where there is none."""
+
+    partition: int
+    producer_id: int
+    first_offset: int
+    coordinator_epoch: int
+
+
+class AbortedRow(NamedTuple):
+    """An aborted transaction of a partition."""
+
+    partition: int
+    last_offset: int
+    first_offset: int
+    producer_id: int
+    last_stable_offset: int
 
 
 class Change(NamedTuple):
-    """The effects of a record: partitions whose readers wake, and extents to write."""
+    """The effects of a record: partitions whose readers wake, and rows to write."""
 
     partitions: Sequence[StoredPartition] = ()
     extents: Sequence[Extent] = ()
+    transactions: Sequence[TransactionRow] = ()
+    aborted: Sequence[AbortedRow] = ()
 
 
-_NOTHING: Final = Change()
+NOTHING: Final = Change()
 
 
 class CommittedView:
@@ -59,17 +85,26 @@ class CommittedView:
         self.by_number[partition.number] = partition
         self._by_id[partition.id] = partition
 
+    def forget_producers(self, expired: Iterable[tuple[int, int]]) -> None:
+        """Producers without an open transaction: (partition number, producer id)."""
+        for number, producer_id in expired:
+            partition = self.by_number.get(number)
+            if partition is not None and partition.transactions is not None:
+                partition.transactions.coordinator_epochs.pop(producer_id, None)
+
     def apply(self, offset: int, record: DisklessRecord, moved: Sequence[Moved]) -> Change:
         """Apply the record; ``moved`` are the changes of a file's runs, computed in its replay."""
         match record:
             case FileCommitted():
                 return self._file(offset, record, moved)
+            case TransactionsEnded():
+                return self._markers(record, moved)
             case PartitionCreated(topic_id, name, index):
                 partition_id = PartitionId(topic_id, index)
                 if partition_id in self._by_id:
-                    return _NOTHING
+                    return NOTHING
                 self.add(StoredPartition(offset, partition_id, name))
-                return _NOTHING
+                return NOTHING
             case TopicDeleted(topic_id):
                 gone = [found for found in self._by_id.values() if found.id.topic_id == topic_id]
                 for partition in gone:
@@ -78,21 +113,23 @@ class CommittedView:
             case RecordsDeleted(topic_id, index, log_start):
                 found = self._by_id.get(PartitionId(topic_id, index))
                 if found is None:
-                    return _NOTHING
+                    return NOTHING
                 found.delete_before(log_start)
+                found.aborted.delete_before(found.wal_start)
                 return Change((found,))
             case Pruned(topic_id, index, from_offset, to_offset, epoch, position):
                 found = self._by_id.get(PartitionId(topic_id, index))
                 if found is None:
-                    return _NOTHING
+                    return NOTHING
                 found.prune(from_offset, to_offset, epoch, position)
+                found.aborted.delete_before(found.wal_start)
                 return Change((found,))
             case _:
-                return _NOTHING
+                return NOTHING
 
     def _file(self, file_id: int, record: FileCommitted, moved: Sequence[Moved]) -> Change:
         if not record.runs:
-            return _NOTHING
+            return NOTHING
         columns = FileColumns(record)
         self.file_keys[file_id] = record.object_key
         sizes, timestamps = record.sizes_bytes, record.max_timestamps_ms
@@ -114,4 +151,37 @@ class CommittedView:
             changed.append(partition)
             extents.append(extent)
             start = end
-        return Change(changed, extents)
+        transactions: list[TransactionRow] = []
+        for number, producer_id, offset in begun_in(record):
+            partition = changed[number]
+            partition.begin_transaction(producer_id, offset)
+            transactions.append(_row(partition, producer_id))
+        return Change(changed, extents, transactions)
+
+    def _markers(self, record: TransactionsEnded, moved: Sequence[Moved]) -> Change:
+        changed: list[StoredPartition] = []
+        extents: list[Extent] = []
+        transactions: list[TransactionRow] = []
+        aborted: list[AbortedRow] = []
+        ended_ms = record.ended_ms
+        for marker, (state, next_offset, _) in zip(record.markers, moved, strict=True):
+            partition = self.by_number[state.number]
+            bound = partition.timestamp_bound_ms = max(partition.timestamp_bound_ms, ended_ms)
+            extents.append(marker_extent(partition.number, marker, bound, ended_ms))
+            partition.tail.append(extents[-1])
+            first_offset = partition.end_transaction(marker.producer_id, marker.coordinator_epoch)
+            partition.next = next_offset
+            if first_offset != NO_OFFSET and not marker.committed:
+                extent = AbortedExtent(
+                    marker.base_offset, first_offset, marker.producer_id, partition.last_stable
+                )
+                partition.aborted.add(extent)
+                aborted.append(AbortedRow(partition.number, *extent))
+            transactions.append(_row(partition, marker.producer_id))
+            changed.append(partition)
+        return Change(changed, extents, transactions, aborted)
+
+
+def _row(partition: StoredPartition, producer_id: int) -> TransactionRow:
+    assert partition.transactions is not None
+    return TransactionRow(partition.number, producer_id, *partition.transactions.row(producer_id))

@@ -2,7 +2,9 @@
 
 Version 0 is the KIP's, a structure for each batch, plus the fields that fencing needs. Version 1 is ours:
 the batches as columns in one byte string, in the form of
-``moldau.coordinators.diskless.codecs.batch_columns``; about 12 bytes a batch where version 0 takes 85."""
+``moldau.coordinators.diskless.codecs.batch_columns``; about 12 bytes a batch where version 0 takes 85.
+Version 2 adds the guards of transactional batches.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -44,7 +46,7 @@ class DisklessCommitBatchResult(Message):
 @message
 class DisklessCommitFileRequest(Message):
     API_KEY = 11642
-    VERSIONS = "0-1"
+    VERSIONS = "0-2"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
@@ -65,7 +67,7 @@ class DisklessCommitFileRequest(Message):
 @message
 class DisklessCommitFileResponse(Message):
     API_KEY = 11642
-    VERSIONS = "0-1"
+    VERSIONS = "0-2"
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)

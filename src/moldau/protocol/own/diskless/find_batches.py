@@ -1,10 +1,18 @@
-"""DisklessFindBatches (KIP-1164's API 98). Version 1 adds transactions."""
+"""DisklessFindBatches (KIP-1164's API 98). Version 1 adds transactions, version 2 their markers."""
 
 from collections.abc import Sequence
 from uuid import UUID
 
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode
+
+
+@message
+class DisklessMarkerInfo(Message):
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    coordinator_epoch: int = wire("int32")
+    committed: bool = wire("bool")
 
 
 @message
@@ -19,6 +27,10 @@ class DisklessBatchInfo(Message):
     log_append_timestamp: int = wire("int64")
     batch_max_timestamp: int = wire("int64")
     timestamp_type: int = wire("int8")
+    is_transactional: bool = wire("bool", "2+", default=False)
+    """Ours."""
+    markers: Sequence[DisklessMarkerInfo] = wire([DisklessMarkerInfo], "2+", default=())
+    """Ours: one, and no object, for the marker of a transaction."""
 
 
 @message
@@ -71,7 +83,7 @@ class DisklessFindBatchesTopicResult(Message):
 @message
 class DisklessFindBatchesRequest(Message):
     API_KEY = 11645
-    VERSIONS = "0-1"
+    VERSIONS = "0-2"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
@@ -89,7 +101,7 @@ class DisklessFindBatchesRequest(Message):
 @message
 class DisklessFindBatchesResponse(Message):
     API_KEY = 11645
-    VERSIONS = "0-1"
+    VERSIONS = "0-2"
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)

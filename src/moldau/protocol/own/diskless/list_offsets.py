@@ -1,4 +1,4 @@
-"""DisklessListOffsets (KIP-1164's API 97). Version 1 adds the last stable offset."""
+"""DisklessListOffsets (KIP-1164's API 97). Version 1 adds the last stable offset, version 2 markers."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -48,7 +48,7 @@ class DisklessListOffsetsTopicResult(Message):
 @message
 class DisklessListOffsetsRequest(Message):
     API_KEY = 11644
-    VERSIONS = "0-1"
+    VERSIONS = "0-2"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
@@ -60,7 +60,7 @@ class DisklessListOffsetsRequest(Message):
 @message
 class DisklessListOffsetsResponse(Message):
     API_KEY = 11644
-    VERSIONS = "0-1"
+    VERSIONS = "0-2"
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)

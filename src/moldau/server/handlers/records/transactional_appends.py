@@ -1,11 +1,13 @@
 """Transactional batches of clients: the first of a transaction in a partition waits for the coordinator."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple
 
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.diskless.partition.partition import DisklessPartition
+from moldau.diskless.partition.passage import DisklessPassage
 from moldau.records.batch import parse_header
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition, PartitionKey
@@ -58,6 +60,8 @@ class TransactionalAppends:
         self, partition: Partition, records: memoryview, request: TransactionalProduce
     ) -> AppendAnswer:
         """As ``Partition.append``, for a transactional batch. ``records`` hold a header, at least."""
+        if isinstance(partition, DisklessPartition | DisklessPassage):
+            return self._append_diskless(partition, records, request)
         if not isinstance(partition, ClassicPartition) or not partition.is_leader:
             # It refuses by itself, and knows why.
             return partition.append(
@@ -81,18 +85,46 @@ class TransactionalAppends:
                 timeout_ms=request.timeout_ms,
                 client=request.client,
             )
-        loop = asyncio.get_running_loop()
-        issued = self._last[key] = loop.create_future()
         batch = bytes(records)
+        return self._in_turn(
+            key, lambda: self._checked(partition, batch, producer, request), request.api_version
+        )
+
+    def _append_diskless(
+        self,
+        partition: DisklessPartition | DisklessPassage,
+        records: memoryview,
+        request: TransactionalProduce,
+    ) -> AppendAnswer:
+        """The coordinator of the partition is asked for a guard before each batch."""
+        header = parse_header(records)
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+        batch = bytes(records)
+        return self._in_turn(
+            (partition.key, producer.producer_id),
+            lambda: self._guarded(partition, batch, producer, request),
+            request.api_version,
+        )
+
+    def _in_turn(
+        self,
+        key: tuple[PartitionKey, int],
+        append: Callable[[], Awaitable[AppendAnswer]],
+        api_version: int,
+    ) -> "asyncio.Task[AppendOutcome]":
+        """Append after the producer's batches that came before; ``append`` may raise ``KafkaError``."""
+        loop = asyncio.get_running_loop()
+        before = self._last.get(key)
+        issued = self._last[key] = loop.create_future()
 
         async def append_later() -> AppendOutcome:
             answer: AppendAnswer = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
             try:
                 if before is not None:
                     await asyncio.wait([before])
-                answer = await self._checked(partition, batch, producer, request)
+                answer = await append()
             except KafkaError as error:
-                answer = _refusal(error, request.api_version)
+                answer = _refusal(error, api_version)
             except Exception as error:
                 self._unexpected.report("appending a transactional batch", error)
             finally:
@@ -102,6 +134,28 @@ class TransactionalAppends:
             return answer if isinstance(answer, AppendOutcome) else await answer
 
         return loop.create_task(append_later(), name="transactional append")
+
+    async def _guarded(
+        self,
+        partition: DisklessPartition | DisklessPassage,
+        batch: bytes,
+        producer: ProducerIdentity,
+        request: TransactionalProduce,
+    ) -> AppendAnswer:
+        transactions, producer_id = partition.transactions, producer.producer_id
+        guard = await transactions.guard(*producer)
+        if not transactions.is_verified(producer_id, guard):
+            place = TxnPartition(partition.topic, partition.key.partition)
+            joins = request.api_version >= JOINING_VERSION
+            await self._admit(Participation(request.transactional_id, producer, place, joins))
+            transactions.verified(producer_id, guard)
+        return partition.append(
+            memoryview(batch),
+            required_acks=request.required_acks,
+            timeout_ms=request.timeout_ms,
+            client=request.client,
+            guard=guard,
+        )
 
     async def _checked(
         self,

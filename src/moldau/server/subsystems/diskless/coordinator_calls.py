@@ -78,6 +78,16 @@ class ClusterCoordinators:
     async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition:
         return await self._at(coordinator_id, self._others).prune(coordinator_id, call)
 
+    async def guard_transactions(
+        self, coordinator_id: int, wanted: Sequence[calls.GuardToIssue]
+    ) -> Sequence[calls.IssuedGuard]:
+        return await self._at(coordinator_id, self._others).guard_transactions(coordinator_id, wanted)
+
+    async def end_transactions(
+        self, coordinator_id: int, markers: Sequence[calls.MarkerToWrite]
+    ) -> Sequence[calls.EndedTransactionPart]:
+        return await self._at(coordinator_id, self._others).end_transactions(coordinator_id, markers)
+
     async def describe_files(
         self, coordinator_id: int, object_keys: Sequence[str]
     ) -> Sequence[calls.DescribedFile]:

@@ -1,7 +1,8 @@
 """The markers that end transactions: written to the partitions of this broker, sent to the other brokers.
 
 A partition of ``__consumer_offsets`` is written by its group coordinator, which applies the marker to the
-offsets that wait for it; every other partition is written directly. A marker counts once it is committed.
+offsets that wait for it, a diskless one by its own coordinator, and every other partition directly. A marker
+counts once it is committed.
 """
 
 import asyncio
@@ -13,6 +14,8 @@ from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.diskless.partition.partition import DisklessPartition
+from moldau.diskless.partition.passage import DisklessPassage
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -68,9 +71,20 @@ class LocalMarkers:
 
     async def _append(self, marker: TransactionMarker, place: TxnPartition) -> None:
         partition = self._partitions.find(place.topic, ZERO_UUID, place.partition)
+        if isinstance(partition, DisklessPartition | DisklessPassage):
+            error = await partition.transactions.end(
+                marker.producer_id,
+                marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                committed=marker.committed,
+                transaction_version=marker.transaction_version,
+            )
+            if error is not ErrorCode.none:
+                raise KafkaError(error)
+            return
         if not isinstance(partition, ClassicPartition):
             raise KafkaError(
-                ErrorCode.unsupported_version, f"{place.topic} takes no transactions: it is diskless"
+                ErrorCode.unsupported_version, f"{place.topic} takes no transactions on this broker"
             )
         batch = build_end_transaction_marker(
             marker.producer_id,
@@ -106,11 +120,13 @@ class ClusterMarkers:
         for partition in sorted(partitions):
             leader = self._view.leader_of(*partition)
             # The coordinator knew the topic when the partition joined, and later coordinators know newer
-            # metadata. So a topic that is missing was deleted, and one that is diskless is another topic,
-            # which accepts no transactions.
+            # metadata. So a topic that is missing was deleted.
             topic = self._view.image.topics.get(partition.topic)
-            if leader is None or topic is None or topic.is_diskless:
+            if leader is None or topic is None:
                 continue
+            if topic.is_diskless:
+                # Any broker reaches its coordinator, whether a replica is alive or not.
+                leader = self._view.local_id
             if leader < 0:
                 left.add(partition)
             else:

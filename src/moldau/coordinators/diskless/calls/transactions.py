@@ -1,0 +1,135 @@
+"""The calls of transactions: guards before batches are committed, and markers after a transaction ended."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from moldau.coordinators.diskless import calls
+from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
+from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
+from moldau.protocol.own.diskless import end_transactions as end_wire
+from moldau.protocol.own.diskless import guard_transactions as guard_wire
+from moldau.protocol.own.rights import Right
+
+# -- guards ------------------------------------------------------------------------------------
+
+
+def _guard_fields(wanted: Sequence[calls.GuardToIssue], version: int) -> Fields:
+    return topics_of(
+        wanted,
+        guard_wire.DisklessGuardedTopic,
+        lambda row: guard_wire.DisklessGuardedPartition(
+            partition_index=row.partition_index,
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+        ),
+    )
+
+
+def _guard_arguments(request: Any) -> Sequence[calls.GuardToIssue]:
+    return rows_of(
+        request,
+        lambda topic_id, row: calls.GuardToIssue(
+            topic_id, row.partition_index, row.producer_id, row.producer_epoch
+        ),
+    )
+
+
+def _guarded_fields(results: Sequence[calls.IssuedGuard], version: int) -> Fields:
+    return topics_of(
+        results,
+        guard_wire.DisklessGuardedTopicResult,
+        lambda found: guard_wire.DisklessGuardedPartitionResult(
+            partition_index=found.partition_index,
+            error_code=found.error,
+            error_message=found.message,
+            guard=found.guard,
+        ),
+    )
+
+
+def _guarded(response: Any) -> list[calls.IssuedGuard]:
+    return rows_of(
+        response,
+        lambda topic_id, row: calls.IssuedGuard(
+            topic_id, row.partition_index, row.error_code, row.error_message, row.guard
+        ),
+    )
+
+
+GUARD_TRANSACTIONS: Final = DisklessCall(
+    request=guard_wire.REQUEST,
+    response=guard_wire.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=lambda coordinators, coordinator_id, wanted: coordinators.guard_transactions(
+        coordinator_id, wanted
+    ),
+    request_fields=_guard_fields,
+    arguments=_guard_arguments,
+    response_fields=_guarded_fields,
+    result=_guarded,
+)
+
+# -- markers -----------------------------------------------------------------------------------
+
+
+def _end_fields(markers: Sequence[calls.MarkerToWrite], version: int) -> Fields:
+    return topics_of(
+        markers,
+        end_wire.DisklessEndedTopic,
+        lambda row: end_wire.DisklessEndedPartition(
+            partition_index=row.partition_index,
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            coordinator_epoch=row.coordinator_epoch,
+            committed=row.committed,
+            transaction_version=row.transaction_version,
+        ),
+    )
+
+
+def _end_arguments(request: Any) -> Sequence[calls.MarkerToWrite]:
+    return rows_of(
+        request,
+        lambda topic_id, row: calls.MarkerToWrite(
+            topic_id,
+            row.partition_index,
+            row.producer_id,
+            row.producer_epoch,
+            row.coordinator_epoch,
+            row.committed,
+            row.transaction_version,
+        ),
+    )
+
+
+def _ended_fields(results: Sequence[calls.EndedTransactionPart], version: int) -> Fields:
+    return topics_of(
+        results,
+        end_wire.DisklessEndedTopicResult,
+        lambda found: end_wire.DisklessEndedPartitionResult(
+            partition_index=found.partition_index, error_code=found.error, error_message=found.message
+        ),
+    )
+
+
+def _ended(response: Any) -> list[calls.EndedTransactionPart]:
+    return rows_of(
+        response,
+        lambda topic_id, row: calls.EndedTransactionPart(
+            topic_id, row.partition_index, row.error_code, row.error_message
+        ),
+    )
+
+
+END_TRANSACTIONS: Final = DisklessCall(
+    request=end_wire.REQUEST,
+    response=end_wire.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=lambda coordinators, coordinator_id, markers: coordinators.end_transactions(
+        coordinator_id, markers
+    ),
+    request_fields=_end_fields,
+    arguments=_end_arguments,
+    response_fields=_ended_fields,
+    result=_ended,
+)

@@ -1,0 +1,63 @@
+"""Decides the markers that end transactions. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from moldau.coordinators.diskless.calls import EndedTransactionPart, MarkerToWrite
+from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
+from moldau.coordinators.diskless.state.producers import epoch_of
+from moldau.coordinators.diskless.state.records import MarkerExtent, TransactionsEnded
+from moldau.coordinators.diskless.state.transactions import NO_COORDINATOR_EPOCH
+from moldau.runtime import ErrorCode
+
+VERSION_WITH_BUMPS: Final = 2
+"""From this transaction version on a marker has the epoch after that of its transaction (KIP-890)."""
+
+
+def decide_markers(
+    partitions: PartitionTable, markers: Sequence[MarkerToWrite], now_ms: int
+) -> tuple[TransactionsEnded | None, list[EndedTransactionPart]]:
+    """The record of the accepted markers, if there is any, and the answers in the order of the call."""
+    answers: list[EndedTransactionPart] = []
+    accepted: list[MarkerExtent] = []
+    ends: dict[int, int] = {}
+    for marker in markers:
+        partition = partitions.find(marker.topic_id, marker.partition_index)
+        error = _error(partition, marker)
+        answers.append(EndedTransactionPart(marker.topic_id, marker.partition_index, error))
+        if error is ErrorCode.none and partition is not None:
+            offset = ends.get(partition.number, partition.next)
+            ends[partition.number] = offset + 1
+            accepted.append(
+                MarkerExtent(
+                    marker.topic_id,
+                    marker.partition_index,
+                    offset,
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    marker.coordinator_epoch,
+                    marker.committed,
+                )
+            )
+    return (TransactionsEnded(now_ms, tuple(accepted)) if accepted else None), answers
+
+
+def _error(partition: PartitionState | None, marker: MarkerToWrite) -> ErrorCode:
+    """As a classic partition's leader: a marker with none of its transaction open passes, and fences."""
+    if partition is None:
+        return ErrorCode.unknown_topic_or_partition
+    producer_id, epoch = marker.producer_id, marker.producer_epoch
+    if producer_id < 0 or epoch < 0:
+        return ErrorCode.invalid_request
+    window = partition.producers.get(producer_id)
+    if window is not None and epoch < epoch_of(window):
+        return ErrorCode.invalid_producer_epoch
+    if partition.transactions is not None:
+        known = partition.transactions.coordinator_epochs.get(producer_id, NO_COORDINATOR_EPOCH)
+        if marker.coordinator_epoch < known:
+            return ErrorCode.transaction_coordinator_fenced
+    is_of_next = partition.is_in_transaction(producer_id) and window is not None and epoch == epoch_of(window)
+    if marker.transaction_version >= VERSION_WITH_BUMPS and is_of_next:
+        # A late copy: the epoch of its transaction was lower, and the producer's next one is open.
+        return ErrorCode.invalid_producer_epoch
+    return ErrorCode.none

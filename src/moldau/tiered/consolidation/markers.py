@@ -1,0 +1,34 @@
+"""Transaction markers in plans: a run of one marker names no object but the marker itself. Pure."""
+
+from typing import Final
+
+from moldau.coordinators.diskless.calls import TransactionEnd
+from moldau.records.control import build_end_transaction_marker
+
+_PREFIX: Final = "~marker:"
+"""No object's key begins so."""
+
+
+def key_of_marker(end: TransactionEnd, timestamp_ms: int) -> str:
+    """Stands in a plan where a run of batches has the key of its object."""
+    producer_id, producer_epoch, coordinator_epoch, committed = end
+    return f"{_PREFIX}{producer_id}:{producer_epoch}:{coordinator_epoch}:{int(committed)}:{timestamp_ms}"
+
+
+def is_marker(key: str) -> bool:
+    """Whether a run is a marker."""
+    return key.startswith(_PREFIX)
+
+
+def batch_of_marker(key: str) -> bytes:
+    """The control batch of a marker, without its offset. Raises ``ValueError``."""
+    producer_id, producer_epoch, coordinator_epoch, committed, timestamp_ms = map(
+        int, key.removeprefix(_PREFIX).split(":")
+    )
+    return build_end_transaction_marker(
+        producer_id,
+        producer_epoch,
+        committed=bool(committed),
+        coordinator_epoch=coordinator_epoch,
+        timestamp=timestamp_ms,
+    )

@@ -1,0 +1,93 @@
+"""Transactions over diskless partitions, a classic one and offsets; mutants that the story catches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from moldau.coordinators.diskless.calls import GuardToIssue, IssuedGuard
+from moldau.coordinators.diskless.state import commit
+from moldau.coordinators.diskless.state.guards import TransactionGuards
+from moldau.coordinators.diskless.state.producers import Verdict
+from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.coordinators.transactions.completion import TransactionMarker
+from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.runtime import ErrorCode
+from moldau.server.subsystems.transactions.markers import LocalMarkers
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+STORY = "diskless-transactions"
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_transactions_are_all_or_none(seed: int) -> None:
+    found = run_seed(SCENARIOS[STORY](), seed)
+    assert not found.violations, f"repeat with: python -m moldau.simulation --node {STORY}"
+    assert found.history.notes
+
+
+def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
+    """A broker says that it has had the markers of a diskless partition written."""
+    write = LocalMarkers.write
+
+    async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
+        if partition == TxnPartition("events", 1):
+            return ErrorCode.none
+        return await write(self, marker, partition)
+
+    patch.setattr(LocalMarkers, "write", write_most)
+
+
+def read_one_too_far(patch: pytest.MonkeyPatch) -> None:
+    """The last stable offset of local segments is one too high."""
+    stable = PartitionCache.local_stable_offset.fget
+    assert stable is not None
+    one_more = property(lambda self: min(self.local_end_offset, stable(self) + 1))
+    patch.setattr(PartitionCache, "local_stable_offset", one_more)
+
+
+def cut_the_aborted_list(patch: pytest.MonkeyPatch) -> None:
+    """A fetch names all aborted transactions but the first."""
+    aborted = PartitionCache.local_aborted
+    patch.setattr(PartitionCache, "local_aborted", lambda self, *read: aborted(self, *read)[1:])
+
+
+def check_no_guard(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator takes transactional batches with any guard."""
+    patch.setattr(TransactionGuards, "is_valid", lambda self, key, epoch, guard: True)
+
+
+def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator takes batches of any epoch while a transaction is open."""
+    check = commit.check_sequence
+
+    def check_all_but_epochs(window: Any, epoch: int, base_sequence: int, delta: int) -> Any:
+        verdict = check(window, epoch, base_sequence, delta)
+        return None if verdict is Verdict.STALE_EPOCH else verdict
+
+    def guard(self: DisklessShard, wanted: GuardToIssue, fresh: int) -> IssuedGuard:
+        return IssuedGuard(wanted.topic_id, wanted.partition_index, guard=1)
+
+    patch.setattr(commit, "check_sequence", check_all_but_epochs)
+    patch.setattr(DisklessShard, "guard", guard)
+    patch.setattr(TransactionGuards, "is_valid", lambda self, key, epoch, guard: True)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "seed"),
+    [
+        (forget_a_marker, 0),
+        (read_one_too_far, 0),
+        (cut_the_aborted_list, 0),
+        (check_no_guard, 5),
+        (fence_no_epoch, 0),
+    ],
+)
+def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        assert run_seed(SCENARIOS[STORY](), seed).violations, f"{mutate.__doc__} is missed"

@@ -39,6 +39,7 @@ from moldau.replication.traffic import PartitionTraffic
 from moldau.replication.waiters import WatermarkListeners
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
+from moldau.runtime.weak_calls import weakly
 from moldau.storage.log.admission import Admitted, admission
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 from moldau.storage.log.partition_log import PartitionLog
@@ -84,21 +85,23 @@ class ClassicPartition:
         self._acknowledgements = Acknowledgements(context.arrivals.deadlines)
         self._commit: GroupCommit | None = None
         if policy.durability is Durability.FSYNCED:
-            self._commit = GroupCommit(f"{topic}-{key.partition}", log, self._synced, self._sync_failed)
+            self._commit = GroupCommit(
+                f"{topic}-{key.partition}", log, weakly(self._synced), weakly(self._sync_failed)
+            )
         self._clients_append = policy.clients_append
-        self._flushes = FlushQueue(log, self._flushed, machine.unexpected)
+        self._flushes = FlushQueue(log, weakly(self._flushed), machine.unexpected)
         self._may_stage = policy.clients_append and self._commit is None
         self._deletion = RecordDeletion(topic, log, replica, policy)
         self.remote = slot = RemoteSlot()
         self._lookup = OffsetLookup(log, replica, machine, slot)
-        moved = self._watermark_moved
+        moved = weakly(self._watermark_moved)
         name = f"{topic}-{key.partition}"
         self.following = Following(name, log, replica, self._commit, moved, snapshots)
         """The interface of a fetcher while this replica follows."""
         starts_moved = self._deletion.replicas_moved
         self.leading = Leading(replica, context.listener, self._monotonic_ms, moved, starts_moved)
         """Changes of the in-sync set while this replica leads."""
-        fetched = self._follower_fetched
+        fetched = weakly(self._follower_fetched)
         self._reader = PartitionReader(log, replica, self._traffic, fetched, self.leading, slot, snapshots)
         self.read = self._reader.read
         self.delete_records = self._deletion.delete

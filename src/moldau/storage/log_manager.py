@@ -362,6 +362,9 @@ class LogManager:
         return True
 
     def _retired(self, retired: RetiredLog) -> None:
+        # What _adopt has set refers to the log itself. Thousands of deleted logs would wait for a collection
+        # of garbage, which would take a second.
+        retired.log.epochs.on_change = retired.log.start.checkpoint = None
         if is_stray_folder(retired.target):
             self._removals.add_stray(retired.target)
         else:

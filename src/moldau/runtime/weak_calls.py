@@ -1,0 +1,23 @@
+"""Calls back into an object by its own parts, without a cycle of references."""
+
+import weakref
+from collections.abc import Callable
+from typing import ParamSpec
+
+P = ParamSpec("P")
+
+
+def weakly(method: Callable[P, None]) -> Callable[P, None]:
+    """A bound method that does not keep its object: once that is gone, calls do nothing.
+
+    Parts that call their owner back would make a cycle of references with it. Objects of which a node has
+    tens of thousands must be freed by reference counts: a collection of that much garbage takes a second.
+    """
+    found = weakref.WeakMethod(method)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        alive = found()
+        if alive is not None:
+            alive(*args, **kwargs)
+
+    return call

@@ -9,9 +9,8 @@ nodes, and the store has every referenced object.
 import asyncio
 import random
 from collections.abc import Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
@@ -156,10 +155,10 @@ def scenario_of(faults: tuple[Fault, ...]) -> Scenario:
 class ClusterLayout:
     """The nodes of a story's cluster, and the replicas of its metadata topic."""
 
-    racks: Mapping[int, str] = MappingProxyType({})
+    racks: Mapping[int, str] = field(default_factory=dict)
     """Of all nodes, by id; empty: the three controllers, without racks."""
     replicas: int = REPLICAS
-    properties: Mapping[str, str] = MappingProxyType({})
+    properties: Mapping[str, str] = field(default_factory=dict)
     """Configuration of every node, beside that of all stories."""
 
 

@@ -81,6 +81,11 @@ def test_an_end_by_time_may_lie_behind_all_records() -> None:
         ({"assign": "{}"}, "JSON like"),
         ({"subscribePattern": ""}, "empty"),
         ({"subscribe": "a", "kafka.bootstrap.servers": " "}, "is missing"),
+        (
+            {"subscribe": "a", "kafka.bootstrap.servers": "a:1,nowhere"},
+            r"'nowhere' is not HOST:PORT \(kafka.bootstrap.servers\)",
+        ),
+        ({"subscribe": "a", "kafka.bootstrap.servers": ","}, "kafka.bootstrap.servers names no node"),
         ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "below 0"),
         ({"subscribe": "a", "startingTimestamp": "noon"}, "milliseconds since 1970"),
         ({"subscribe": "a", "maxOffsetsPerTrigger": "0"}, "positive number"),

@@ -79,16 +79,18 @@ class OffsetOfTime(NamedTuple):
     timestamp_ms: int
 
 
-def parse_bootstrap(text: str) -> list[NodeAddress]:
-    """``HOST:PORT[,HOST:PORT…]``, IPv6 addresses in brackets. Raises :class:`ToolError`."""
+def parse_bootstrap(text: str, option: str = "--bootstrap") -> list[NodeAddress]:
+    """``HOST:PORT[,HOST:PORT…]``, IPv6 addresses in brackets. Raises :class:`ToolError` that names the
+    option.
+    """
     endpoints = []
     for part in filter(None, (word.strip() for word in text.split(","))):
         host, colon, port = part.rpartition(":")
         if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-            raise ToolError(f"{part!r} is not HOST:PORT (--bootstrap)")
+            raise ToolError(f"{part!r} is not HOST:PORT ({option})")
         endpoints.append(NodeAddress(host.strip("[]"), int(port)))
     if not endpoints:
-        raise ToolError("--bootstrap names no node")
+        raise ToolError(f"{option} names no node")
     return endpoints
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from moldau.client.cluster import parse_bootstrap
 from moldau.client.errors import ToolError
 from moldau.pipeline.source.kafka_options import (
     BOOTSTRAP,
@@ -123,6 +124,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     found, storage = _sorted_out(given)
     if not found.get(BOOTSTRAP, "").strip():
         raise ToolError(f"option {BOOTSTRAP!r} is missing")
+    parse_bootstrap(found[BOOTSTRAP], BOOTSTRAP)
     isolation = found.get(ISOLATION, "read_uncommitted")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise ToolError(f"option {ISOLATION!r} is read_committed or read_uncommitted, not {isolation!r}")

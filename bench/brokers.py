@@ -83,7 +83,7 @@ class Moldau(Broker):
     name = "moldau"
 
     def arguments(self, data: pathlib.Path) -> list[str]:
-        """Of ``moldau dev``."""
+        """Arguments of ``moldau dev``."""
         return ["--classic", "--data", str(data), "--port", "0"]
 
     def _start(self) -> tuple[subprocess.Popen[str], str]:

@@ -2,7 +2,7 @@
 
 Commits files of 500 batches over 50 partitions and 10 idempotent producers through log, replay and SQLite,
 four at a time; then, with the live batches there, FindBatches of 64 batches at random places, a snapshot
-while commits go on, and restarts: clean, and from snapshot and log after SQLite's file is lost.
+while commits continue, and restarts: clean, and from snapshot and log after SQLite's file is lost.
 """
 
 import argparse

@@ -72,7 +72,7 @@ IMPURE: Final = frozenset(
 )
 """Modules with a loop, a file, a socket, a clock, a thread or chance."""
 TOOLS: Final = frozenset({"moldau.protocol.generate"})
-"""Tools that lie beside what they generate, in a pure package."""
+"""Tools that are next to the code that they generate, in a pure package."""
 SOURCES: Final = pathlib.Path(__file__).parents[1] / "src"
 
 Imports = Mapping[str, frozenset[str]]

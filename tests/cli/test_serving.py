@@ -1,4 +1,4 @@
-"""Serving a node until it is told to stop."""
+"""Serving a node until it gets a signal to stop."""
 
 import asyncio
 

@@ -236,7 +236,7 @@ def read_numbers(bootstrap: str, topic: str) -> list[int]:
 
 
 def check_records(bootstrap: str, load: Load) -> None:
-    """Every acknowledged record is there once; of a compacted topic the last one of each key."""
+    """Every acknowledged record is there once; for a compacted topic, the last one of each key."""
     for topic in TOPICS:
         acknowledged = load.acknowledged[topic]
         numbers = read_numbers(bootstrap, topic)

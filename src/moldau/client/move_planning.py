@@ -44,7 +44,8 @@ def plan_moves(
     replication_factor: int | None = None,
     leaving: Collection[int] = (),
 ) -> list[PlannedMove]:
-    """The moves after which no replica is on a broker of ``leaving``, and each partition has so many.
+    """The moves after which no replica is on a broker of ``leaving``, and each partition has the target
+    number of replicas.
 
     ``racks``: those of the allowed brokers. ``load_bytes``: current bytes by broker. The largest partitions
     are placed first. Raises :class:`NoRoomError`.

@@ -20,8 +20,8 @@ BATCH_RECORDS = 512
 class SnapshotGenerator:
     """A listener of the metadata log; add it *after* the publisher.
 
-    A snapshot is due after ``bytes_between`` bytes of records or ``interval_ms`` with at least one
-    record. The image is immutable, so commits go on while it is written.
+    A snapshot is due after ``bytes_between`` bytes of records or ``interval_ms`` with at least one record.
+    The image is immutable, so commits continue while it is written.
     """
 
     def __init__(

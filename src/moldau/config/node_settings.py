@@ -138,7 +138,7 @@ class NodeSettings(Settings):
 
     @property
     def log_retention_ms(self) -> int:
-        """-1 for ever."""
+        """-1: forever."""
         return self._time_ms("retention.ms")
 
     @property

@@ -241,7 +241,7 @@ class ShardHost(Generic[S, R]):
     # decide -> replay -> append -> answer
 
     def _accept(self, effects: Effects[R]) -> None:
-        # Whatever fails, waiting requests must get an answer.
+        # Waiting requests must get an answer after any failure.
         with self._unexpected.contained(f"carrying out a decision of {self.name}", self._lose):
             if effects.records and not self._replay(effects):
                 return

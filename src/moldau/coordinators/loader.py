@@ -1,10 +1,10 @@
 """Brings a shard to the state of its log: restore, then replay, a bounded chunk at a time.
 
 Where records are independent (committed offsets, groups, transactional ids), an unreadable record must not
-make a partition unavailable for ever: it is skipped, logged and counted. Where later records depend on
-earlier ones (diskless metadata), loading stops at it and names its offset. Records of unknown types are
-skipped in the former case, as in Kafka; a later version may have written them. Loading also stops at a
-damaged batch that may have held the outcome of a transaction.
+make a partition unavailable forever: it is skipped, logged and counted. Where later records depend on earlier
+ones (diskless metadata), loading stops at it and names its offset. Records of unknown types are skipped in
+the former case, as in Kafka; a later version may have written them. Loading also stops at a damaged batch
+that may have held the outcome of a transaction.
 """
 
 import asyncio

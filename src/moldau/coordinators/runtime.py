@@ -68,7 +68,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self._unexpected = unexpected or UnexpectedErrors()
         self._on_change = on_change
         self._places: dict[int, _Place[S, R]] = {}
-        """By partition; one without a part here is dropped."""
+        """Parts by partition; a partition without a part here is removed."""
         self._closed = False
 
     @property
@@ -108,7 +108,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self.load(partition.key.partition, epoch, self.kind.open_log(partition))
 
     def leave(self, partition: int, epoch: int) -> None:
-        """As of ``epoch`` this node does not lead ``partition``."""
+        """From ``epoch`` on this node does not lead ``partition``."""
         host = self._place(partition).host
         if host is not None:
             logger.info("%s is not led here as of epoch %d.", host.name, epoch)

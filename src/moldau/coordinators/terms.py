@@ -55,7 +55,7 @@ class LeadershipTerms:
         return TermChange(ends, epoch)
 
     def end(self, key: TermKey, topic_id: UUID, epoch: int) -> TermChange:
-        """As of ``epoch`` this node does not lead the partition."""
+        """From ``epoch`` on this node does not lead the partition."""
         known = self._known.get(key)
         if known is None:
             self._known[key] = _Known(topic_id, epoch, is_led=False)

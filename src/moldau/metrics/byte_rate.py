@@ -81,7 +81,7 @@ class BytePacer:
         return max(0.0, self._free_s - now_s)
 
     def reserve(self, size_bytes: int, now_s: float) -> None:
-        """Schedule a read of at most so many bytes after those before it."""
+        """Schedule a read of at most this size after the earlier ones."""
         self._free_s = max(self._free_s, now_s - PACER_SLACK_S) + self._duration_s(size_bytes)
 
     def settle(self, taken_bytes: int, size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Requests to other nodes: one connection each, kept, negotiated, and made anew after a failure.
+"""Requests to other nodes: one connection each, kept, negotiated, and replaced after a failure.
 
 Every failure is a :class:`KafkaError`: ``network_exception`` when the node cannot be reached or the
 connection broke (the request may have been carried out), ``request_timed_out``, or

@@ -26,7 +26,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._max_frame_bytes = max_frame_bytes
         self._head = b""  # the first bytes of a length that did not arrive whole (0 to 3)
         self._partial: memoryview | None = None  # of exactly the frame's size
-        self._partial_home: memoryview | None = None  # the pool's buffer that it lies in
+        self._partial_home: memoryview | None = None  # the buffer of the pool that contains it
         self._filled = 0
         self._stash: memoryview | None = None
         self._stalled = False
@@ -39,7 +39,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def _on_bad_length(self, length: int) -> None:
-        """The peer announced a frame that is negative or too long; the stream cannot go on."""
+        """The peer announced a frame that is negative or too long; the stream cannot continue."""
         raise NotImplementedError
 
     def _on_partial(self, size: int) -> None:

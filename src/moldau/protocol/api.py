@@ -1,4 +1,4 @@
-"""The table of APIs: keys, the versions that Moldau serves, who may call them, header versions."""
+"""The table of APIs: keys, the versions that Moldau serves, their permitted callers, header versions."""
 
 import enum
 from collections.abc import Mapping
@@ -126,7 +126,7 @@ class ApiKey(enum.IntEnum):
 
 
 class Scope(enum.Flag):
-    """On which listeners an API is served."""
+    """The listeners on which an API is served."""
 
     BROKER = enum.auto()
     """Brokers' listeners, for clients."""

@@ -176,7 +176,7 @@ class QuorumDriver:
             tasks.append(self._pump)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # For the state machine above
+    # Calls of the state machine above
 
     def add_listener(self, listener: QuorumListener) -> None:
         """Notify ``listener`` of everything from the latest snapshot on; may be called at any time."""
@@ -271,7 +271,7 @@ class QuorumDriver:
         assert isinstance(response, VoterChangeResponse)
         return response
 
-    # For the network
+    # Calls of the network
 
     async def handle_rpc(self, message: WireRequest) -> WireResponse:
         """Answer a peer; a fetch may wait. Never raises ``KafkaError``."""
@@ -359,7 +359,7 @@ class QuorumDriver:
                 self.voice.leader_lost(epoch, self.now_ms)
                 self._subscriptions.leader_changed(None, epoch)
             case fx.LeadershipEnded(epoch):
-                # On request, or because this node lost its majority.
+                # This happens on request, or because this node lost its majority.
                 if epoch != self._resigned_epoch:
                     self.voice.majority_lost(epoch)
                 self.voice.leader_lost(epoch, self.now_ms)

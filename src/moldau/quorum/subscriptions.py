@@ -46,7 +46,7 @@ class QuorumListener(Protocol):
 
 @dataclass(slots=True)
 class Subscription:
-    """A listener, its applied offset, and the leader that it was told of."""
+    """A listener, its applied offset, and the last leader that it was notified of."""
 
     listener: QuorumListener
     next_offset: int = 0

@@ -20,7 +20,7 @@ offset size field
 57     4    record count
 ====== ==== ======================
 
-Base offset and leader epoch lie outside the CRC, so that a broker stamps them without touching the rest.
+Base offset and leader epoch are outside the CRC, so that a broker can set them without changing the rest.
 """
 
 from collections.abc import Iterator
@@ -158,7 +158,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the batch names a codec, be it one that nobody knows."""
+        """Whether the batch names a codec, known or unknown."""
         return bool(self.attributes & COMPRESSION_MASK)
 
     @property
@@ -189,7 +189,7 @@ def unchecked_header(buffer: Buffer, position: int) -> BatchHeader:
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``, unchecked but for its presence.
+    """The header at ``position``, without a check except for its presence.
 
     Raises :class:`CorruptRecordError` when fewer than 61 bytes follow.
     """

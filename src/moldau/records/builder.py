@@ -32,7 +32,7 @@ _NULL = encode_varint(-1)
 def encode_record(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> bytes:
-    """One record as it stands in a batch, its own length first."""
+    """One record in the form of a batch, with its own length first."""
     parts = [b"\x00", encode_varint(timestamp_delta), encode_varint(offset_delta)]
     for field in (key, value):
         if field is None:

@@ -55,7 +55,7 @@ class TimestampBounds(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """Where the fields of a record without headers lie, in bytes from its first one."""
+    """The positions of the fields of a record without headers, in bytes from its first one."""
 
     attributes_at: int
     offset_at: int
@@ -270,7 +270,7 @@ class RecordWalk:
         self._position += count * size
 
     def _column(self, at: int, size: int, count: int) -> bytes:
-        """The byte at ``at`` of so many records of one size."""
+        """The byte at ``at`` of a number of records with one size."""
         begin = self._position
         return self._data[begin + at : begin + count * size : size]
 

@@ -245,7 +245,7 @@ class ClassicPartition:
         client: FairClient | None = None,
         guard: TransactionGuard | None = None,
     ) -> AppendAnswer:
-        """As of ``Partition``; the first batch of a transaction needs a ``guard``."""
+        """Like ``Partition.append``; the first batch of a transaction needs a ``guard``."""
         terms = AppendTerms(required_acks, timeout_ms, guard)
         try:
             if not self._clients_append:

@@ -70,7 +70,7 @@ class PartitionReader:
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
-        # Only now: a follower whose log diverges holds none of these records for certain.
+        # Only after the check: a follower with a diverging log may have none of these records.
         if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
             self._follower_fetched(request)
         known = self._known()

@@ -14,7 +14,7 @@ class RemotePart(Protocol):
     """The remote part of one partition."""
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
-        """Complete ``known`` with batches from ``request.offset`` on, which lies in the remote part."""
+        """Complete ``known`` with batches from ``request.offset`` on. The offset is in the remote part."""
         ...
 
     async def highest_offset(self) -> int:

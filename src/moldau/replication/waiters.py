@@ -176,7 +176,7 @@ class WaitingRoom(Generic[K]):
 
 
 class WatermarkListeners:
-    """Those who follow a partition's high watermark: coordinators and standbys on it."""
+    """Followers of a partition's high watermark: coordinators and standbys on it."""
 
     __slots__ = ("all",)
 

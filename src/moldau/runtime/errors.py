@@ -28,8 +28,8 @@ __all__ = ["ErrorCode", "KafkaError"]
 class KafkaError(Exception):
     """A request, or a part of one, that is answered with a Kafka error code.
 
-    ``code`` goes on the wire; ``message`` is one sentence for a person and goes on the wire where
-    the response has a field for it.
+    ``code`` is sent to the client; ``message`` is one sentence for a person, and is sent if the response has
+    a field for it.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

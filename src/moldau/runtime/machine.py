@@ -66,7 +66,7 @@ class Machine:
 
 
 def _boot_id() -> str:
-    """Only Linux provides one in this form."""
+    """The boot id; only Linux provides one in this form."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

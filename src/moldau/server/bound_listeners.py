@@ -1,4 +1,4 @@
-"""The bound addresses of a node's listeners: written when a listener opens, read by those who advertise
+"""The bound addresses of a node's listeners: set when a listener opens, read by the code that advertises
 them.
 """
 

@@ -118,7 +118,7 @@ class RemoteLogManager:
         """This broker leads the partition; ``copies`` is the negation of ``remote.log.copy.disable``. May be
         repeated.
 
-        In a new epoch the tasks begin anew: another broker may have led, and done the same work. After
+        In a new epoch the tasks start over, because another broker may have led and done the same work. After
         :meth:`close` this is ignored, as :meth:`follow` is.
         """
         if self._is_closed:

@@ -64,7 +64,7 @@ def unreadable_batch() -> bytearray:
 
 
 class Loaded(NamedTuple):
-    """What a coordinator says of its log: errors of InitProducerId, health, and the states of ids."""
+    """A coordinator's view of its log: errors of InitProducerId, health, and the states of ids."""
 
     answers: dict[str, ErrorCode]
     problem: str | None

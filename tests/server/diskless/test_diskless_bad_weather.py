@@ -20,7 +20,7 @@ from moldau.runtime import Machine
 from moldau.testing import Node
 
 WEATHERS: dict[str, StorageWeather] = {}
-"""By the name that each test gives."""
+"""Weathers by the names that tests give."""
 
 
 def open_faulty(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:

@@ -27,7 +27,7 @@ CLASS_NAME = "memory_metadata_manager.MemoryMetadataManager"
 
 
 class _Known:
-    """Of one cluster."""
+    """State of one cluster."""
 
     def __init__(self) -> None:
         self.segments: defaultdict[TopicIdPartition, SegmentCache] = defaultdict(SegmentCache)

@@ -25,7 +25,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class LineFormatter(logging.Formatter):
-    """For a terminal."""
+    """Short lines for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         extra = " ".join(f"{key}={value}" for key, value in extra_of(record).items())

@@ -23,7 +23,7 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The producer's tr
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID", help="Transactional ids of producers.")]
 
 _KEY_TYPE: Final = 1
-"""Of FindCoordinator."""
+"""Key type of FindCoordinator."""
 _RETRY_S: Final = 0.1
 
 

@@ -4,7 +4,7 @@ A producer that sends records to the gateway of its rack crosses no rack, and a 
 of few coordinators, so that one WAL object takes few commit calls over the network.
 
 A pure function of the registered brokers, their racks and the *preferred* replicas of the coordinators'
-partitions. Who leads a coordinator at the moment does not count: a failover moves no gateway.
+partitions. The current leader of a coordinator has no effect: a failover moves no gateway.
 
 * A rack with as many brokers as there are coordinators, or more, is *saturated*: each coordinator has
   ``brokers // coordinators`` gateways there, and a broker is the gateway of at most one coordinator.

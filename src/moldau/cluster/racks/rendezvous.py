@@ -16,7 +16,8 @@ def score(item: str, candidate: int) -> int:
 def preferred(item: str, candidates: Iterable[int]) -> int:
     """The candidate that an item prefers. ``candidates`` must not be empty.
 
-    Without one candidate only its own items move, and with one more only those that prefer it.
+    If a candidate is removed, only its own items move. If one is added, only the items that
+    prefer it move.
     """
     return max(candidates, key=lambda candidate: (score(item, candidate), candidate))
 

@@ -430,7 +430,7 @@ class DisklessCoordinator:
         await self.runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
 
     async def snapshot(self, coordinator_id: int) -> LogPosition | None:
-        """Snapshot the committed state and prune the log, while commits go on."""
+        """Snapshot the committed state and prune the log, while commits continue."""
         return await self._kept(coordinator_id).snapshotter.snapshot()
 
     def records_since_snapshot(self, coordinator_id: int) -> int:

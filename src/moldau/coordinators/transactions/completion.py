@@ -2,7 +2,7 @@
 
 The order, for one transaction: its outcome is committed in ``__transaction_state``; each partition gets a
 marker, which is sent again until its leader says that it is committed; the completion is written. A new
-coordinator finds the transactions that are prepared in its log and goes on with them: a partition may get a
+coordinator finds the transactions that are prepared in its log and continues with them: a partition may get a
 marker twice. From transaction version 2 on it refuses a copy that comes while the next transaction is open.
 """
 
@@ -73,7 +73,7 @@ class TransactionCompletion:
             self._run(self._look(partition))
 
     async def close(self) -> None:
-        """Give up; another node, or the next start, goes on."""
+        """Give up; another node, or the next start, continues."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

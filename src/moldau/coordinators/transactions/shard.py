@@ -50,7 +50,7 @@ class NewProducerIdNeededError(KafkaError):
 
 
 class ProducerAnswer(NamedTuple):
-    """The answer of an operation about a producer: an error, or how the producer goes on."""
+    """The answer of an operation about a producer: an error, or the producer's next identity."""
 
     error: ErrorCode = ErrorCode.none
     producer_id: int = NO_PRODUCER_ID
@@ -90,8 +90,8 @@ class TransactionShard:
         on_prepared: Callable[[], None] = lambda: None,
         max_batch_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """``level``: the cluster's ``transaction.version``. ``on_prepared`` is told of each transaction whose
-        outcome is decided or loaded: its markers are due once that is committed (:meth:`unfinished`).
+        """``level``: the cluster's ``transaction.version``. ``on_prepared`` is called for each transaction
+        whose outcome is decided or loaded: its markers are due once that is committed (:meth:`unfinished`).
         ``max_batch_bytes``: of the topic, now.
         """
         self.settings = settings

@@ -54,7 +54,7 @@ class Transaction:
     last_producer_epoch: int = NO_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """The id with which the producer goes on after the end, where its epochs are used up."""
+    """The id with which the producer continues after the end, if its epochs are used up."""
     timeout_ms: int
     state: TransactionPhase = TransactionPhase.EMPTY
     partitions: frozenset[TxnPartition] = frozenset()
@@ -90,7 +90,7 @@ class Transaction:
     def initialized(
         self, timeout_ms: int, now_ms: int, identity: ProducerIdentity, last_epoch: int
     ) -> "Transaction":
-        """The producer begins anew, with this id and epoch."""
+        """The producer starts over with this id and epoch."""
         rotated = identity.producer_id != self.producer_id
         return self._moved(
             TransactionPhase.EMPTY,
@@ -139,7 +139,7 @@ class Transaction:
         )
 
     def rotated(self, producer_id: int, now_ms: int) -> "Transaction":
-        """The transaction is complete, and its producer goes on with another id."""
+        """The transaction is complete, and its producer continues with another id."""
         return replace(
             self,
             producer_id=producer_id,

@@ -26,7 +26,7 @@ from moldau.runtime.fair_lane import FairClient
 from moldau.storage.log.config import LogConfig
 
 IDLE_S: Final = 120.0
-"""A reader that was not used for so long is closed."""
+"""Time without a request after which a reader is closed."""
 
 
 class _NoReplica:

@@ -97,7 +97,7 @@ class WalOffsetLookup:
             except CorruptRecordError as error:
                 raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
             if remote is not None and timestamp_ms == MAX_TIMESTAMP and start < end:
-                # Of several records with the largest timestamp the first counts.
+                # The first of several records with the largest timestamp is used.
                 older = await remote.find_max_timestamp(max(-1, found.timestamp_ms - 1), start, end, lookup)
                 return older or found
             return found

@@ -23,7 +23,7 @@ from moldau.objects.storage import Ranges, StorageError
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 _AVOIDED_S: Final = 2.0
-"""A reader that failed is not asked for so long."""
+"""Time for which a failed reader is not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class RackReadSettings:
     """Bounds, in bytes."""
 
     kept_bytes: int = 64 * 1024**2
-    """Of objects that were read for the rack, the newest."""
+    """Bytes of the newest objects that were read for the rack."""
     object_max_bytes: int = 32 * 1024**2
     """Each broker reads larger objects itself, range by range."""
 

@@ -6,7 +6,7 @@ An object is an orphan when all of this holds:
    grace, if that is longer): its uploader's commit is refused from now on;
 2. every coordinator of the cluster says that it does not know it;
 3. after that, every coordinator has *logged* it closed, and still does not know it: a commit that was on its
-   way meanwhile has either arrived, and then it is known, or is refused for ever.
+   way meanwhile has either arrived, and then it is known, or is refused permanently.
 
 When a coordinator does not answer, the objects that depend on its answer are kept.
 """

@@ -2,7 +2,7 @@
 
 Coordinators decide and log whether a file is in use; this module carries the decisions out. It keeps no
 state: each pass requests the pending work again, so a new leader continues where the old one stopped, and
-failures are retried for ever.
+failures are retried forever.
 """
 
 import logging

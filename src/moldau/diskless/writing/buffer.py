@@ -158,7 +158,7 @@ class BuiltObject(Generic[T]):
     arena: Arena
     size_bytes: int
     runs: Sequence[Sequence[BufferedBatch[T]]]
-    """By partition."""
+    """Batches by partition."""
     batches: Sequence[BufferedBatch[T]]
 
 
@@ -180,7 +180,7 @@ class WalBuffer(Generic[T]):
 
     @property
     def batches(self) -> Sequence[BufferedBatch[T]]:
-        """In order of arrival."""
+        """The batches in order of arrival."""
         return self._batches
 
     def fits(self, size_bytes: int) -> bool:

@@ -23,7 +23,7 @@ class WriterMemory:
         """Make arenas for buffers of these settings (``recent_bytes`` stays as it was)."""
         # Room for the data, and for the footer of a few thousand batches in 64 partitions.
         arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
-        # All that full load needs at once: an arena made anew costs as much as filling it ten times.
+        # Enough for full load: allocating an arena costs ten times as much as filling it.
         in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
         self.pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
 

@@ -107,7 +107,7 @@ class OwnCommits:
                 first, last = batches[0], batches[-1]
                 run = OwnRun(key, batches, content[first.byte_offset : last.byte_offset + last.size_bytes])
                 is_promised = False
-                # A promise that failed half-way must end, too; otherwise its cache would wait for ever.
+                # A promise that fails half-way must end, too; otherwise its cache would wait forever.
                 with self._unexpected.contained("promising own commits", partial(self._no_promise, run)):
                     is_promised = self._taker.promise(key, batches)
                 if not is_promised:

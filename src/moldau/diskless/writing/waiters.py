@@ -64,7 +64,7 @@ class ObjectWaiters:
             self._arm(deadline)
 
     def remove(self, waiter: WaitingProducer) -> None:
-        """Its batch goes on with another object."""
+        """Its batch is committed with another object."""
         self._waiters.remove(waiter)
 
     def stop(self) -> None:

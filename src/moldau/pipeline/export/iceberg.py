@@ -167,8 +167,8 @@ def _find_table(catalog: Catalog, name: tuple[str, str], topic: str) -> Table | 
 
 
 def _check_no_older_dead_letters(catalog: Catalog, topic: str) -> None:
-    """A new table begins to count its rounds anew. An existing table of dead letters would then skip its
-    rounds as already added."""
+    """A new table counts its rounds from the beginning. An existing table of dead letters would then skip
+    its rounds as already added."""
     name = dead_letters_name(topic)
     if catalog.table_exists(name) and not catalog.table_exists(table_name(topic)):
         raise ToolError(

@@ -26,7 +26,7 @@ from moldau.runtime.entropy import SystemEntropy
 COMPRESSION: Final = "zstd"
 GROWING: Final = ("offset", "timestamp")
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
-"""In memory, before compression."""
+"""Size in memory, before compression."""
 
 
 class DeadLetters(NamedTuple):
@@ -45,7 +45,7 @@ class WrittenUnit(NamedTuple):
     size_bytes: int
     dead: DeadLetters | None = None
     partition: Key = ()
-    """Of a partitioned Iceberg table."""
+    """Partition of a partitioned Iceberg table."""
 
 
 class Files(NamedTuple):

@@ -88,7 +88,7 @@ def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
 
 
 def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
-    """As :func:`_walk_in_step`, a batch after the other."""
+    """Like :func:`_walk_in_step`, one batch after another."""
     # Indexing a view costs three times as much. A position beyond the view is detected at the end.
     content = data.obj if isinstance(data.obj, bytes | bytearray) else bytes(data)
     source = np.frombuffer(data, np.uint8)

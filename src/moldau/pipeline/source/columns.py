@@ -37,7 +37,7 @@ class Columns:
     def read(
         self, source: TopicSource, unit: Sequence[OffsetRange], timestamp_us: NumberBounds
     ) -> Iterator[Any]:
-        """The unit's records whose timestamps lie in the span, as record batches."""
+        """The unit's records whose timestamps are in the span, as record batches."""
         settle()
         wanted = set(self._schema.names)
         bounded = timestamp_us != NumberBounds()

@@ -56,7 +56,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = StreamOffsets.from_json(start)
         ends = self._target or self._planner.latest()
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        # A query for the existing records would wait for ever.
+        # A query for the existing records would wait forever.
         may_wait = self._target is None
         return self._planner.end_of_batch(before, ends, records_max, may_wait=may_wait).to_json()
 

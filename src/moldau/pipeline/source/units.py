@@ -30,7 +30,7 @@ class UnitPartition(InputPartition):
 def plan(
     topics: Sequence[TopicRanges], units_min: int, records_max: int | None = None
 ) -> list[InputPartition]:
-    """Units of all topics: ``units_min`` or more where there are so many offsets.
+    """Units of all topics: ``units_min`` or more, if there are enough offsets.
 
     No unit has more than ``records_max`` offsets; with that bound, partitions are read one by one.
     """

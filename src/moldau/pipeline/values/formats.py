@@ -60,7 +60,7 @@ class ValueFormat:
 
     @property
     def of_table(self) -> "ValueFormat":
-        """Without the settings of a single round."""
+        """The format without the settings of a single round."""
         return replace(self, whole=False)
 
     def with_type(self, found: pa.DataType | None) -> "ValueFormat":

@@ -113,7 +113,7 @@ def _malformed(values: pa.Array) -> Rejected:
 
 
 def _too_deep(values: pa.Array) -> list[int]:
-    """Few values have so many brackets at all, and only these are checked."""
+    """Few values have that many brackets, and only these are checked."""
     brackets = pc.add(pc.count_substring(values, "["), pc.count_substring(values, "{")).fill_null(0)
     many = np.flatnonzero(brackets.to_numpy(zero_copy_only=False) > NESTED_MAX)
     return [int(row) for row in many if _depth(values[int(row)].as_py()) > NESTED_MAX]

@@ -11,8 +11,8 @@ The driver's contract
    bytes are written, not synced) and their :class:`~moldau.quorum.core.events.LogAppended` or
    ``LogTruncated`` is stepped before any other event. The core reads the log through a view that
    always shows what was carried out.
-4. **Flushed means durable.** ``LogFlushed(offset)`` is said only of bytes that were written before the
-   sync began and were not truncated since. Flushing may take its time; other events go on.
+4. **Flushed means durable.** ``LogFlushed(offset)`` is said only of bytes that were written before the sync
+   began and were not truncated since. Flushing may take long; other events continue.
 5. **Apply after commit.** Records reach the state machine above only below the offset of the last
    :class:`CommitAdvanced`, in log order, once.
 6. **Answer once.** Every request that is sent ends in one ``ResponseReceived`` or ``RequestFailed``.

@@ -5,7 +5,7 @@
 * the *maximal* in-sync set (KIP-497), which is the committed set and that of the proposal under way.
   Whichever of the two the controller has committed, its members hold what lies below the watermark;
 * replicas that have caught up and may join. Without waiting for them, the watermark would move away from a
-  replica that is about to join, for as long as producers go on.
+  replica that is about to join, as long as producers continue.
 
 It never moves back, and it does not advance while fewer than ``min.insync.replicas`` are in sync.
 
@@ -335,7 +335,10 @@ class LeaderReplica:
 
     @property
     def has_enough_in_sync(self) -> bool:
-        """Whether a write with acks=all is accepted. Under Kafka's policy all replicas are enough."""
+        """Whether a write with acks=all is accepted.
+
+        Under Kafka's policy, a write is also accepted if all replicas are in sync.
+        """
         needed = self.min_in_sync
         if not self.policy.needs_min_in_sync_always:
             needed = min(needed, 1 + len(self.followers))

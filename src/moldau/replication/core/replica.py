@@ -5,8 +5,8 @@ The driver carries out a replica's decisions in this order:
 * *A new term as leader* (:meth:`Replica.lead`): the epoch begins at the log's end, before any append.
 * *A new term as follower* (:meth:`Replica.follow`): epochs without records leave the log's history. Then it
   fetches from :meth:`FollowerReplica.position`. Where the leader answers with a diverging epoch, the log is
-  cut at :meth:`FollowerReplica.truncation` and :meth:`FollowerReplica.truncated` is told; only after that
-  anything is appended.
+  cut at :meth:`FollowerReplica.truncation` and :meth:`FollowerReplica.truncated` is called; nothing is
+  appended before that.
 * *An append, a sync*: the log first, then :meth:`LeaderReplica.local_append`,
   :meth:`LeaderReplica.local_sync` or :meth:`FollowerReplica.appended`. Under the FSYNCED policy a follower
   acknowledges what it has synced.

@@ -122,7 +122,7 @@ class FollowerSession:
 
     def accept(self, response: FetchResponse) -> bool:
         """The leader has answered; returns False when it does not know the session, and everything is
-        requested anew.
+        requested again.
         """
         if response.error_code is not ErrorCode.none:
             self.reset()

@@ -89,7 +89,7 @@ class _Followed:
         self.held: asyncio.TimerHandle | asyncio.Task[None] | None = None
         """The work or the pause after which it is requested again."""
         self.failures = 0
-        """In a row."""
+        """Number of consecutive failures."""
         self.is_caught_up = False
         """Whether it had all committed records at the leader's last answer."""
 

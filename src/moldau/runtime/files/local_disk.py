@@ -187,7 +187,7 @@ class LocalFile:
         return total
 
     def _write_piece(self, position: int, buffers: Sequence[Buffer], size: int) -> None:
-        # As _used, without the cost of a context manager: each append comes here.
+        # Like _used, without the cost of a context manager, because each append calls it.
         self.users.append(None)
         self.is_recent = True
         try:

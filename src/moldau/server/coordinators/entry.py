@@ -62,7 +62,7 @@ class CoordinatorEntry:
         self._changed(partition.key.partition)
 
     def end(self, partition: int, epoch: int) -> None:
-        """As of ``epoch`` this broker does not lead a coordinator."""
+        """From ``epoch`` on this broker does not lead a coordinator."""
         self.leaders.leave(partition, epoch)
         self._changed(partition)
 

@@ -34,7 +34,7 @@ class CoordinatorRegistry:
         return [each for each in leaders if isinstance(each, CoordinatorRuntime)]
 
     def lookups(self) -> dict[int, tuple[InternalTopic, KeyLookup]]:
-        """By FindCoordinator's key type."""
+        """Kinds by FindCoordinator's key type."""
         return {
             entry.lookup.key_type: (entry.topic, entry.lookup)
             for entry in self._entries.values()

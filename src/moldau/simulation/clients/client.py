@@ -246,7 +246,7 @@ class Sending:
     """How a producer sends its records."""
 
     idempotent: bool = True
-    """With sequence numbers, and until they are acknowledged."""
+    """Whether batches have sequence numbers, and are sent until they are acknowledged."""
     keyed: bool = False
     """Each record has a key of its own."""
     stamped: bool = False

@@ -29,7 +29,7 @@ _CLOSES_MAX = 1_000
 
 
 class SimulationError(Exception):
-    """The simulation itself cannot go on."""
+    """The simulation itself cannot continue."""
 
 
 class DeadlockError(SimulationError):

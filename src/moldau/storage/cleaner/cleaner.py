@@ -106,7 +106,7 @@ class LogCleaner:
         return "; ".join([*found[:_NOTICED_MAX], *([f"and {more} more"] if more > 0 else [])]) or None
 
     async def run_for_ever(self) -> None:
-        """Run for ever: check every ``log.cleaner.backoff.ms``, by its current value."""
+        """Run forever: check every ``log.cleaner.backoff.ms``, by its current value."""
         while True:
             await asyncio.sleep(self.settings.backoff_ms / 1000)
             try:

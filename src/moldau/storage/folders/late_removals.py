@@ -14,7 +14,7 @@ class LateRemovals:
     """Create and use it on the event loop; a worker removes the files."""
 
     def __init__(self, machine: Machine, stray_delay_ms: int = -1) -> None:
-        """``stray_delay_ms``: how long folders of unknown partitions are kept; -1: for ever."""
+        """``stray_delay_ms``: how long folders of unknown partitions are kept; -1: forever."""
         self._machine = machine
         self._stray_delay_ms = stray_delay_ms
         self._waiting: list[tuple[float, str]] = []

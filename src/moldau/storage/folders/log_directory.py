@@ -42,7 +42,8 @@ class LogDirectory:
         true.
         """
         self.was_killed = False
-        """Whether the process was killed, and the machine has run since: all that it wrote is there."""
+        """Whether the process was killed while the machine kept running, so that all written bytes are
+        there."""
         self.offline_reason: str | None = None
         self.was_clean = False
         self.clean_epoch = -1

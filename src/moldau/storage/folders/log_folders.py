@@ -130,7 +130,7 @@ class FolderWork:
         failed: Callable[[LogDirectory, OSError], None],
         truncated: Callable[[LogDirectory, TopicPartition], Callable[[], None]],
     ) -> LogKeeper:
-        """The keeper of an open log here; ``failed`` and ``truncated`` are told of its folder, too."""
+        """The keeper of an open log here; ``failed`` and ``truncated`` are called for its folder, too."""
         return LogKeeper(
             failed=partial(failed, directory),
             truncated=partial(truncated, directory, log.topic_partition),

@@ -69,9 +69,9 @@ class LogGuard:
     same_boot: bool = True
     """Whether the machine has not been restarted since the log was last open. Unknown counts as yes."""
     written_offset: int = 0
-    """The log has held everything below ..."""
+    """End of the log according to the checkpoints: it has contained everything below."""
     written_by: str = ""
-    """... as this file says."""
+    """The file that records this end."""
     is_dense: bool = True
     """Whether its offsets have no holes; compaction creates some."""
     has_snapshots: bool = False

@@ -144,7 +144,7 @@ def removed_segment(disk: Disk, folder: str) -> str | None:
     """
     names = set(disk.list(folder)) if disk.is_dir(folder) else set()
     if any(name.endswith((SWAP_SUFFIX, DELETED_SUFFIX)) for name in names):
-        return None  # it was removing or replacing some itself
+        return None  # the node itself was removing or replacing segments
     found = {suffix: [base_offset_of(name, suffix) for name in names] for suffix in SEGMENT_SUFFIXES}
     last = max((base for base in found.pop(LOG_SUFFIX) if base is not None), default=-1)
     orphans = [base for bases in found.values() for base in bases if base is not None and base > last]

@@ -29,7 +29,7 @@ class AppendInfo(NamedTuple):
 
 
 class AbortedEntry(NamedTuple):
-    """A producer's aborted transaction: where it began and where its abort marker lies."""
+    """A producer's aborted transaction: its first offset and the offset of its abort marker."""
 
     producer_id: int
     first_offset: int

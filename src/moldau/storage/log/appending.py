@@ -25,7 +25,7 @@ from moldau.storage.producers.producer_state import BatchMetadata
 from moldau.storage.topic_partition import TopicPartition
 
 pack_prefix = Struct(">qii").pack
-"""Base offset, batch length and leader epoch: the bytes of a batch that a leader writes anew."""
+"""Base offset, batch length and leader epoch: the bytes of a batch that a leader overwrites."""
 
 
 class Appender:

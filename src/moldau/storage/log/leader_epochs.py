@@ -193,7 +193,7 @@ class LeaderEpochFile:
 
     @staticmethod
     def save_all(disk: Disk, saved: Iterable["SavedEpochs"]) -> None:
-        """As :meth:`save` for many files, which the disk writes together."""
+        """Like :meth:`save`, for many files that the disk writes together."""
         with contextlib.ExitStack() as saving:
             newer: list[SavedEpochs] = []
             for each in saved:

@@ -5,9 +5,9 @@ idempotent producers are checked, epochs and transactions are tracked. Its calls
 event loop's). No synchronous call waits for a disk, except ``close`` and those that are described as
 blocking: ``flush`` and operations on segments go through ``Workers``, one at a time.
 
-**Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``,
-its keeper is told once, and from then on every call that needs the disk raises the same error: the
-content of the file after the last success is unknown until the log is opened (and recovered) again.
+**Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``, its
+keeper is notified once, and from then on every call that needs the disk raises the same error: the content of
+the file after the last success is unknown until the log is opened (and recovered) again.
 """
 
 import uuid
@@ -283,7 +283,8 @@ class PartitionLog:
         return self.gate.failure is not None
 
     def adopt(self, keeper: LogKeeper) -> None:
-        """From now on ``keeper`` is told of changes that it makes durable. Called once in the log's life.
+        """From now on ``keeper`` is notified of changes that it must make durable. Called once in the log's
+        life.
 
         A log without a keeper saves its epochs itself, and its start is not checkpointed.
         """
@@ -308,7 +309,7 @@ class PartitionLog:
         self.epochs.forget_empty(self.log_end_offset)
 
     def update_log_start_offset(self, offset: int) -> bool:
-        """Move the log's start up (DeleteRecords); it may lie inside a batch and never moves back.
+        """Move the log's start up (DeleteRecords); it may be inside a batch and never moves back.
 
         The next retention pass deletes the bytes. Raises ``KafkaError(offset_out_of_range)`` above the end.
         """

@@ -300,7 +300,7 @@ class SegmentedLog:
         then()
 
     def sync_now(self, from_offset: int) -> None:
-        """As :meth:`sync`, on this thread."""
+        """Like :meth:`sync`, on this thread."""
         segments = self.segments[self.index_holding(from_offset - 1) :]
         for segment in segments:
             segment.write_indexes()

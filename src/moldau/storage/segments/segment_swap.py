@@ -4,8 +4,7 @@ The states of the files, in order; from the second on the new segment is valid:
 
 1. ``.log.cleaned`` and its indexes are whole and durable; the old segments are in use. A start removes
    the new files.
-2. ``.log.swap`` is there. A start removes the old segments that the new one covers, then moves the new
-   one in.
+2. ``.log.swap`` exists. A start removes the old segments that the new one covers, then moves the new one in.
 3. The old files are ``.deleted``; the new indexes have their own names.
 4. ``.log.swap`` has become ``.log``: done.
 

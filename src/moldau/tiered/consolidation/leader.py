@@ -135,7 +135,7 @@ class ConsolidationLeader:
         self._locks: dict[TopicIdPartition, asyncio.Lock] = {}
         self._turn = 0
         self.statuses: dict[TopicIdPartition, ConsolidationStatus] = {}
-        """As of the last check of each partition."""
+        """Statuses as of the last check of each partition."""
         self._fresh: dict[TopicIdPartition, tuple[int, int, ConsolidationStatus]] = {}
         """Partitions that were reconciled a moment ago and are planned next: their epoch, and the time."""
 

@@ -61,7 +61,7 @@ class SegmentRules:
     """The conditions under which a partition's batches in the WAL form a segment."""
 
     segment_bytes: int = 64 * 1024**2
-    """At this size; a segment is larger only when a single batch is."""
+    """The size at which a segment is complete. A segment is larger only if a single batch is."""
     max_age_ms: int = 3_600_000
     """Or, at any size, when the oldest of them is this old."""
 
@@ -221,7 +221,7 @@ class PlannedSegment:
     """A segment to be built and copied: the builder's input, and the identity of its plan."""
 
     metadata: RemoteLogSegmentMetadata
-    """As recorded, in COPY_SEGMENT_STARTED: the storage manager gets it with the copy."""
+    """The metadata as recorded in COPY_SEGMENT_STARTED; the storage manager gets it with the copy."""
     runs: tuple[PlannedRun, ...]
     index_interval_bytes: int = 4096
     """The topic's ``index.interval.bytes``."""
@@ -262,7 +262,7 @@ class PlannedSegment:
 
     @property
     def size_bytes(self) -> int:
-        """Of the segment's log."""
+        """Size of the segment's log."""
         return self.metadata.segment_size_bytes
 
 

@@ -9,7 +9,7 @@ The rules keep every record readable at any moment, even when several brokers be
 3. A segment whose copy has not finished is discarded only if it was seen before the fence (so no newer
    leader can have begun it) *and* is unfinished after it (so no prune was, or will be, based on it).
 4. A finished segment is deleted only when it lies wholly below ``log_start``, or when one other finished
-   segment holds all that it holds. Both stay true for ever, for every broker.
+   segment holds all that it holds. Both stay true permanently, for every broker.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -242,7 +242,7 @@ class MetadataFollower:
             except RETRIED as error:
                 self._failed(error)
             except Exception as error:
-                # An internal error must not be silent: waiting callers would wait for ever.
+                # An internal error must not be silent, because waiting callers would wait forever.
                 self._failed(error, exc_info=True)
             backoff_s = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(self._failures - 1, 30))
             await asyncio.sleep(backoff_s * self._entropy.uniform(0.8, 1.2))

@@ -137,7 +137,7 @@ class MetadataStore:
             logger.warning("%s is rebuilt from the topic: %s", path, problem)
         remove_database(disk, path)
         connection = _connect(machine, path)
-        # In one transaction: a loss of power may leave any number of them.
+        # All rows in one transaction; otherwise a loss of power could leave some of them.
         with connection:
             connection.execute(_TABLES)
             connection.execute("insert into meta values (1, ?, ?)", (VERSION, topic_id.bytes))

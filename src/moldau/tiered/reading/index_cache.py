@@ -97,7 +97,7 @@ class RemoteIndexCache:
         self._removing: dict[str, asyncio.Task[None]] = {}
         """By file name: a new write of the file waits; otherwise its content would be removed."""
         self.size_bytes = 0
-        """Of the files."""
+        """Total size of the files."""
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -148,7 +148,7 @@ class RemoteIndexCache:
         return indexes.position_of(max(starting_offset, indexes.offset_at(timestamp_ms)))
 
     async def aborted_transactions(self, metadata: RemoteLogSegmentMetadata) -> Sequence[AbortedEntry]:
-        """The transactions whose abort markers lie in the segment, in order."""
+        """The transactions whose abort markers are in the segment, in order."""
         if metadata.txn_index_empty:
             return ()
         return (await self.indexes_of(metadata)).aborted

@@ -30,7 +30,7 @@ class RemoteIndexes(Protocol):
         ...
 
     async def aborted_transactions(self, metadata: RemoteLogSegmentMetadata) -> Sequence[AbortedEntry]:
-        """The transactions whose abort markers lie in the segment, in order."""
+        """The transactions whose abort markers are in the segment, in order."""
         ...
 
 

@@ -59,7 +59,7 @@ class HostedPartitions(Protocol):
 
 
 class NoHostedPartitions:
-    """For a broker without partitions that were ever tiered."""
+    """For a broker that never had tiered partitions."""
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
         return ()

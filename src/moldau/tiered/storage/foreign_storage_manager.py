@@ -81,7 +81,7 @@ class ForeignStorageManager:
         await self._told("deleting", metadata, lambda: self.inner.delete_log_segment_data(metadata))
 
     async def close(self) -> None:
-        """Never raises: the node ends in any case, and within a time limit."""
+        """Close the manager. Never raises, because the node ends in any case, and within a time limit."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.inner.close()

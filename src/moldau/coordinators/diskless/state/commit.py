@@ -450,7 +450,7 @@ def result_of(
         strict=False,
     )
     found: list[CommittedBatch] = list(map(tuple.__new__, repeat(CommittedBatch), rows))
-    # In ascending order of position, so that each insertion is at its place.
+    # In ascending order of position, so that earlier insertions do not move later ones.
     for rejected in receipt.rejected:
         found.insert(rejected.position, _rejected(rejected))
     return CommitFileResult(found)

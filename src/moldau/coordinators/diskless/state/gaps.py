@@ -27,7 +27,7 @@ class _Gap:
     expected: int
     """The missing sequence; -1 where the producer, or its epoch, is unknown."""
     since_ms: int
-    """Of a clock that does not jump."""
+    """Start of the gap, by a clock that does not jump."""
     lowest: int
     """The lowest sequence that has arrived."""
 

@@ -37,7 +37,7 @@ class PartitionState:
         self.producers: dict[int, Window] = {}
         self.prune_epoch = -1
         self.last_prune = (-1, -1)
-        """From and to of the last prune: a repeat of it succeeds."""
+        """Both offsets of the last prune: a repeat of it succeeds."""
         self.remote_position = -1
         self.transactions: PartitionTransactions | None = None
         """None: it has never had any."""

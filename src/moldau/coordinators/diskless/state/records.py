@@ -126,7 +126,7 @@ FLAG_LOG_APPEND_TIME = 1
 FLAG_TRANSACTIONAL = 2
 
 NO_PRODUCER = 0
-"""In ``producer_indexes``; producer ``i`` is number ``i + 1``."""
+"""Value in ``producer_indexes``; producer ``i`` has the number ``i + 1``."""
 
 
 @dataclass(slots=True)

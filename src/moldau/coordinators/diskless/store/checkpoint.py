@@ -1,4 +1,4 @@
-"""Snapshots of a coordinator's state in KIP-630's form, written while commits go on.
+"""Snapshots of a coordinator's state in KIP-630's form, written while commits continue.
 
 A snapshot's records have a value only: a byte for the table, then some of its rows, by columns. It is the
 content of SQLite at the snapshot's end offset, so loading it fills the tables.
@@ -104,7 +104,7 @@ def decode_rows(value: bytes) -> tuple[int, list[tuple[Any, ...]]]:
 
 
 class CheckpointSource:
-    """A read transaction over the tables: its rows do not change while commits go on."""
+    """A read transaction over the tables: its rows do not change while commits continue."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection

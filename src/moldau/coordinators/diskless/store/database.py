@@ -211,7 +211,7 @@ class Database:
             yield found
 
     def put_windows(self, windows: Mapping[int, Mapping[int, Window]]) -> None:
-        """By partition number and producer id."""
+        """Store windows by partition number and producer id."""
         self.many(
             "insert or replace into producers values (?,?,?)",
             [

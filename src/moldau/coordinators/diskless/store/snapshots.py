@@ -1,4 +1,4 @@
-"""Takes snapshots of a store and prunes the coordinator's log, while commits go on."""
+"""Takes snapshots of a store and prunes the coordinator's log, while commits continue."""
 
 import asyncio
 import logging

@@ -6,7 +6,7 @@ from typing import Final
 
 
 class GroupState(enum.Enum):
-    """Kafka's names: they go on the wire in DescribeGroups and ListGroups."""
+    """Kafka's names, which DescribeGroups and ListGroups send to clients."""
 
     EMPTY = "Empty"
     """No members; possibly committed offsets."""

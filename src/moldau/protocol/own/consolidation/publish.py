@@ -52,7 +52,7 @@ class ConsolidationPublishResponse(Message):
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
     error_message: str | None = wire("string", nullable="0+", default=None)
     segments: Sequence[ConsolidationPublished] = wire([ConsolidationPublished], default=())
-    """In the order of the copies."""
+    """Outcomes in the order of the copies."""
 
 
 REQUEST = ConsolidationPublishRequest

@@ -76,7 +76,7 @@ class ControllerRegistrar:
                 await asyncio.sleep(RETRY_S)
                 continue
             if answer.error_code is ErrorCode.none:
-                # Another node of this id may have registered meanwhile, so not without an end.
+                # The wait has a time limit, because another node with this id may have registered meanwhile.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(RETRY_S):
                         await self._publisher.until(lambda: not self._is_missing())

@@ -76,7 +76,7 @@ class SegmentRemoval:
         return (yield from self._removing_first(count))
 
     async def delete_before_start(self) -> list[str]:
-        """As :meth:`delete_old`, for those below the log's start only."""
+        """Like :meth:`delete_old`, only for segments below the log's start."""
         return await self._operations.do("deleting segments of", self._deleting_before_start())
 
     def _deleting_before_start(self) -> FileSteps[list[str]]:
@@ -101,7 +101,7 @@ class SegmentRemoval:
         return paths
 
     async def evict_before_start(self) -> list[str]:
-        """As :meth:`delete_before_start`, of a cache: a crash may bring them back."""
+        """Like :meth:`delete_before_start`, for a cache: a crash may bring the segments back."""
         return await self._operations.do("deleting segments of", self._evicting())
 
     def _evicting(self) -> FileSteps[list[str]]:

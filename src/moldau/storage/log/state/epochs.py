@@ -121,11 +121,11 @@ class LogEpochs:
         self.current = self._latest
 
     def clear(self) -> None:
-        """The log begins anew, empty; the caller saves."""
+        """The log starts over, empty; the caller saves."""
         self.entries.clear()
 
     def replace(self, entries: Iterable[EpochEntry], start_offset: int) -> None:
-        """The log begins anew, behind offsets in the remote tier of these epochs; the caller saves."""
+        """The log starts over after offsets in the remote tier of these epochs; the caller saves."""
         self.entries.clear()
         for entry in entries:
             self.entries.assign(entry.epoch, entry.start_offset)

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from moldau.cli.records.partitioner import murmur2, partition_of_key
+from moldau.cli.records.producer import partition_of_key
+from moldau.records.hashing import murmur2
 
 
 def test_lines_come_back_as_they_were(run):

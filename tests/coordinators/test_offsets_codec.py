@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.coordinators.groups.classic.subscription import subscribed_topics
+from moldau.coordinators.groups.classic.group import subscribed_topics
 from moldau.coordinators.groups.codec import ConsumerOffsetsCodec
 from moldau.coordinators.groups.records import (
     CommittedOffset,

@@ -5,8 +5,13 @@ checked.
 import asyncio
 import gc
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine
+import signal
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Protocol
 
 from moldau.runtime import Machine
@@ -18,7 +23,6 @@ from moldau.simulation.history import History, PartitionName
 from moldau.simulation.nemesis import Nemesis, Weather
 from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.offsets.member import CommittingMember, GroupMonitor
-from moldau.simulation.patience import StuckError, patience
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.host import Host, Program
 from moldau.simulation.world.loop import SimulationError
@@ -26,6 +30,38 @@ from moldau.simulation.world.network import NetworkOptions
 from moldau.simulation.world.world import World
 
 Prepare = Callable[[SimulatedClient], Awaitable[None]]
+
+
+_FRAMES_SHOWN = 4
+
+
+class StuckError(SystemExit):
+    """Not an ``Exception``, so that no task can catch it: a hanging program must not continue."""
+
+
+@contextmanager
+def patience(cpu_s: float) -> Iterator[None]:
+    """Raise :class:`StuckError` in the running code after this much CPU time.
+
+    CPU time rather than wall time, so that a busy machine fails no history. Signals reach the main thread
+    only; in another one there is no bound.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_signal: int, frame: FrameType | None) -> None:
+        stack = traceback.extract_stack(frame)[-_FRAMES_SHOWN:]
+        at = " < ".join(f"{entry.name}:{entry.lineno}" for entry in reversed(stack))
+        raise StuckError(f"no end after {cpu_s:g} s of processor time, at {at}")
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
 
 
 class Afterlife(Protocol):

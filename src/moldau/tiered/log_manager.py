@@ -14,11 +14,11 @@ from typing import Final, Protocol, TypeAlias
 
 from moldau.runtime import Entropy, KafkaError
 from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.position import find_highest_copied
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 from moldau.tiered.tasks.context import LocalReplica, RemoteTaskContext, TaskPartition
 from moldau.tiered.tasks.copy import CopyTask
 from moldau.tiered.tasks.expiration import ExpirationTask
-from moldau.tiered.tasks.follower import FollowerTask
 from moldau.tiered.work_pool import WorkPool
 
 __all__ = ["RemoteLogManager", "RemoteLogManagerSettings"]
@@ -27,6 +27,23 @@ logger = logging.getLogger(__name__)
 
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
 """The fractional parts of its multiples are spread evenly, for any number of them."""
+
+
+class FollowerTask:
+    """The task of one partition while this broker follows it. :meth:`run` is one round."""
+
+    def __init__(self, context: RemoteTaskContext, partition: TaskPartition) -> None:
+        self._context = context
+        self._partition = partition
+
+    async def run(self) -> None:
+        metadata, partition = self._context.metadata, self._partition
+        await metadata.wait_ready(partition.partition)
+        found = find_highest_copied(metadata, partition.partition, partition.log)
+        partition.log.highest_copied_offset = max(partition.log.highest_copied_offset, found)
+
+    def stop(self) -> None:
+        """It holds no resources."""
 
 
 @dataclass(frozen=True, slots=True)

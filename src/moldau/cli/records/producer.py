@@ -7,13 +7,13 @@ from typing import Final
 
 from moldau.cli.errors import CommandError
 from moldau.cli.records.input import NewRecord
-from moldau.cli.records.partitioner import partition_of_key
 from moldau.client.cluster import RETRIABLE, RETRY_BACKOFF_S, Client, ClusterTopic
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records.batch import next_sequence
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
+from moldau.records.hashing import murmur2
 from moldau.records.record import Record
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -22,6 +22,11 @@ BATCH_BYTES: Final = 512 * 1024
 RECORD_OVERHEAD_BYTES: Final = 32
 ACKS_ALL: Final = -1
 UNANSWERED: Final = -1
+
+
+def partition_of_key(key: bytes, partition_count: int) -> int:
+    """The partition of a key, given the number of partitions."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

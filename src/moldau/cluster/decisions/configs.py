@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
-from moldau.cluster.decisions import diskless, tiered
+from moldau.cluster.decisions import diskless
 from moldau.cluster.decisions.partitions.elections import eligible_changes
 from moldau.cluster.decisions.partitions.partition_change import MIN_IN_SYNC_REPLICAS
 from moldau.cluster.decisions.view import ControllerResult, View
@@ -17,6 +17,24 @@ from moldau.protocol.messages import incremental_alter_configs as incremental
 from moldau.protocol.records.metadata import ConfigRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
+
+_ENABLE, _DELETE = "remote.storage.enable", "remote.log.delete.on.disable"
+
+
+def _check_tiering(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Raise ``KafkaError(invalid_config)`` when a topic's remote data would be left without an owner."""
+    if _is_true(old, _ENABLE) and not _is_true(new, _ENABLE) and not _is_true(new, _DELETE):
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            "It is invalid to disable remote storage without deleting remote data. To keep the remote data"
+            " and turn to read only, set remote.storage.enable=true,remote.log.copy.disable=true; to disable"
+            " remote storage and delete all remote data, set"
+            " remote.storage.enable=false,remote.log.delete.on.disable=true.",
+        )
+
+
+def _is_true(values: Mapping[str, str], name: str) -> bool:
+    return values.get(name, "").strip().lower() == "true"
 
 
 class ConfigOperation(IntEnum):
@@ -190,7 +208,7 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
     old = view.image.config(resource_type, name)
     if resource_type is ResourceType.TOPIC:
         diskless.check_change(view, name, old, new)
-        tiered.check_change(old, new)
+        _check_tiering(old, new)
     view.configs.validate(resource_type, name, new)
     records: list[Message] = [
         ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=new.get(key))

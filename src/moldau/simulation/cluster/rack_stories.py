@@ -10,15 +10,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
-from moldau.simulation.clients.client import Consumer, Producer, Sending
-from moldau.simulation.clients.in_racks import RackConsumer, RackProducer
+from moldau.simulation.clients.client import Consumer, Producer, Sending, SimulatedClient
+from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.cluster.diskless_cluster_stories import (
     PARTITIONS,
     ClusterLayout,
     DisklessClusterStory,
     scenario_of,
 )
+from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.world.world import World
@@ -28,6 +31,28 @@ RACKS: Final = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"}
 NAMES: Final = ("a", "b", "c")
 REPLICAS: Final = 5
 """Chosen so that some rack has two replicas of a partition, and one broker has none."""
+
+
+_INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", client_software_version="1")
+
+
+class _Introduced(SimulatedClient):
+    """Sends ApiVersions first on each connection to a leader, as clients do."""
+
+    async def leader(self, partition: PartitionName) -> RpcConnection:
+        known = self._connection
+        connection = await super().leader(partition)
+        if connection is not known:
+            await connection.request(ApiKey.API_VERSIONS, 3, _INTRODUCTION)
+        return connection
+
+
+class RackProducer(_Introduced, Producer):
+    """A producer whose name is its client id."""
+
+
+class RackConsumer(_Introduced, Consumer):
+    """A consumer whose name is its client id."""
 
 
 def diskless_racks() -> Scenario:

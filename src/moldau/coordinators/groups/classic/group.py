@@ -1,17 +1,46 @@
 """A classic group: its members, generation and state. Pure; the moves are in the modules beside it."""
 
+import struct
 from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
 
 from moldau.coordinators.groups.classic.member import ClientFacts, HeldMetadata, Member
 from moldau.coordinators.groups.classic.states import TRANSITIONS, GroupState
-from moldau.coordinators.groups.classic.subscription import subscribed_topics
 from moldau.coordinators.groups.records import StoredGroup, StoredMember
 from moldau.runtime import ErrorCode, KafkaError
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 UNKNOWN_MEMBER_ID: Final = ""
+
+
+def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """All topics of ``ConsumerProtocolSubscription`` blobs; ``None`` when one is unreadable.
+
+    Only the fields of version 0 are read, with which every later version begins.
+    """
+    topics: set[str] = set()
+    try:
+        for blob in subscriptions:
+            topics.update(_topics(blob))
+    except (struct.error, UnicodeDecodeError, ValueError):
+        return None
+    return frozenset(topics)
+
+
+def _topics(blob: bytes) -> Iterable[str]:
+    (version, count) = struct.unpack_from(">hi", blob)
+    if version < 0 or count < 0:
+        raise ValueError("not a subscription")
+    position = 6
+    for _ in range(count):
+        (length,) = struct.unpack_from(">h", blob, position)
+        position += 2
+        name = blob[position : position + length]
+        if length < 0 or len(name) != length:
+            raise ValueError("a topic name is cut off")
+        position += length
+        yield name.decode()
 
 
 class Group:

@@ -242,7 +242,7 @@ def test_a_file_that_only_goes_on_is_decided_at_once() -> None:
     table = partitions_of(PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1))
     for number in range(5):
         replay.replay_file(table, CommitDecision(table, steady_file(number), number).record)
-    with patch.object(CommitDecision, "_plain"), patch.object(CommitDecision, "_one_by_one"):
+    with patch.object(CommitDecision, "_decide_plain"), patch.object(CommitDecision, "_check_each"):
         record = CommitDecision(table, steady_file(5), 5).record
     assert [run.batches for run in record.runs] == [2, 2]
     assert len(record.base_sequences) == 4

@@ -3,10 +3,11 @@
 A refused batch does not fail its file: the others commit, and its bytes are dead.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, groupby, repeat
 from operator import add, and_, sub
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from moldau.coordinators.diskless.calls import (
     FOLLOWS_DROPPED,
@@ -90,15 +91,41 @@ class _Draft:
         return self.windows.get(producer_id) or self.partition.producers.get(producer_id)
 
 
-_Columns: TypeAlias = tuple[tuple[Any, ...], ...]
-"""The fields of :class:`BatchToCommit`, each for all batches of a file or a stretch."""
+class _Columns(NamedTuple):
+    """The fields of :class:`BatchToCommit`, each for all batches of a file or a stretch."""
+
+    topic_ids: Sequence[UUID]
+    partition_indexes: Sequence[int]
+    request_ids: Sequence[int]
+    byte_offsets: Sequence[int]
+    sizes_bytes: Sequence[int]
+    offset_deltas: Sequence[int]
+    records_counts: Sequence[int]
+    max_timestamps_ms: Sequence[int]
+    timestamp_types: Sequence[int]
+    producer_ids: Sequence[int]
+    producer_epochs: Sequence[int]
+    base_sequences: Sequence[int]
+    last_sequences: Sequence[int]
+    flags: Sequence[int]
+    guards: Sequence[int]
+
+    @classmethod
+    def of(cls, batches: Sequence[BatchToCommit]) -> "_Columns":
+        return cls(*zip(*batches, strict=True))
+
+    def between(self, start: int, end: int) -> "_Columns":
+        """The columns of the batches from ``start`` to before ``end``."""
+        columns: Iterable[Any] = (column[start:end] for column in self)
+        return _Columns(*columns)
 
 
 class CommitDecision:
     """Decides one file; ``record`` is the result.
 
-    A file without special cases is decided by columns as a whole, or otherwise by its stretches, each the
-    adjacent batches of one partition. The others are decided batch by batch, which takes five times as long.
+    The rule is :meth:`_check_each`: it accepts or refuses batch by batch. Two specialisations accept batches
+    without special cases by columns, and decide nothing otherwise: :meth:`_accept_file` a whole file,
+    :meth:`_accept_stretch` the adjacent batches of one partition (decision 0029).
     """
 
     def __init__(
@@ -145,25 +172,26 @@ class CommitDecision:
         self.record.decided = self._moved
 
     def _decide(self, batches: Sequence[BatchToCommit]) -> None:
-        columns: _Columns = tuple(zip(*batches, strict=True))
+        columns = _Columns.of(batches)
         if _is_plain(columns, self.record.size_bytes):
-            if not self._whole(columns):
-                self._plain(batches, columns, 0)
+            if not self._accept_file(columns):
+                self._decide_plain(batches, columns, 0)
             return
         for start, end in _stretches(columns):
-            mine = tuple(column[start:end] for column in columns)
+            mine = columns.between(start, end)
             if _is_plain(mine, self.record.size_bytes):
-                self._plain(batches[start:end], mine, start)
+                self._decide_plain(batches[start:end], mine, start)
             else:
-                self._one_by_one(batches[start:end], start)
+                self._check_each(batches[start:end], start)
 
-    def _whole(self, columns: _Columns) -> bool:
+    def _accept_file(self, columns: _Columns) -> bool:
         """Accept a plain file at once; returns False, without a change, if it must be checked in detail.
 
         The conditions: a partition appears in one place only, and each producer is known there with a full
         window and has one batch, the next one; or no batch has a producer.
         """
-        topic_ids, indexes, _, _, _, deltas, counts, _, _, producer_ids, epochs, sequences, *_ = columns
+        topic_ids, indexes, counts = columns.topic_ids, columns.partition_indexes, columns.records_counts
+        producer_ids, sequences = columns.producer_ids, columns.base_sequences
         idempotent = max(producer_ids) >= 0
         places: list[tuple[PartitionState, int, int, int]] = []
         base_offsets: list[int] = []
@@ -180,11 +208,13 @@ class CommitDecision:
             return False
         after: list[Window] | None = None
         if idempotent:
-            last_sequences = list(map(add, sequences, deltas))
+            last_sequences = list(map(add, sequences, columns.offset_deltas))
             if max(last_sequences) > _SEQUENCE_MASK:
                 return False
             now_ms = self.record.committed_ms
-            after = all_extended(windows, epochs, sequences, last_sequences, base_offsets, now_ms)
+            after = all_extended(
+                windows, columns.producer_epochs, sequences, last_sequences, base_offsets, now_ms
+            )
             if after is None:
                 return False
         moved: list[Moved] = []
@@ -197,18 +227,18 @@ class CommitDecision:
         self.record.runs.extend(
             Run(*partition.id, partition.next, end - start) for partition, start, end, _ in places
         )
-        self._take(columns, 0, len(deltas))
+        self._record_accepted(columns, 0, len(counts))
         return True
 
-    def _plain(self, batches: Sequence[BatchToCommit], columns: _Columns, position: int) -> None:
+    def _decide_plain(self, batches: Sequence[BatchToCommit], columns: _Columns, position: int) -> None:
         """Decide plain batches, the first of which is at ``position`` of the file."""
         accepted_from = 0
         for start, end in _stretches(columns):
-            if not self._follows(columns, start, end):
-                self._take(columns, accepted_from, start)
-                self._one_by_one(batches[start:end], position + start)
+            if not self._accept_stretch(columns, start, end):
+                self._record_accepted(columns, accepted_from, start)
+                self._check_each(batches[start:end], position + start)
                 accepted_from = end
-        self._take(columns, accepted_from, len(batches))
+        self._record_accepted(columns, accepted_from, len(batches))
 
     def _draft(self, partition: PartitionState) -> _Draft:
         draft = self._drafts.get(partition.number)
@@ -216,23 +246,23 @@ class CommitDecision:
             draft = self._drafts[partition.number] = _Draft(partition)
         return draft
 
-    def _follows(self, columns: _Columns, start: int, end: int) -> bool:
+    def _accept_stretch(self, columns: _Columns, start: int, end: int) -> bool:
         """Assign offsets to a plain stretch; returns False, without a change, if a batch must be refused.
 
-        :meth:`_take` adds the result to the record.
+        :meth:`_record_accepted` adds the result to the record.
         """
-        partition = self._partitions.find(columns[0][start], columns[1][start])
+        partition = self._partitions.find(columns.topic_ids[start], columns.partition_indexes[start])
         if partition is None:
             return False
         draft = self._draft(partition)
         if not draft.is_plain:
             return False
-        deltas = columns[5][start:end]
-        producer_ids = columns[9][start:end]
+        deltas = columns.offset_deltas[start:end]
+        producer_ids = columns.producer_ids[start:end]
         windows: dict[int, Window] = {}
         if max(producer_ids) >= 0:
-            sequences = columns[11][start:end]
-            after = self._windows_after(draft, producer_ids, columns[10][start:end], sequences, deltas)
+            sequences, epochs = columns.base_sequences[start:end], columns.producer_epochs[start:end]
+            after = self._windows_after(draft, producer_ids, epochs, sequences, deltas)
             if after is None:
                 return False
             windows = after
@@ -266,18 +296,18 @@ class CommitDecision:
             windows[producer_id] = extended(window, epoch, now_ms, entry)
         return windows
 
-    def _take(self, columns: _Columns, start: int, end: int) -> None:
+    def _record_accepted(self, columns: _Columns, start: int, end: int) -> None:
         """Add accepted batches to the record's columns."""
         if start == end:
             return
         record, numbers = self.record, self._numbers
-        (_, _, _, byte_offsets, sizes, deltas, _, timestamps, types, producer_ids, epochs, sequences,
-         *_) = (column[start:end] for column in columns)  # fmt: skip
-        record.offset_deltas += deltas
-        record.flags += types
-        record.byte_offsets += byte_offsets
-        record.sizes_bytes += sizes
-        record.max_timestamps_ms += timestamps
+        producer_ids = columns.producer_ids[start:end]
+        epochs, sequences = columns.producer_epochs[start:end], columns.base_sequences[start:end]
+        record.offset_deltas += columns.offset_deltas[start:end]
+        record.flags += columns.timestamp_types[start:end]
+        record.byte_offsets += columns.byte_offsets[start:end]
+        record.sizes_bytes += columns.sizes_bytes[start:end]
+        record.max_timestamps_ms += columns.max_timestamps_ms[start:end]
         if max(producer_ids) < 0:
             record.producer_indexes += repeat(NO_PRODUCER, end - start)
             record.base_sequences += repeat(-1, end - start)
@@ -299,8 +329,8 @@ class CommitDecision:
                 for producer_id, sequence in zip(producer_ids, sequences, strict=True)
             )
 
-    def _one_by_one(self, batches: Sequence[BatchToCommit], start: int) -> None:
-        """Accept or refuse each batch of a stretch."""
+    def _check_each(self, batches: Sequence[BatchToCommit], start: int) -> None:
+        """The rule: accept or refuse each batch of a stretch."""
         record, count = self.record, 0
         partition = self._partitions.find(batches[0].topic_id, batches[0].partition_index)
         if partition is None:
@@ -404,7 +434,7 @@ class CommitDecision:
 def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
     """Begin and end of the adjacent batches of one partition."""
     start = 0
-    for _, run in groupby(zip(columns[0], columns[1], strict=True)):
+    for _, run in groupby(zip(columns.topic_ids, columns.partition_indexes, strict=True)):
         end = start + len(list(run))
         yield start, end
         start = end
@@ -412,15 +442,15 @@ def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
 
 def _is_plain(columns: _Columns, file_bytes: int) -> bool:
     """Whether none of these batches is a special case, apart from their producers."""
-    _, _, _, byte_offsets, sizes, deltas, counts, _, types, _, _, _, _, flags, _ = columns
+    byte_offsets, sizes, deltas = columns.byte_offsets, columns.sizes_bytes, columns.offset_deltas
     return not (
         min(deltas) < 0
         or min(sizes) <= 0
         or min(byte_offsets) < 0
-        or any(flags)
-        or any(types)
+        or any(columns.flags)
+        or any(columns.timestamp_types)
         or max(map(add, byte_offsets, sizes)) > file_bytes
-        or list(map(sub, counts, deltas)).count(1) != len(sizes)
+        or list(map(sub, columns.records_counts, deltas)).count(1) != len(sizes)
     )
 
 

@@ -234,3 +234,28 @@ def test_offsets_by_time(node: moldau.testing.Node) -> None:
         node, subscribe="times", startingTimestamp="5000", startingOffsetsByTimestampStrategy="latest"
     )
     assert found.ranges == ()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_transactions_are_read_as_brokers_tell_them(node: moldau.testing.Node, isolation: str) -> None:
+    name = f"transactions_{isolation}"
+    create(node, name, 1)
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions(60)
+    for outcome in ("committed", "aborted", "committed", "aborted"):
+        producer.begin_transaction()
+        producer.produce(name, f"{outcome} one")
+        producer.flush(60)
+        producer.produce(name, f"{outcome} two")
+        if outcome == "aborted":
+            producer.flush(60)
+            producer.abort_transaction(60)
+        else:
+            producer.commit_transaction(60)
+    options = {"subscribe": name, "kafka.isolation.level": isolation}
+    (through_brokers,) = pinned(node, **options, readFrom="brokers")
+    (found,) = pinned(node, **options)
+    values = [bytes(row["value"]).decode() for row in rows(found)]
+    assert rows(found) == rows(through_brokers)
+    outcomes = ["committed", "aborted"] if isolation == "read_uncommitted" else ["committed"]
+    assert values == [f"{outcome} {part}" for outcome in outcomes for part in ("one", "two")] * 2

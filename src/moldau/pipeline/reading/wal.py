@@ -108,13 +108,15 @@ class WalReader:
             offsets = {}
             for row in rows:
                 partition = row.partition_index
-                batches = await self._checked(row, found.get(partition) or [])
+                before = found.get(partition) or []
+                batches = await self._checked(row, before)
                 found[partition] = batches
                 if batches is None:
                     continue
                 total += len(row.batches)
                 behind = batches[-1].last_offset + 1 if batches else self._positions[partition]
-                if batches and row.batches and behind < self._ends[partition]:
+                # Markers alone are passed in the next round.
+                if batches and len(batches) > len(before) and behind < self._ends[partition]:
                     self._records_a_batch = (behind - self._positions[partition]) / len(batches)
                     offsets[partition] = behind
         return found

@@ -86,7 +86,7 @@ def ask_java(asked: Iterable[Case]) -> list[dict[str, Any]]:
 
 
 def differences(asked: list[Case], answers: list[dict[str, Any]]) -> list[str]:
-    """Of errors only their existence is compared."""
+    """Differing answers. For errors, only their existence is compared."""
     found = []
     for case, answer in zip(asked, answers, strict=True):
         ours = decode(case)

@@ -392,7 +392,7 @@ class Leader:
         )
 
     async def run_once(self) -> int | None:
-        """None when it died."""
+        """Run one round; returns None when the broker died."""
         try:
             return await self.engine.run_once()
         except Killed:

@@ -42,7 +42,7 @@ class ShardTimers:
                     timer.handle.cancel()
 
     def clear(self) -> None:
-        """Cancel all."""
+        """Cancel all timers."""
         for timer in self._timers.values():
             timer.handle.cancel()
         self._timers.clear()

@@ -234,7 +234,7 @@ class ServerConnection(FrameReceiver):
             self._writes.flush()
         self.close()
 
-    # Requests in.
+    # Incoming requests
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._loop.time()

@@ -41,7 +41,7 @@ class RetryPolicy:
     """Deadline of one operation with all its attempts; every attempt ends by then."""
     patience_min_ms: float = 0
     """Uploads and fetches that take longer than this, and much longer than usual, get a second attempt in
-    parallel (``hedging``); 0 for never, as suits requests that take minutes.
+    parallel (``hedging``). With 0 there is none, which is right for requests that take minutes.
     """
 
     def backoff_ms(self, retry: int, entropy: Entropy) -> float:

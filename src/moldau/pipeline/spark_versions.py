@@ -25,7 +25,7 @@ HAS_READ_LIMITS: Final = importlib.util.find_spec("pyspark.sql.streaming.datasou
 _TIMEZONE: Final[Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 )
-"""Before Spark 4.2 it is always UTC."""
+"""The time zone argument. Before Spark 4.2 there is none, and the zone is always UTC."""
 
 
 def arrow_schema(schema: StructType) -> Any:

@@ -84,7 +84,7 @@ class QuorumVoice:
         self._strangers: dict[int, Stranger] = {}
         self._directories: dict[int, Directories] = {}
         self._leader: tuple[int, int] | None = None
-        """Leader and epoch."""
+        """The id of the known leader, and its epoch."""
         self._leaderless_since_ms: int | None = None
         self._has_told_of_no_leader = False
 

@@ -49,7 +49,7 @@ class ClusterNode:
     host: str
     port: int
     data: str
-    """Its log folder."""
+    """The node's log folder."""
     rack: str | None = None
 
     @property

@@ -152,7 +152,7 @@ def without_effect(config: BrokerConfig) -> dict[str, str]:
 
 
 def _without_effect_on_listeners(config: BrokerConfig) -> dict[str, str]:
-    """Of ``listener.name.NAME.KEY`` one key is read."""
+    """Only one key of ``listener.name.NAME.KEY`` is read."""
     names = {listener.name.lower() for listener in config.listeners}
     found = {}
     for key in sorted(config.static):

@@ -28,7 +28,7 @@ class DisklessTopic:
     objects_bytes: int = 0
     deleted_bytes: int = 0
     partitions: dict[int, tuple[int, DescribedPartition]] = field(default_factory=dict)
-    """By index: coordinator and description."""
+    """Coordinator and description of each partition, by index."""
 
 
 @dataclass(slots=True)

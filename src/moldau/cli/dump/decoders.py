@@ -75,7 +75,7 @@ DECODERS: Final[dict[str, Decoder]] = {
     "diskless": decode_record,
     "remote-log-metadata": remote_segments.decode_record,
 }
-"""By the names that ``--decoder`` takes."""
+"""Decoders by the names that ``--decoder`` takes."""
 
 TOPIC_DECODERS: Final = {
     CONSUMER_OFFSETS_TOPIC: "offsets",

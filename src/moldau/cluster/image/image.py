@@ -36,8 +36,8 @@ FeatureLevel = NewType("FeatureLevel", int)
 
 METADATA_VERSION_FEATURE = "metadata.version"
 ELIGIBLE_LEADER_REPLICAS_FEATURE = "eligible.leader.replicas.version"
+"""Eligible leader replicas (KIP-966)."""
 TRANSACTION_VERSION_FEATURE = "transaction.version"
-"""KIP-966."""
 
 
 @dataclass(frozen=True, slots=True)

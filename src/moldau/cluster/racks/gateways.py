@@ -44,7 +44,7 @@ class _Unit(NamedTuple):
 
     name: str
     host: int
-    """Their preferred replica."""
+    """The preferred replica of the coordinators."""
     coordinators: tuple[int, ...]
     stays: bool
     """In the rack of the host, the host itself is the gateway."""

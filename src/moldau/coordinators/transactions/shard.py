@@ -306,7 +306,7 @@ class TransactionShard:
             raise KafkaError(ErrorCode.producer_fenced)
         if check_end(found, request):
             if found.identity.is_for_fencing:
-                # The coordinator aborted the transaction with the last epoch, which no client may have.
+                # The coordinator used the last epoch to abort the transaction. No client may use that epoch.
                 if new_id is None:
                     raise NewProducerIdNeededError
                 found = found.rotated(new_id, now_ms)

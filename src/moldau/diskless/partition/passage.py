@@ -69,7 +69,7 @@ class DisklessPassage:
 
     @property
     def config(self) -> LogConfig:
-        """The topic's."""
+        """The configuration of the topic."""
         return self._appends.config
 
     @config.setter

@@ -49,7 +49,7 @@ class ColdOutcome:
     """Batches from the one that contains the requested offset on; none when it is at the high watermark."""
 
     batches: Sequence[tuple[BatchCoordinate, memoryview]] = ()
-    """Not yet finished."""
+    """The batches as stored; :meth:`finished` sets their offsets."""
     failure: KafkaError | None = None
     moved_to_tier: bool = False
     """The offset has left the WAL: an error here; it must be read from remote storage."""
@@ -62,7 +62,7 @@ class ColdOutcome:
         return replace(self, batches=[each for each in self.batches if each[0].last_offset < end])
 
     def finished(self) -> memoryview:
-        """In the form for consumers. Raises :class:`CorruptRecordError`."""
+        """The batches in the form for consumers. Raises :class:`CorruptRecordError`."""
         return finish_batches(self.batches)
 
 

@@ -33,7 +33,7 @@ class RackPeers(Protocol):
     """The other brokers of the rack."""
 
     async def read_object(self, broker_id: int, wanted: ObjectRange) -> memoryview:
-        """As :meth:`RackReader.read_for_rack`; raises also for lost connections."""
+        """Like :meth:`RackReader.read_for_rack`; also raises for lost connections."""
         ...
 
 

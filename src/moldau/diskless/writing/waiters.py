@@ -26,7 +26,7 @@ class WaitingProducer:
         self.deadline = deadline
         self.request_id = request_id
         self.guard = guard
-        """Of a transactional batch; 0 for others."""
+        """The guard of a transactional batch; 0 for other batches."""
         self.held_until: float | None = None
         """The time until which it is committed again while an earlier batch is missing; None if none was."""
         self.is_expired = False
@@ -64,7 +64,7 @@ class ObjectWaiters:
             self._arm(deadline)
 
     def remove(self, waiter: WaitingProducer) -> None:
-        """Its batch is committed with another object."""
+        """Remove a producer whose batch is committed with another object."""
         self._waiters.remove(waiter)
 
     def stop(self) -> None:

@@ -193,7 +193,7 @@ class FilesInFlight:
         self._recent_batches_max = max(self._recent_batches_max, self.batch_count)
 
     def answered(self, file: WalFile) -> None:
-        """Its producers may send more."""
+        """The file is answered, so its producers may send more."""
         if self._unanswered.pop(file, self) is None:
             self.batch_count -= len(file.object.batches)
             self._recent_batches_max *= FORGETTING

@@ -48,7 +48,7 @@ class ExportJob:
     """Columns whose type the replay changes."""
     catalog_properties: Mapping[str, str] = field(default_factory=dict)
     storage: Mapping[str, str] = field(default_factory=dict)
-    """``diskless.storage.*`` and ``rsm.config.*``, where the brokers do not provide them."""
+    """``diskless.storage.*`` and ``rsm.config.*``, if the brokers do not provide them."""
 
 
 class Exported(NamedTuple):
@@ -58,7 +58,7 @@ class Exported(NamedTuple):
     lag_records: int
     dead_letters_at: str
     dead_letters_left: int = 0
-    """After a replay."""
+    """Number of dead letters that remain after a replay."""
 
     @property
     def records(self) -> int:

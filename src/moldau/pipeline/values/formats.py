@@ -69,7 +69,7 @@ class ValueFormat:
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's."""
+        """The schema of the table."""
         if self.kind is ValueKind.RAW:
             return SCHEMA
         found = self.type

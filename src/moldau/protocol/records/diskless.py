@@ -216,7 +216,7 @@ class DisklessTransactionMarker(Message):
     producer_id: int = wire("int64")
     producer_epoch: int = wire("int16")
     coordinator_epoch: int = wire("int32")
-    """Of the transaction coordinator."""
+    """The epoch of the transaction coordinator."""
     committed: bool = wire("bool")
 
 

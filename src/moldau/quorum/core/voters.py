@@ -45,7 +45,7 @@ class Voter:
     listener: str = ""
     """Name of the listener at ``host`` and ``port``."""
     other_endpoints: tuple[VoterEndpoint, ...] = ()
-    """Its other listeners, as in its record."""
+    """The voter's other listeners, as in its record."""
     kraft_version_min: int = 0
     kraft_version_max: int = KRAFT_VERSION_MAX
 

@@ -84,7 +84,7 @@ class Acknowledgements:
             self._answer(append, append.outcome if refusal is None else refusal)
 
     def fail(self, outcome: AppendOutcome) -> None:
-        """Answer all."""
+        """Answer all waiting appends."""
         waiting = self._waiting
         while waiting:
             self._answer(waiting.popleft(), outcome)

@@ -58,7 +58,7 @@ class GroupCommit:
             raise KafkaError(self.failure.code, self.failure.message)
 
     def plan(self) -> None:
-        """Something was appended."""
+        """Plan a sync, because records were appended."""
         if (self._running is None or self._running.done()) and self.failure is None:
             loop = asyncio.get_running_loop()
             self._running = loop.create_task(self._run(), name=f"sync {self._name}")

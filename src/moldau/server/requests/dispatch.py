@@ -221,7 +221,7 @@ class Dispatcher:
             return outcome
 
         def finish(message: Message) -> Message:
-            """On a worker thread."""
+            """Set the throttle time. Runs on a worker thread."""
             until_s = held_until_s[0] if held_until_s else 0.0
             return with_throttle_time(message, rest_ms(until_s, loop.time()))
 

@@ -95,7 +95,7 @@ CUTS: Final[Mapping[int, tuple[Cut, ...]]] = MappingProxyType(
             Cut(("topics", "partition_indexes"), ("topics", "partitions")),
         ),
         ApiKey.ALTER_REPLICA_LOG_DIRS: (Cut(("dirs", "topics", "partitions"), ("results", "partitions")),),
-        # One may have thousands of members, or of partitions.
+        # A group may have thousands of members, and a transaction thousands of partitions.
         ApiKey.DESCRIBE_GROUPS: (Cut(("groups",), ("groups",), rows=16, distinct=dict.fromkeys),),
         ApiKey.DESCRIBE_TRANSACTIONS: (
             Cut(("transactional_ids",), ("transaction_states",), rows=16, distinct=dict.fromkeys),
@@ -130,7 +130,7 @@ _ANSWERS: Final[Mapping[int, tuple[tuple[str, ...], ...]]] = MappingProxyType(
         ApiKey.FETCH: (("responses", "partitions"),),
         ApiKey.OFFSET_FETCH: (("groups", "topics", "partitions"), ("topics", "partitions")),
         ApiKey.JOIN_GROUP: (("members",),),
-        # One may have thousands of members, or of partitions.
+        # A group may have thousands of members, and a transaction thousands of partitions.
         ApiKey.DESCRIBE_GROUPS: (("groups", "members"),),
         ApiKey.LIST_GROUPS: (("groups",),),
         ApiKey.DESCRIBE_LOG_DIRS: (("results", "topics", "partitions"),),

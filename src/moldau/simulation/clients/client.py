@@ -402,7 +402,7 @@ class Consumer(SimulatedClient):
         self.first_offset = 0
 
     async def run(self) -> None:
-        """Read for ever."""
+        """Read until cancelled."""
         while True:
             await self.step()
 

@@ -60,7 +60,7 @@ REPLICAS: Final = 2
 """Replication factor of the topic: one of three brokers has no replica of a partition, and accepts records
 for it."""
 METADATA_REPLICAS: Final = 3
-"""Of ``__diskless_metadata``."""
+"""Replication factor of ``__diskless_metadata``."""
 CONVERGENCE_LIMIT_S: Final = 60.0
 SNAPSHOT_S: Final = 10.0
 """Interval at which coordinators check whether a snapshot is due."""

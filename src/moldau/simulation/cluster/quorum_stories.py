@@ -177,7 +177,7 @@ class QuorumStory:
         self.replicas: dict[int, MetadataNode] = {}
         """The newest life of each node's replica."""
         self._lives: dict[int, str] = {}
-        """Their names."""
+        """Names of these lives."""
         self._clients: list[TopicClient] = []
         self._acknowledged = asyncio.Event()
         """Set when a client gets the acknowledgement of a change."""

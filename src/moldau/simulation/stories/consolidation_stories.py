@@ -23,5 +23,5 @@ def consolidation() -> Scenario:
 
 
 def consolidation_power() -> Scenario:
-    """Losses of power too."""
+    """The faults include losses of power."""
     return story((*ALWAYS, *_STORE, *(Fault.POWER_LOSS,) * 4), _PROPERTIES, ConsolidationAfterlife)

@@ -13,7 +13,7 @@ class Fate(Enum):
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    """Its commit was never requested."""
+    """The commit of the transaction was never requested."""
     UNKNOWN = "unknown"
     """Its commit was requested, and had no answer: it took effect in all partitions or in none."""
 

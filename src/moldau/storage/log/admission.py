@@ -51,7 +51,7 @@ def admit(
 
 
 def admission(config: LogConfig, batch: Buffer, headers: list[BatchHeader], now_ms: int) -> Steps[Admitted]:
-    """As :func:`admit`, in steps."""
+    """Like :func:`admit`, in steps."""
     batch, header = yield from checked(config, batch, headers[0], now_ms)
     return _as_admitted(config, batch, [header], now_ms)
 

@@ -231,7 +231,7 @@ class SegmentedLog:
         return cleaned, paths
 
     def replace(self, old: Sequence[Segment], cleaned: Segment) -> None:
-        """After :meth:`swap_files`."""
+        """Replace the segments in memory. Called after :meth:`swap_files`."""
         self.folder_changed = True
         first = self.segments.index(old[0])
         self.segments[first : first + len(old)] = [cleaned]

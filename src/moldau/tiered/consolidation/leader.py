@@ -152,7 +152,7 @@ class ConsolidationLeader:
                 await self._reconciler.delete_unneeded(status.needless)
 
     async def _reconcile(self, led: LedPartition) -> ConsolidationStatus | None:
-        """None when it was not possible now."""
+        """Reconcile a partition; returns None when that is not possible now."""
         partition = led.partition
         for late in self._plans.expire(self._clock.now_ms()):
             logger.warning("%s gave no sign: its plan of %s lapses", late.lease.engine, late.partition)

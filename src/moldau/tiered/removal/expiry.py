@@ -49,7 +49,7 @@ class ExpiryPlan:
         self._total_bytes = local_only_bytes
 
     def look_at(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-        """The next ones."""
+        """Examine the next segments."""
         lineage, log_start_offset = self._lineage, self._log_start_offset
         for segment in segments:
             if segment.state is not _State.COPY_SEGMENT_FINISHED:

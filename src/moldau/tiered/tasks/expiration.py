@@ -73,7 +73,7 @@ class ExpirationTask:
         await self._remove([each for each in expiry.segments if each.end_offset < log.log_start_offset])
 
     def stop(self) -> None:
-        """No further round."""
+        """Stop: there is no further round."""
         self._gauges.delete_lag_bytes = self._gauges.delete_lag_segments = 0
 
     def _lacks_start(self) -> bool:

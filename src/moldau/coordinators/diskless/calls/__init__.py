@@ -103,7 +103,7 @@ class BatchToCommit(NamedTuple):
     last_sequence: int = -1
     flags: int = 0
     guard: int = 0
-    """Of a transactional batch; 0 for none."""
+    """The guard of a transactional batch; 0 for other batches."""
 
     @property
     def is_transactional(self) -> bool:
@@ -367,7 +367,7 @@ class DescribedObjects(NamedTuple):
     deleted_bytes: int = 0
     """Bytes that belong to no live batch of a topic of this coordinator."""
     object_keys: Sequence[str] = ()
-    """Set if requested."""
+    """Keys of the objects, if the request asks for them."""
 
 
 class DescribeTopicsCall(NamedTuple):

@@ -16,7 +16,7 @@ from moldau.protocol.records.diskless import DisklessFileCommittedRecord
 from moldau.runtime import ErrorCode
 
 _NO_MARKERS: Final = 0
-"""Ends the locations: markers were to follow here, and have a record of their own."""
+"""The number of markers in the locations: always 0, because markers have a record of their own."""
 
 
 class Receipt(NamedTuple):

@@ -34,7 +34,7 @@ _NO_BATCH: Final = (-1, -1, -1, -1)
 
 
 class OpenWindow(NamedTuple):
-    """A window's content."""
+    """The content of a window."""
 
     epoch: int
     time_ms: int

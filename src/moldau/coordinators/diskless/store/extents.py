@@ -15,7 +15,7 @@ from moldau.coordinators.diskless.state.records import FLAG_TRANSACTIONAL, FileC
 
 BATCH_BYTES: Final = 21
 NO_FILE: Final = -1
-"""The file of a marker."""
+"""Stands for the file of a marker, which is in no object."""
 _MARKER: Final = struct.Struct("=qhib")
 
 

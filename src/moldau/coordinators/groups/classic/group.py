@@ -81,7 +81,7 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest of the members'."""
+        """The longest time-out of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property

@@ -12,7 +12,7 @@ class ClientFacts:
 
     client_id: str = ""
     host: str = ""
-    """In Java's form, ``/127.0.0.1``."""
+    """The address in Java's form, ``/127.0.0.1``."""
 
 
 @dataclass(slots=True)

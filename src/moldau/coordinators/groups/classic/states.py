@@ -17,7 +17,7 @@ class GroupState(enum.Enum):
     STABLE = "Stable"
     """Every member can have its assignment."""
     DEAD = "Dead"
-    """Removed."""
+    """The group was removed."""
 
 
 TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
@@ -31,7 +31,7 @@ TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
     GroupState.DEAD: frozenset(),
 }
-"""For each state, its possible successors."""
+"""The possible successors of each state."""
 
 
 def can_rebalance(state: GroupState) -> bool:

@@ -30,7 +30,7 @@ class DisklessCommitBatch(Message):
     base_sequence: int = wire("int32", default=-1)
     last_sequence: int = wire("int32", default=-1)
     is_transactional: bool = wire("bool", default=False)
-    """Ours."""
+    """Moldau's own field."""
 
 
 @message
@@ -57,7 +57,7 @@ class DisklessCommitFileRequest(Message):
     created_ms: int = wire("int64", default=-1)
     """Moldau's own field: when the uploader began the object; a file that is too old is refused."""
     uploader_broker_id: int = wire("int32", default=-1)
-    """Ours."""
+    """Moldau's own field."""
     owner_ids: Sequence[int] = wire(["int32"], default=())
     batches: Sequence[DisklessCommitBatch] = wire([DisklessCommitBatch], "0", default=())
     columns: bytes = wire("bytes", "1+", default=b"")

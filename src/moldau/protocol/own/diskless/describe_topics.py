@@ -41,7 +41,7 @@ class DisklessDescribeTopicsRequest(Message):
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
     several."""
     topic_ids: Sequence[UUID] | None = wire(["uuid"], nullable="0+", default=None)
-    """Null for all."""
+    """The requested topics; null for all topics."""
     timeout_ms: int = wire("int32", default=60000)
     with_object_keys: bool = wire("bool", default=False)
     """Whether to list object keys, to count objects that several coordinators share only once."""

@@ -28,7 +28,7 @@ class DisklessBatchInfo(Message):
     batch_max_timestamp: int = wire("int64")
     timestamp_type: int = wire("int8")
     is_transactional: bool = wire("bool", "2+", default=False)
-    """Ours."""
+    """Moldau's own field."""
     markers: Sequence[DisklessMarkerInfo] = wire([DisklessMarkerInfo], "2+", default=())
     """Ours: one, and no object, for the marker of a transaction."""
 
@@ -62,12 +62,12 @@ class DisklessFindBatchesPartitionResult(Message):
     log_start_offset: int = wire("int64", default=-1)
     high_watermark: int = wire("int64", default=-1)
     wal_start_offset: int = wire("int64", default=-1)
-    """Ours."""
+    """Moldau's own field."""
     moved_to_tier: bool = wire("bool", default=False)
     """Moldau's own field: the offset must be read from remote storage."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
     last_stable_offset: int = wire("int64", "1+", default=-1)
-    """Ours."""
+    """Moldau's own field."""
     aborted: Sequence[DisklessAbortedRange] = wire([DisklessAbortedRange], "1+", default=())
     """Moldau's own field: aborted transactions with an offset within the batches."""
 

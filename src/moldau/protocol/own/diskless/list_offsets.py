@@ -28,13 +28,13 @@ class DisklessListOffsetsPartitionResult(Message):
     timestamp: int = wire("int64", default=-1)
     offset: int = wire("int64", default=-1)
     log_start_offset: int = wire("int64", default=-1)
-    """Ours."""
+    """Moldau's own field."""
     wal_start_offset: int = wire("int64", default=-1)
-    """Ours."""
+    """Moldau's own field."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
     """Moldau's own field: at most one, the batch that contains the record."""
     last_stable_offset: int = wire("int64", "1+", default=-1)
-    """Ours."""
+    """Moldau's own field."""
 
 
 @message

@@ -395,7 +395,7 @@ class Remote:
 
     @property
     def keys(self) -> list[PartitionKey]:
-        """See a gathering's."""
+        """The partitions of the gathering."""
         return self._gathering.keys
 
     def then(self, answer_with: Callable[[Gathering], None], answer: "asyncio.Future[Any]") -> None:

@@ -55,7 +55,7 @@ class ControllerRegistrar:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the registration."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller registration")
 
     async def close(self) -> None:

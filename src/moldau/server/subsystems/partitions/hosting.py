@@ -63,7 +63,7 @@ class _NewPartition:
     """A partition whose log must be made before it can be opened."""
 
     topic: Topic
-    """As of the newest metadata."""
+    """The topic in the newest metadata."""
     is_being_made: bool = False
     has_left: bool = False
     """Whether it has left this broker while its log was being made."""

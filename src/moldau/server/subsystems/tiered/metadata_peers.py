@@ -58,7 +58,7 @@ class _ReadPeer:
 
     def __init__(self) -> None:
         self.wanted: dict[int, _Wanted] = {}
-        """By partition."""
+        """Requested reads by partition."""
         self.task: asyncio.Task[None] | None = None
         """Fetches while there are readers."""
 
@@ -83,9 +83,9 @@ class MetadataPeers:
         self._fetches = RpcClient(entropy, client_id=name)
         """Separate connections, because a request waits for the answers of earlier ones."""
         self._peers: dict[int, _ReadPeer] = {}
-        """By broker."""
+        """Peers by broker id."""
         self._fetched: dict[int, tuple[int, memoryview]] = {}
-        """By partition: the result of a wait, for the next read."""
+        """Results of waits by partition, for the next read."""
 
     # -- calls --------------------------------------------------------------------------------
 

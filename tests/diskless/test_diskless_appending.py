@@ -46,6 +46,40 @@ def test_order_is_kept_while_the_coordinator_does_not_know_the_partition() -> No
     run_in_virtual_time(tell)
 
 
+def test_a_batch_that_has_timed_out_gives_its_bytes_back() -> None:
+    async def tell(machine: Machine) -> None:
+        broker = ReadingBroker(machine)
+        partition = broker.open(K)
+        now_ms = machine.clock.now_ms()
+        for _ in range(3):
+            big = [batch(b"x" * 900_000, now_ms) for _ in range(4)]
+            answers = [partition.append(one, required_acks=-1, timeout_ms=500) for one in big]
+            assert all(isinstance(one, asyncio.Future) and not one.done() for one in answers)
+            assert partition.waiting_bytes == sum(len(one) for one in big)
+            await asyncio.sleep(1)
+            assert partition.waiting_bytes == 0
+        broker.coordinator.create(K)
+        await asyncio.sleep(5)
+        assert broker.writer.appended == []
+        await broker.stop()
+
+    run_in_virtual_time(tell)
+
+
+def test_what_waits_for_the_coordinator_is_refused_when_the_broker_stops() -> None:
+    async def tell(machine: Machine) -> None:
+        broker = ReadingBroker(machine)
+        partition = broker.open(K)
+        waiting = partition.append(batch(b"v", machine.clock.now_ms()), required_acks=-1, timeout_ms=30_000)
+        partition.refuse_waiting()
+        assert isinstance(waiting, asyncio.Future)
+        assert waiting.result().error is ErrorCode.not_leader_or_follower
+        assert partition.waiting_bytes == 0
+        await broker.stop()
+
+    run_in_virtual_time(tell)
+
+
 def test_refusals_come_at_once_and_reach_no_object() -> None:
     async def tell(machine: Machine) -> None:
         broker = ReadingBroker(machine)

@@ -85,6 +85,7 @@ class PartitionAppends:
         self._unexpected = services.unexpected
         self._unborn: deque[_Unborn] = deque()
         self._unborn_bytes = 0
+        self._awaits_birth = False
 
     @property
     def waiting_bytes(self) -> int:
@@ -186,21 +187,40 @@ class PartitionAppends:
         if self._unborn and self._unborn_bytes + len(records) > _UNBORN_BYTES_MAX:
             answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
             return answer
-        if not self._unborn:
+        if not self._awaits_birth:
+            self._awaits_birth = True
             self._place.when_known(self._born)
         timeout_s = terms.timeout_ms / 1000
-        timer = loop.call_later(timeout_s, _time_out, answer)
+        timer = loop.call_later(timeout_s, self._time_out, answer)
         answer.add_done_callback(lambda _: timer.cancel())
         unborn = _Unborn(bytes(records), header, loop.time() + timeout_s, answer, terms.guard)
         self._unborn.append(unborn)
         self._unborn_bytes += len(records)
         return answer
 
+    def _time_out(self, answer: "asyncio.Future[AppendOutcome]") -> None:
+        if not answer.done():
+            answer.set_result(AppendOutcome(ErrorCode.request_timed_out))
+        while self._unborn and self._unborn[0].answer.done():
+            self._take_unborn()
+
+    def refuse_waiting(self) -> None:
+        """Refuse the batches that wait until the partition is known: the broker stops."""
+        while self._unborn:
+            unborn = self._take_unborn()
+            if not unborn.answer.done():
+                unborn.answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+
+    def _take_unborn(self) -> _Unborn:
+        unborn = self._unborn.popleft()
+        self._unborn_bytes -= len(unborn.records)
+        return unborn
+
     def _born(self) -> None:
+        self._awaits_birth = False
         loop = asyncio.get_running_loop()
         while self._unborn:
-            unborn = self._unborn.popleft()
-            self._unborn_bytes -= len(unborn.records)
+            unborn = self._take_unborn()
             if unborn.answer.done():
                 continue
             if self._place.is_closed:
@@ -236,8 +256,3 @@ def _passing_on(
                 target.set_result(_DEFECT if done.exception() is not None else done.result())
 
     return pass_on
-
-
-def _time_out(answer: "asyncio.Future[AppendOutcome]") -> None:
-    if not answer.done():
-        answer.set_result(AppendOutcome(ErrorCode.request_timed_out))

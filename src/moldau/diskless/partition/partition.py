@@ -83,6 +83,10 @@ class DisklessPartition:
         """Bytes of batches that wait until the partition is known."""
         return self._appends.waiting_bytes
 
+    def refuse_waiting(self) -> None:
+        """Refuse the batches that wait until the partition is known: the broker stops."""
+        self._appends.refuse_waiting()
+
     @property
     def config(self) -> LogConfig:
         """The topic's own config; the cached log has other limits."""

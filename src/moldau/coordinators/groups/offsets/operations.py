@@ -125,7 +125,7 @@ def present(
     places: Iterable[Place],
     topic_id_of: Callable[[str], UUID | None],
 ) -> Iterable[tuple[str, Sequence[int]]]:
-    """Those of the places that have an offset of the topic as it is now, by topic."""
+    """The places with an offset of the current topic, by topic."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in places:
         value = store.get(group_id, topic, partition)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -157,8 +157,12 @@ class DisklessSubsystem(Subsystem):
         )
 
     def _in_hand(self) -> dict[str, int]:
-        waiting = sum(one.waiting_bytes for one in self._partitions if isinstance(one, DisklessPartition))
+        waiting = sum(one.waiting_bytes for one in self._readers())
         return {"bytes for unknown partitions": waiting, **self.runtime.in_hand()}
+
+    def _readers(self) -> Iterator[DisklessPartition]:
+        """The diskless partitions with a replica here."""
+        return (one for one in self._partitions if isinstance(one, DisklessPartition))
 
     def _throttle(self, context: RequestContext, waits: bool) -> float:
         """Back-pressure: while the backlog is too large, producers are read slowly.
@@ -218,7 +222,11 @@ class DisklessSubsystem(Subsystem):
     async def stop(self) -> None:
         """Complete the pending produce requests; then stop the coordinators, which save their state
         cleanly.
+
+        Batches for a partition that its coordinator has not created cannot be completed; they are refused.
         """
+        for one in self._readers():
+            one.refuse_waiting()
         self.kind.passages.close_all()
         await self.runtime.stop()
         loads = list(self._loads)

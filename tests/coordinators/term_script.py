@@ -82,7 +82,7 @@ class TermModel:
         self.events: list[str] = []
         self.logs: dict[PartitionKey, MemoryLog] = {}
         kind: CoordinatorKind[SumShard, int] = CoordinatorKind(
-            topic=StateTopic(name=TOPIC, retention=StateRetention.COMPACTED),
+            topic=StateTopic(name=TOPIC, retention=StateRetention.COMPACTED, factor_key=""),
             new_shard=lambda partition: SumShard(),
             codec=SumCodec(),
             open_log=self._open,

@@ -47,6 +47,8 @@ class StateTopic:
 
     name: str
     retention: StateRetention
+    factor_key: str
+    """The broker's key for the replication factor at its creation."""
     is_decisive: bool = False
     """Its records free bytes or decide outcomes, so none may be lost.
 
@@ -65,24 +67,43 @@ class StateTopic:
         return configs
 
 
-CONSUMER_OFFSETS: Final = StateTopic(
-    name=CONSUMER_OFFSETS_TOPIC, retention=StateRetention.COMPACTED, is_marked=True
-)
-TRANSACTION_STATE: Final = StateTopic(
-    name=TRANSACTION_STATE_TOPIC, retention=StateRetention.COMPACTED, is_decisive=True, is_marked=True
-)
-DISKLESS_METADATA: Final = StateTopic(
-    name=DISKLESS_METADATA_TOPIC, retention=StateRetention.SNAPSHOTS, is_decisive=True, is_marked=True
-)
-REMOTE_LOG_METADATA: Final = StateTopic(
-    name=REMOTE_LOG_METADATA_TOPIC, retention=StateRetention.TIME, is_decisive=True
-)
-
 STATE_TOPICS: Final = {
     topic.name: topic
-    for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE, DISKLESS_METADATA, REMOTE_LOG_METADATA)
+    for topic in (
+        StateTopic(
+            name=CONSUMER_OFFSETS_TOPIC,
+            retention=StateRetention.COMPACTED,
+            factor_key="offsets.topic.replication.factor",
+            is_marked=True,
+        ),
+        StateTopic(
+            name=TRANSACTION_STATE_TOPIC,
+            retention=StateRetention.COMPACTED,
+            factor_key="transaction.state.log.replication.factor",
+            is_decisive=True,
+            is_marked=True,
+        ),
+        StateTopic(
+            name=DISKLESS_METADATA_TOPIC,
+            retention=StateRetention.SNAPSHOTS,
+            factor_key="diskless.metadata.topic.replication.factor",
+            is_decisive=True,
+            is_marked=True,
+        ),
+        StateTopic(
+            name=REMOTE_LOG_METADATA_TOPIC,
+            retention=StateRetention.TIME,
+            factor_key="remote.log.metadata.topic.replication.factor",
+            is_decisive=True,
+        ),
+    )
 }
 """By name. The loss of their records would hide or delete records of other topics."""
+
+CONSUMER_OFFSETS: Final = STATE_TOPICS[CONSUMER_OFFSETS_TOPIC]
+TRANSACTION_STATE: Final = STATE_TOPICS[TRANSACTION_STATE_TOPIC]
+DISKLESS_METADATA: Final = STATE_TOPICS[DISKLESS_METADATA_TOPIC]
+REMOTE_LOG_METADATA: Final = STATE_TOPICS[REMOTE_LOG_METADATA_TOPIC]
 
 INTERNAL_TOPICS: Final = frozenset({CLUSTER_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, *STATE_TOPICS})
 """Names of the cluster's own topics, including the quorum's log and a reserved name."""
@@ -92,3 +113,13 @@ MARKED_INTERNAL_TOPICS: Final = frozenset(topic.name for topic in STATE_TOPICS.v
 
 DECISIVE_TOPICS: Final = frozenset(topic.name for topic in STATE_TOPICS.values() if topic.is_decisive)
 """Names of the topics of which no record may be lost."""
+
+SNAPSHOT_TOPICS: Final = frozenset(
+    topic.name for topic in STATE_TOPICS.values() if topic.retention is StateRetention.SNAPSHOTS
+)
+"""Names of the topics whose logs begin with a snapshot of their state."""
+
+
+def replication_factors(factor: int) -> dict[str, str]:
+    """Properties of a broker that give each topic of nodes' own state ``factor`` replicas."""
+    return {topic.factor_key: str(factor) for topic in STATE_TOPICS.values()}

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.folders.initial_voters import initial_voter
+from moldau.cluster.internal_topics import replication_factors
 from moldau.records.control import VoterEndpoint, VotersRecordEntry
 from moldau.runtime.entropy import Entropy
 
@@ -117,19 +118,15 @@ def properties_of(
         "controller.listener.names": _CONTROLLERS,
         "listeners": f"{listener}://{node.host}:{node.port}",
         "log.dirs": node.data,
-        "offsets.topic.replication.factor": str(min(3, broker_count)),
+        **replication_factors(min(3, broker_count)),
         "offsets.topic.num.partitions": "4",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
         # As in `settings.development_config`, on a store that all brokers share.
         "remote.log.storage.system.enable": "true",
         "rsm.config.url": f"file://{quote(posixpath.dirname(node.data))}/objects",
         "remote.log.metadata.topic.num.partitions": "4",
-        "remote.log.metadata.topic.replication.factor": str(min(3, broker_count)),
         "diskless.system.enable": "true",
         "diskless.storage.url": f"file://{quote(posixpath.dirname(node.data))}/objects",
         "diskless.metadata.topic.num.partitions": "4",
-        "diskless.metadata.topic.replication.factor": str(min(3, broker_count)),
         "group.initial.rebalance.delay.ms": "100",
     }
     addresses = [f"{each.host}:{each.port}" for each in controllers]

@@ -8,7 +8,12 @@ from urllib.parse import quote
 from moldau.cluster.decisions import features
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.image.registrations import SupportedFeature
-from moldau.cluster.internal_topics import INTERNAL_TOPICS, STATE_TOPICS, StateRetention
+from moldau.cluster.internal_topics import (
+    INTERNAL_TOPICS,
+    STATE_TOPICS,
+    StateRetention,
+    replication_factors,
+)
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.config.keys.waiting import WAITS_FOR
@@ -63,14 +68,10 @@ def development_config(
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{DEVELOPMENT_LISTENER}://{host}:{port},CONTROLLER://{host}:0",
         "log.dirs": data,
-        "offsets.topic.replication.factor": "1",
+        **replication_factors(1),
         "offsets.topic.num.partitions": "4",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
         "remote.log.storage.system.enable": "false" if "," in properties.get("log.dirs", "") else "true",
         "remote.log.metadata.topic.num.partitions": "4",
-        "remote.log.metadata.topic.replication.factor": "1",
-        "diskless.metadata.topic.replication.factor": "1",
         "rsm.config.url": f"file://{quote(data)}/objects",
         # Not 0: kafka-python joins while it still waits for the topic's metadata, assigns nothing when it is
         # answered before that, and then keeps an empty assignment for a long time.

@@ -15,7 +15,8 @@ from plain_requests import Requests
 
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
-from moldau.cluster.internal_topics import TRANSACTION_STATE
+from moldau.cluster.internal_topics import STATE_TOPICS, TRANSACTION_STATE, StateTopic
+from moldau.config.broker import BrokerConfig
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.messages import find_coordinator
@@ -26,6 +27,8 @@ from moldau.replication.core.policy import SNAPSHOTTED
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, Machine
 from moldau.runtime import KafkaError as MoldauError
+from moldau.server.development_cluster import plan_nodes, properties_of
+from moldau.server.settings import development_config
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.storage.folders.log_folders import NewLog
 from moldau.storage.log.config import LogConfig
@@ -260,3 +263,12 @@ def test_groups_go_on_behind_garbage_in_their_log(tmp_path: Path) -> None:
             health = json.load(answer)
         assert health["status"] == "up"
         assert "__consumer_offsets-0: 2 broken records were skipped" in health["notices"]["groups"]
+
+
+@pytest.mark.parametrize("topic", STATE_TOPICS.values(), ids=lambda topic: topic.name)
+def test_development_gives_each_state_topic_the_replicas_that_its_brokers_allow(topic: StateTopic):
+    """A new state topic needs no line in the properties of development nodes."""
+    assert development_config("/data", 9092, {}).integer(topic.factor_key) == 1
+    nodes = plan_nodes("/data", "127.0.0.1", [1, 2, 3, 4], [5], [])
+    properties = properties_of(nodes[0], nodes, {})
+    assert BrokerConfig.from_properties(properties).integer(topic.factor_key) == 3

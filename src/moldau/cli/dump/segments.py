@@ -6,7 +6,7 @@ from struct import Struct
 from moldau.cli.dump.decoders import Decoder, decoder_for
 from moldau.cli.dump.file_kind import DETAIL, PROBLEM, DumpedFile, FileKind, Row, by_suffix
 from moldau.cli.dump.values import plain, text_of
-from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+from moldau.cluster.internal_topics import SNAPSHOT_TOPICS
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.records.batch import LOG_OVERHEAD_BYTES, BatchHeader, check_batch, parse_header
@@ -25,10 +25,10 @@ def dump_segment(file: DumpedFile) -> Iterator[Row]:
 
 
 def dump_metadata_snapshot(file: DumpedFile) -> Iterator[Row]:
-    """Like a segment; its records are the cluster's metadata unless it is in a diskless coordinator's
-    folder.
+    """Like a segment; its records are the cluster's metadata unless it is in the folder of a coordinator
+    that takes snapshots.
     """
-    topic = DISKLESS_METADATA_TOPIC if file.topic == DISKLESS_METADATA_TOPIC else CLUSTER_METADATA_TOPIC
+    topic = file.topic if file.topic in SNAPSHOT_TOPICS else CLUSTER_METADATA_TOPIC
     yield from _dump(file, decoder_for(topic, file.decoder))
 
 

@@ -18,12 +18,10 @@ def group_coordinators(
 
 def offsets_topic(config: BrokerConfig) -> InternalTopic:
     """The properties of ``__consumer_offsets`` at its creation."""
-    factor_key = "offsets.topic.replication.factor"
     return InternalTopic.of(
         CONSUMER_OFFSETS,
         config.integer("offsets.topic.num.partitions"),
-        config.integer(factor_key),
-        factor_key,
+        config.integer(CONSUMER_OFFSETS.factor_key),
         {
             "compression.type": "producer",
             "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),

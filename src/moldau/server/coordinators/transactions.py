@@ -17,13 +17,11 @@ def transaction_coordinators(
 
 def transactions_topic(config: BrokerConfig) -> InternalTopic:
     """How ``__transaction_state`` is made."""
-    factor_key = "transaction.state.log.replication.factor"
-    factor = config.integer(factor_key)
+    factor = config.integer(TRANSACTION_STATE.factor_key)
     return InternalTopic.of(
         TRANSACTION_STATE,
         config.integer("transaction.state.log.num.partitions"),
         factor,
-        factor_key,
         {
             "compression.type": "uncompressed",
             "segment.bytes": str(config.integer("transaction.state.log.segment.bytes")),

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+from moldau.cluster.internal_topics import SNAPSHOT_TOPICS
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import data_batches
 from moldau.protocol.errors import ProtocolError
@@ -79,8 +79,8 @@ def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
     if topic is None:
         return f"topic id {log.topic_id} of {log.directory}"
     partition = log.topic_partition.partition
-    # The epochs of diskless records are independent generations.
-    if topic.is_diskless or topic.name == DISKLESS_METADATA_TOPIC or partition >= len(topic.partitions):
+    # The epochs of diskless records, and of coordinators' logs with snapshots, are independent generations.
+    if topic.is_diskless or topic.name in SNAPSHOT_TOPICS or partition >= len(topic.partitions):
         return None
     epoch = log.leader_epochs.latest_epoch
     if epoch is not None and epoch > topic.partitions[partition].leader_epoch:

@@ -38,12 +38,11 @@ class InternalTopic:
         topic: StateTopic,
         partition_count: int,
         replication_factor: int,
-        factor_key: str,
         more_configs: Mapping[str, str] = MappingProxyType({}),
     ) -> "InternalTopic":
         """A topic of nodes' own state, with the configs of its rules and additional ones."""
         configs = {**topic.configs(replication_factor), **more_configs}
-        return cls(topic.name, partition_count, replication_factor, factor_key, configs)
+        return cls(topic.name, partition_count, replication_factor, topic.factor_key, configs)
 
 
 class TopicCreator:

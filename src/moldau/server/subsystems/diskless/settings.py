@@ -81,6 +81,5 @@ def writer_settings(config: BrokerConfig) -> WriterSettings:
 
 def metadata_topic(config: BrokerConfig) -> InternalTopic:
     """How ``__diskless_metadata`` is created."""
-    key = "diskless.metadata.topic.replication.factor"
     count = config.integer("diskless.metadata.topic.num.partitions")
-    return InternalTopic.of(DISKLESS_METADATA, count, config.integer(key), key)
+    return InternalTopic.of(DISKLESS_METADATA, count, config.integer(DISKLESS_METADATA.factor_key))

@@ -195,12 +195,10 @@ def deletion_grace_s(config: BrokerConfig) -> float:
 
 def metadata_topic(config: BrokerConfig) -> InternalTopic:
     """The properties of ``__remote_log_metadata`` at its creation."""
-    factor_key = "remote.log.metadata.topic.replication.factor"
     return InternalTopic.of(
         REMOTE_LOG_METADATA,
         _number(config, "remote.log.metadata.topic.num.partitions"),
-        _number(config, factor_key),
-        factor_key,
+        _number(config, REMOTE_LOG_METADATA.factor_key),
         {
             "retention.ms": str(_number(config, "remote.log.metadata.topic.retention.ms")),
             "remote.storage.enable": "false",

@@ -35,6 +35,8 @@ from moldau.config.client_metrics import CLIENT_METRICS
 from moldau.config.group import GROUP as GROUP_KEYS
 from moldau.runtime import KafkaError
 from moldau.server import settings
+from moldau.server.subsystems.groups.settings import group_settings
+from moldau.server.subsystems.transactions.settings import transaction_settings
 
 BROKER = BrokerConfig.from_properties(BASE)
 POLICY = KafkaConfigPolicy(lambda: BROKER)
@@ -136,7 +138,8 @@ def use_broker(config: BrokerConfig) -> None:
     settings.controller_settings(config, "cluster")
     settings.quorum_config(config, "cluster")
     settings.metadata_log_config(config)
-    settings.group_settings(config)
+    group_settings(config)
+    transaction_settings(config)
     use_topic(TopicConfig.effective(config, {}))
 
 

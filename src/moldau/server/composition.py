@@ -17,7 +17,7 @@ from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.subsystem import DisklessOff, DisklessSubsystem
-from moldau.server.subsystems.groups import GroupsSubsystem
+from moldau.server.subsystems.groups.subsystem import GroupsSubsystem
 from moldau.server.subsystems.listeners import ListenersSubsystem
 from moldau.server.subsystems.monitoring import MonitoringSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem

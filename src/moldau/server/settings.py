@@ -18,8 +18,6 @@ from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.topic import TopicConfig
-from moldau.coordinators.groups.settings import GroupSettings
-from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.quorum.driver import DriverConfig
@@ -351,34 +349,4 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
         retention_ms=-1,
         retention_bytes=-1,
         max_message_bytes=2**31 - 1,
-    )
-
-
-def transaction_settings(config: BrokerConfig) -> TransactionSettings:
-    """Settings of transactions."""
-    return TransactionSettings(
-        topic_partitions=config.integer("transaction.state.log.num.partitions"),
-        max_timeout_ms=config.integer("transaction.max.timeout.ms"),
-        id_expiration_ms=config.integer("transactional.id.expiration.ms"),
-        timeout_check_interval_ms=config.integer(
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms"
-        ),
-        expiry_check_interval_ms=config.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
-    )
-
-
-def group_settings(config: BrokerConfig) -> GroupSettings:
-    """Settings of consumer groups."""
-    return GroupSettings(
-        min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
-        max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
-        initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
-        max_size=config.integer("group.max.size"),
-        offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
-        offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
-        offsets_retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
-        offsets_topic_partitions=config.integer("offsets.topic.num.partitions"),
-        offsets_compression=Compression.of_id(config.integer("offsets.topic.compression.codec")),
-        offset_commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
-        max_write_bytes=config.integer("message.max.bytes"),
     )

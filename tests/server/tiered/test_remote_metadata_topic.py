@@ -25,8 +25,8 @@ from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.machine import OPENING
+from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.coordinators.registry import CoordinatorRegistry
-from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
 from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.subsystems.tiered.metadata_peers import MetadataPeers
 from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
@@ -79,10 +79,10 @@ class House:
         )
         self.changes: list[tuple[int, bool]] = []
         """Each change of leadership: the partition, and whether it is led now."""
-        entry = remote_metadata_leaders(
-            InternalTopic(NAME, partition_count, 1, ""),
-            self.topic,
-            lambda index: self.changes.append((index, self.topic.leads(index))),
+        entry = CoordinatorEntry(
+            topic=InternalTopic(NAME, partition_count, 1, ""),
+            leaders=self.topic,
+            on_change=lambda index: self.changes.append((index, self.topic.leads(index))),
         )
         self.coordinators = CoordinatorRegistry([entry])
 

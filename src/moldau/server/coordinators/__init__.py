@@ -1,5 +1,4 @@
-"""The kinds of coordinators of a broker: one module for each, and the registry that joins them.
+"""The kinds of coordinators of a broker: the form of a kind's entry, and the registry that joins the entries.
 
-To add a kind, write its shard and service in ``moldau.coordinators`` and its entry here; a subsystem
-contributes the entry. No other code depends on the kinds.
+A subsystem builds the entry of its kind and contributes it. Nothing in this folder names a kind.
 """

@@ -28,12 +28,12 @@ from moldau.replication.partition import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
-from moldau.server.coordinators.diskless import diskless_coordinators
 from moldau.server.deletion_hold import DeletionHold
 from moldau.server.settings import log_config
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinators
+from moldau.server.subsystems.diskless.coordinator_kind import diskless_coordinators
 from moldau.server.subsystems.diskless.kind import DisklessKind, DisklessOffKind
 from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, metadata_kind_of
 from moldau.server.subsystems.diskless.pressure import pause_of

@@ -10,7 +10,7 @@ from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC
 from moldau.metrics.byte_rate import ByteRateQuota
 from moldau.server.context import BrokerContext
-from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
+from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.deletion_hold import DeletionHold
 from moldau.server.handlers.own.tiered import tiered_handlers
 from moldau.server.settings import classic_log_config
@@ -115,8 +115,11 @@ class TieredSubsystem(Subsystem):
                     wraps=self._partitions.classic,
                 )
             ],
+            # A kind without a shard: the metadata manager follows the log of each term itself.
             coordinators=[
-                remote_metadata_leaders(self._topic, self._metadata_topic, self._leadership_changed)
+                CoordinatorEntry(
+                    topic=self._topic, leaders=self._metadata_topic, on_change=self._leadership_changed
+                )
             ],
             checks={"remote": self._problem},
             notices={"remote": self._hosting.notice},

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from moldau.cluster.image.image import TRANSACTION_VERSION_FEATURE
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.transactions.service import TransactionPorts, TransactionService
-from moldau.server import settings
 from moldau.server.context import BrokerContext
-from moldau.server.coordinators.transactions import transaction_coordinators
+from moldau.server.coordinators.entry import entry_of
 from moldau.server.handlers.records.transactional import TransactionalHandlers
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends
 from moldau.server.handlers.transactions import TransactionHandlers
@@ -16,6 +15,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.transactions.gate import CoordinatorGate
 from moldau.server.subsystems.transactions.markers import ClusterMarkers, LocalMarkers
 from moldau.server.subsystems.transactions.peers import BrokerPeers
+from moldau.server.subsystems.transactions.settings import transaction_settings, transactions_topic
 from moldau.server.topics.producer_ids import ProducerIds
 from moldau.server.topics.topic_directory import ImageTopicDirectory
 
@@ -34,7 +34,7 @@ class TransactionsSubsystem(Subsystem):
         self.service = TransactionService(
             # Time-outs and expiry: a clock that jumps must not abort transactions, or forget ids.
             machine.deletion_clock,
-            settings.transaction_settings(config),
+            transaction_settings(config),
             TransactionPorts(
                 new_producer_id=self.producer_ids.next_id,
                 markers=ClusterMarkers(view, self._peers, self._local, machine.unexpected),
@@ -58,7 +58,7 @@ class TransactionsSubsystem(Subsystem):
             service, self.producer_ids, self._groups, context.view, context.authorizer
         )
         return Contribution(
-            coordinators=[transaction_coordinators(context.config, service, handlers.table())],
+            coordinators=[entry_of(service.runtime, transactions_topic(context.config), handlers.table())],
             handlers=self._of_partitions(),
             checks={"transactions": service.runtime.problem},
             notices={"transactions": service.runtime.notice},

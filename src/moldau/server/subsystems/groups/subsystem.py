@@ -7,12 +7,13 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.service import GroupService
-from moldau.server import settings
 from moldau.server.background import Background
 from moldau.server.context import BrokerContext
-from moldau.server.coordinators.groups import group_coordinators
+from moldau.server.coordinators.entry import entry_of
+from moldau.server.handlers.groups import GroupHandlers
 from moldau.server.observing.meters import NodeMeters
 from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.groups.settings import group_settings, offsets_topic
 from moldau.server.topics.topic_directory import ImageTopicDirectory
 
 
@@ -24,7 +25,7 @@ class GroupsSubsystem(Subsystem):
         self.service = GroupService(
             machine.clock,
             machine.entropy,
-            settings.group_settings(context.config),
+            group_settings(context.config),
             ImageTopicDirectory(lambda: publisher.image),
             machine.unexpected,
             machine.deletion_clock,
@@ -36,8 +37,9 @@ class GroupsSubsystem(Subsystem):
 
     def contribution(self) -> Contribution:
         service = self.service
+        handlers = GroupHandlers(service, self._authorizer).table()
         return Contribution(
-            coordinators=[group_coordinators(self._config, service, self._authorizer)],
+            coordinators=[entry_of(service.runtime, offsets_topic(self._config), handlers)],
             checks={"groups": service.runtime.problem},
             notices={"groups": service.runtime.notice},
         )

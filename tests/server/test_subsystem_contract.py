@@ -11,7 +11,9 @@ from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage, Provenance
 from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.protocol.records.metadata import ConfigRecord
-from moldau.server.subsystem import Subsystem, SubsystemList
+from moldau.server.composition import Composition, ControllerComposition
+from moldau.server.extensions import Extensions
+from moldau.server.subsystem import Contribution, Subsystem, SubsystemList
 from moldau.server.topics.partition_kinds import KindClaim, PartitionKinds
 
 BROKER_TYPE = 4
@@ -149,3 +151,43 @@ def test_a_kind_that_wraps_another_claims_topics_of_that_kind_only() -> None:
     kinds.add([KindClaim(tiered, lambda topic: topic.name != "__internal", wraps=classic)])
     found = {name: kinds.of(SimpleNamespace(name=name)) for name in ("plain", "diskless", "__internal")}
     assert found == {"plain": tiered, "diskless": diskless, "__internal": classic}
+
+
+class Answering(Subsystem):
+    """Contributes what it is given."""
+
+    def __init__(self, contribution: Contribution) -> None:
+        self._contribution = contribution
+
+    def contribution(self) -> Contribution:
+        return self._contribution
+
+
+async def answer(context: object, request: object) -> None:
+    """A handler."""
+
+
+@pytest.mark.parametrize(
+    "contribution",
+    [
+        Contribution(handlers={11999: answer}),
+        Contribution(throttles={11999: lambda *_: 0}),
+        Contribution(kinds=[KindClaim(SimpleNamespace(), lambda topic: True)]),
+    ],
+    ids=["handlers", "throttles", "kinds"],
+)
+def test_a_controller_refuses_contributions_that_its_listeners_would_never_use(
+    contribution: Contribution, request: pytest.FixtureRequest
+) -> None:
+    subsystem = Answering(contribution)
+    Composition(Extensions()).add(subsystem)
+    with pytest.raises(
+        ValueError, match=rf"Answering contributes {request.node.callspec.id} to a controller"
+    ):
+        ControllerComposition(Extensions()).add(subsystem)
+
+
+def test_a_controller_accepts_health_checks() -> None:
+    extensions = Extensions()
+    ControllerComposition(extensions).add(Answering(Contribution(checks={"it": lambda: None})))
+    assert list(extensions.checks) == ["it"]

@@ -4,13 +4,13 @@ A new feature is a subsystem of its own and a line in :func:`compose_broker`: af
 needs, and before those that need it. The contract is in :mod:`moldau.server.subsystem`.
 """
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.metadata.node import MetadataNode
 from moldau.server.settings import consolidates
-from moldau.server.subsystem import Subsystem
+from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.administration import AdministrationSubsystem
 from moldau.server.subsystems.consolidation.subsystem import ConsolidationOff, ConsolidationSubsystem
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
@@ -31,6 +31,9 @@ from moldau.server.subsystems.transactions.subsystem import TransactionsSubsyste
 
 S = TypeVar("S", bound=Subsystem)
 
+BROKERS_ONLY: Final = ("handlers", "direct", "throttles", "kinds", "coordinators", "internal_topics")
+"""Contributions that only the listeners and partitions of a broker use."""
+
 
 class Composition:
     """A list of subsystems that is being made."""
@@ -43,8 +46,27 @@ class Composition:
     def add(self, subsystem: S) -> S:
         """Append a subsystem, and merge its contribution."""
         self.subsystems.append(subsystem)
-        self.extensions.add(subsystem.contribution())
+        self._merge(subsystem, subsystem.contribution())
         return subsystem
+
+    def _merge(self, subsystem: Subsystem, contribution: Contribution) -> None:
+        self.extensions.add(contribution)
+
+
+class ControllerComposition(Composition):
+    """The subsystems of a controller, whose listeners serve the table of ``ControllerApi`` and no other.
+
+    ``add`` raises ``ValueError`` for a contribution that no controller would use.
+    """
+
+    def _merge(self, subsystem: Subsystem, contribution: Contribution) -> None:
+        for name in BROKERS_ONLY:
+            if getattr(contribution, name):
+                raise ValueError(
+                    f"{type(subsystem).__name__} contributes {name} to a controller, which does not use them:"
+                    " its APIs are in server/subsystems/controller/api.py, and the rest belongs to a broker"
+                )
+        super()._merge(subsystem, contribution)
 
 
 def compose_controller(
@@ -54,7 +76,7 @@ def compose_controller(
 
     None for a node that is only a broker.
     """
-    node = Composition(extensions)
+    node = ControllerComposition(extensions)
     if context.config.is_controller:
         node.add(ControllerSubsystem(context, metadata))
     if not context.config.is_broker:

@@ -10,9 +10,9 @@ from test_transaction_guards import PRODUCER, GuardedPartition, batch
 
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.log import PartitionCoordinatorLog
-from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.transaction import TxnPartition
-from moldau.runtime import ErrorCode, KafkaError, SystemClock
+from moldau.replication.partition import TransactionMarker
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.transactions.markers import LocalMarkers
 
 
@@ -22,7 +22,7 @@ class MarkedPartition(GuardedPartition):
     def mark(self, epoch: int, version: int) -> ErrorCode:
         registry: Any = SimpleNamespace(find=lambda *place: self.partition)
         groups: Any = None
-        markers = LocalMarkers(registry, groups, SystemClock())
+        markers = LocalMarkers(registry, groups)
         marker = TransactionMarker(PRODUCER, epoch, False, 0, version)
         return asyncio.run(markers.write(marker, TxnPartition("t", 0)))
 

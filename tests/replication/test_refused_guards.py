@@ -30,7 +30,7 @@ async def _allow(participation: Participation) -> None:
 
 
 def test_refused_commits_of_offsets_leave_no_guards(house: GuardedPartition) -> None:
-    checks = house.partition.transactions
+    checks = house.partition.guards
     runtime = SimpleNamespace(
         guard=lambda index, kind: checks.guard(kind.producer_id, kind.producer_epoch),
         withdraw=lambda index, kind, guard: checks.withdraw(kind.producer_id, guard),
@@ -61,11 +61,11 @@ def test_a_batch_leaves_no_guard(house: GuardedPartition, admit: Any) -> None:
 
     error = asyncio.run(ask())
     assert error is (ErrorCode.none if admit is _allow else ErrorCode.invalid_producer_id_mapping)
-    assert not house.partition.transactions.count
+    assert not house.partition.guards.count
 
 
 def test_a_refused_check_leaves_the_guard_to_another(house: GuardedPartition) -> None:
-    checks = house.partition.transactions
+    checks = house.partition.guards
     first, second = house.guard(), house.guard()
     assert first is not None
     assert first is second

@@ -57,7 +57,7 @@ class GuardedPartition:
         self.partition.become_leader(3, (1,), (1,))
 
     def guard(self, epoch: int = 0) -> TransactionGuard | None:
-        return self.partition.transactions.guard(PRODUCER, epoch)
+        return self.partition.guards.guard(PRODUCER, epoch)
 
     def append(self, content: memoryview, guard: TransactionGuard | None) -> ErrorCode:
         outcome = self.partition.append(content, required_acks=1, timeout_ms=1000, guard=guard)
@@ -107,7 +107,7 @@ def test_a_marker_makes_the_guard_of_a_late_batch_void(house: GuardedPartition) 
 def test_a_withdrawn_guard_and_one_of_an_earlier_term_are_void(house: GuardedPartition) -> None:
     refused = house.guard()
     assert refused is not None
-    house.partition.transactions.withdraw(PRODUCER, refused)
+    house.partition.guards.withdraw(PRODUCER, refused)
     assert house.append(batch(0), refused) is ErrorCode.invalid_txn_state
     earlier = house.guard()
     house.partition.resign(4)

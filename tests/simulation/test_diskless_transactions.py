@@ -10,9 +10,9 @@ from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.diskless.state.guards import TransactionGuards
 from moldau.coordinators.diskless.state.producers import Verdict
 from moldau.coordinators.diskless.state.shard import DisklessShard
-from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.replication.partition import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.transactions.markers import LocalMarkers
 from moldau.simulation.nodes import SCENARIOS

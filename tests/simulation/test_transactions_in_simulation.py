@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from moldau.coordinators.transactions.completion import TransactionCompletion, TransactionMarker
+from moldau.coordinators.transactions.completion import TransactionCompletion
 from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.replication.appending.transactions import TransactionChecks
+from moldau.replication.partition import TransactionMarker
 from moldau.replication.reads import PartitionReader
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.transactions.markers import LocalMarkers

@@ -102,18 +102,18 @@ class PartitionCoordinatorLog:
         return info.first_offset
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
-        return self._partition.transactions.guard(producer_id, producer_epoch)
+        return self._partition.guards.guard(producer_id, producer_epoch)
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
-        self._partition.transactions.withdraw(producer_id, guard)
+        self._partition.guards.withdraw(producer_id, guard)
 
     def check_transaction(
         self, producer_id: int, producer_epoch: int, guard: TransactionGuard | None
     ) -> None:
-        self._partition.transactions.check(producer_id, producer_epoch, guard)
+        self._partition.guards.check(producer_id, producer_epoch, guard)
 
     def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
-        self._partition.transactions.check_marker(producer_id, producer_epoch, version)
+        self._partition.guards.check_marker(producer_id, producer_epoch, version)
 
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
         views = self._partition.log.read(offset, max_bytes).views

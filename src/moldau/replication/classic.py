@@ -17,6 +17,7 @@ from moldau.replication.appending.deletion import RecordDeletion
 from moldau.replication.appending.flushes import FlushQueue
 from moldau.replication.appending.group_commit import GroupCommit
 from moldau.replication.appending.opening import OpeningQueue
+from moldau.replication.appending.participant import ClassicTransactions
 from moldau.replication.appending.transactions import AppendTerms, TransactionChecks, TransactionGuard
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.leader import LeaderReplica
@@ -107,7 +108,7 @@ class ClassicPartition:
         self.delete_records = self._deletion.delete
         self.find_offset = self._lookup.find
         self._opening: OpeningQueue | None = None
-        self.transactions = TransactionChecks(log)
+        self.guards = TransactionChecks(log)
         self._staged_messages = self._staged_bytes = 0
         self.watermarks = WatermarkListeners()
 
@@ -142,6 +143,10 @@ class ClassicPartition:
     def is_under_replicated(self) -> bool:
         leader = self._leader
         return leader is not None and len(leader.in_sync) <= len(leader.followers)
+
+    @property
+    def transactions(self) -> ClassicTransactions:
+        return ClassicTransactions(self, self._machine.clock)
 
     @property
     def min_in_sync(self) -> int:
@@ -215,7 +220,7 @@ class ClassicPartition:
 
     def _role_changed(self) -> None:
         led, self._leader = self._leader, self._replica.leader
-        self.transactions.clear()
+        self.guards.clear()
         # Retention and the checkpoint of the log manager may never pass it.
         self.log.high_watermark = self.high_watermark
         if led is not None:
@@ -308,7 +313,7 @@ class ClassicPartition:
         log = self.log
         batch, headers, append_time_ms = admitted
         if headers[0][5] & TRANSACTIONAL_BIT:
-            self.transactions.check(headers[0].producer_id, headers[0].producer_epoch, guard)
+            self.guards.check(headers[0].producer_id, headers[0].producer_epoch, guard)
         info = log.append_as_leader(batch, headers, leader.leader_epoch, append_time_ms=append_time_ms)
         self._traffic.appended(headers[0][12], size_bytes)
         outcome = AppendOutcome(
@@ -395,7 +400,7 @@ class ClassicPartition:
             self._commit.check()
         info = self.log.append_as_leader(batches, headers, leader.leader_epoch, origin=origin)
         if headers[0].is_transactional:
-            self.transactions.appended(headers[0])
+            self.guards.appended(headers[0])
         if self._commit is not None:
             self._commit.plan()
         elif self.log.must_flush:

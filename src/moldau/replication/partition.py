@@ -5,14 +5,14 @@ node is composed.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from moldau.records.errors import RecordError
-from moldau.runtime.errors import ErrorCode
+from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
 from moldau.storage.snapshots.replicated_log import LogPosition
 
@@ -139,6 +139,94 @@ AppendAnswer: TypeAlias = "AppendOutcome | asyncio.Future[AppendOutcome]"
 ReadAnswer: TypeAlias = "ReadOutcome | asyncio.Future[ReadOutcome]"
 
 
+class TransactionMarker(NamedTuple):
+    """The end of one producer's transaction, as it is sent to the partitions."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    transaction_version: int = 0
+
+
+class TransactionalBatch(NamedTuple):
+    """A batch of a transaction, with the terms of its Produce request."""
+
+    records: memoryview
+    """Only valid during the call, unless they are :meth:`kept`."""
+    producer_id: int
+    producer_epoch: int
+    required_acks: int
+    timeout_ms: int
+    client: FairClient | None = None
+
+    def kept(self) -> "TransactionalBatch":
+        """The same batch with its own copy of the records."""
+        return self._replace(records=memoryview(bytes(self.records)))
+
+
+class ProducerTurn(Protocol):
+    """The place of a batch among those that its producer sent to the partition."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no earlier batch of the producer waits."""
+        ...
+
+    def wait(self, append: Callable[[], Awaitable[AppendAnswer]]) -> "asyncio.Future[AppendOutcome]":
+        """Append after the producer's earlier batches; ``append`` may raise ``KafkaError``."""
+        ...
+
+    def verify(self) -> Awaitable[None]:
+        """Return when the coordinator has the partition in the producer's transaction.
+
+        Raises ``KafkaError`` where the partition does not belong to it, or this could not be checked.
+        """
+        ...
+
+
+class TransactionParticipant(Protocol):
+    """A partition as a participant in transactions; each kind of partition implements it."""
+
+    @property
+    def any_broker_marks(self) -> bool:
+        """Whether any broker may write a marker; otherwise only the partition's leader can."""
+        ...
+
+    def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
+        """Append a batch, at once where the transaction is open here, otherwise in ``turn`` and verified.
+
+        A guard that is issued before ``turn.verify`` keeps out a batch whose transaction ends meanwhile
+        (KIP-890). Raises ``KafkaError`` for a refusal.
+        """
+        ...
+
+    async def write_marker(self, marker: TransactionMarker) -> None:
+        """Append a marker; return when it is committed. Raises ``KafkaError``."""
+        ...
+
+
+class NoTransactions:
+    """The participant of a kind without transactions: it refuses their batches with INVALID_REQUEST.
+
+    A marker has nothing to end there, and is accepted without a write. Producers before KIP-890 add a
+    partition to a transaction before they write to it; without the answer such a transaction never completes.
+    """
+
+    any_broker_marks = False
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"{self._topic} takes no transactions: its kind of partition has none"
+        )
+
+    async def write_marker(self, marker: TransactionMarker) -> None:
+        return None
+
+
 class Partition(Protocol):
     """A partition on this broker."""
 
@@ -161,11 +249,17 @@ class Partition(Protocol):
         """Whether this broker leads it and misses replicas (never, where an object store replicates)."""
         ...
 
+    @property
+    def transactions(self) -> TransactionParticipant:
+        """Appends batches of transactions, and their markers. A kind that does not define it refuses them."""
+        return NoTransactions(self.topic)
+
     def append(
         self, records: memoryview, *, required_acks: int, timeout_ms: int, client: FairClient | None = None
     ) -> AppendAnswer:
         """Append the records that a producer sent on the connection ``client``.
 
+        Batches of transactions go to ``transactions`` instead.
         ``records`` is only valid during the call. The outcome is returned at once where no wait is needed,
         otherwise as a future; a refusal is an outcome too, nothing is raised.
         """

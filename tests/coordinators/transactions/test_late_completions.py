@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from transaction_house import LoopClock, RecordingWriter, new_service, until_done
 
 from memory_coordinator_log import MemoryLog
-from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.shard import Initialization
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.replication.partition import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.simulation.world.world import World
 

@@ -5,11 +5,11 @@ import asyncio
 from transaction_house import RecordingWriter, new_service, until_done
 
 from memory_coordinator_log import MemoryLog
-from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.end_requests import Ending
 from moldau.coordinators.transactions.shard import Initialization
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.replication.partition import TransactionMarker
 
 T0, T1 = TxnPartition("t", 0), TxnPartition("t", 1)
 

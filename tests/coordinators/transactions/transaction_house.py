@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Iterable
 
-from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.service import TransactionPorts, TransactionService
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.replication.partition import TransactionMarker
 from moldau.runtime import Clock, SystemClock, UnexpectedErrors
 
 

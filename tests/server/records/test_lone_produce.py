@@ -18,7 +18,7 @@ from moldau.protocol.encoding import encoder
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records.errors import RecordError
 from moldau.replication.appending.append_turn import AppendTurn
-from moldau.replication.partition import AppendOutcome, PartitionKey
+from moldau.replication.partition import AppendOutcome, NoTransactions, PartitionKey
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.records.produce import ADMIN_CLIENT_ID, ProduceHandlers
@@ -39,7 +39,7 @@ OUTCOMES = [
 
 
 async def _admit(wanted):
-    raise AssertionError("these partitions are no classic ones")
+    raise AssertionError("these partitions take no part in transactions")
 
 
 NO_TRANSACTIONS = TransactionalAppends(_admit, UnexpectedErrors())
@@ -53,6 +53,7 @@ class OnePartition:
         self.topic = NAMES[topic_id]
         self.outcome, self.later = outcome, later
         self.appended = []
+        self.transactions = NoTransactions(self.topic)
 
     def append(self, records, *, required_acks, timeout_ms, client):
         self.appended.append((bytes(records), required_acks, timeout_ms))

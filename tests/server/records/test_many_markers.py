@@ -4,13 +4,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from moldau.replication.partition import TransactionMarker
 from moldau.runtime import ErrorCode
 from moldau.server.authorization import AllowEveryone
 from moldau.server.handlers.records.transactional import TransactionalHandlers

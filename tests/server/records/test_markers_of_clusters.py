@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.replication.partition import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 from moldau.server.subsystems.transactions.markers import ClusterMarkers
 
@@ -18,9 +18,7 @@ CLASSIC, DISKLESS, GONE = (TxnPartition(name, 0) for name in ("classic", "diskle
 def written(answers: dict[TxnPartition, ErrorCode]) -> tuple[set[TxnPartition], list[TxnPartition]]:
     """The remaining partitions, and the requested ones."""
     asked: list[TxnPartition] = []
-    topics = {name: SimpleNamespace(is_diskless=name == "diskless") for name in ("classic", "diskless")}
     view: Any = SimpleNamespace(
-        image=SimpleNamespace(topics=topics),
         leader_of=lambda name, index: {"classic": 1, "diskless": -1}.get(name),
         local_id=1,
     )
@@ -30,7 +28,7 @@ def written(answers: dict[TxnPartition, ErrorCode]) -> tuple[set[TxnPartition], 
         return answers[partition]
 
     peers: Any = None
-    local: Any = SimpleNamespace(write=write)
+    local: Any = SimpleNamespace(write=write, reaches=lambda place: place.topic == "diskless")
     markers = ClusterMarkers(view, peers, local, UnexpectedErrors())
     return asyncio.run(markers.write(MARKER, [CLASSIC, DISKLESS, GONE])), asked
 

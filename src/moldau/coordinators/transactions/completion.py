@@ -9,12 +9,13 @@ marker twice. From transaction version 2 on it refuses a copy that comes while t
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.shard import TransactionShard, Unfinished
 from moldau.coordinators.transactions.transaction import EndedTransaction, TxnPartition
+from moldau.replication.partition import TransactionMarker
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
@@ -23,16 +24,6 @@ RETRY_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
 
 TransactionRuntime = CoordinatorRuntime[TransactionShard, TransactionRecord]
-
-
-class TransactionMarker(NamedTuple):
-    """The end of one producer's transaction, as it is sent to the partitions."""
-
-    producer_id: int
-    producer_epoch: int
-    committed: bool
-    coordinator_epoch: int
-    transaction_version: int = 0
 
 
 class MarkerWriter(Protocol):

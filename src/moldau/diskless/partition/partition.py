@@ -68,7 +68,7 @@ class DisklessPartition:
         self._nearer_broker = services.racks.nearer_broker
         self._appends = PartitionAppends(cache.key, cache, services, config, traffic)
         self.append = self._appends.append
-        self.transactions = DisklessTransactions(cache.key, services.transactions)
+        self.transactions = DisklessTransactions(cache.key, services.transactions, self.append)
 
     def begin_remote(self, part: RemoteRecords) -> None:
         """From now on records that have left the WAL are read from ``part``."""

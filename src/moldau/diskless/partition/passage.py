@@ -65,7 +65,7 @@ class DisklessPassage:
         self._topic = topic
         self._appends = PartitionAppends(key, _NoReplica(), services, config, traffic)
         self.append = self._appends.append
-        self.transactions = DisklessTransactions(key, services.transactions)
+        self.transactions = DisklessTransactions(key, services.transactions, self.append)
 
     @property
     def config(self) -> LogConfig:

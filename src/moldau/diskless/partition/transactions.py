@@ -6,25 +6,72 @@ transaction has begun, or the coordinator was led elsewhere: then the transactio
 was issued and before the batch is written.
 """
 
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 from moldau.coordinators.diskless.calls import GuardToIssue, MarkerToWrite
 from moldau.diskless.partition.client_errors import client_error
 from moldau.diskless.partition.services import TransactionParts
-from moldau.replication.partition import PartitionKey
-from moldau.runtime import ErrorCode
+from moldau.replication.partition import (
+    AppendAnswer,
+    PartitionKey,
+    ProducerTurn,
+    TransactionalBatch,
+    TransactionMarker,
+)
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.fair_lane import FairClient
 
 VERIFIED_MAX: Final = 1_000
 """Producers of a partition whose verified guards are kept; the oldest are verified again."""
 
 
-class DisklessTransactions:
-    """The guards of one partition at this broker."""
+class GuardedAppend(Protocol):
+    """Append a batch with the guard of its transaction; as ``Partition.append``."""
 
-    def __init__(self, key: PartitionKey, coordinator: TransactionParts) -> None:
+    def __call__(
+        self,
+        records: memoryview,
+        *,
+        required_acks: int,
+        timeout_ms: int,
+        client: FairClient | None,
+        guard: int,
+    ) -> AppendAnswer: ...
+
+
+class DisklessTransactions:
+    """The guards of one partition at this broker.
+
+    Implements :class:`moldau.replication.partition.TransactionParticipant`.
+    """
+
+    any_broker_marks = True
+    """Any broker reaches the partition's coordinator, whether a replica is alive or not."""
+
+    def __init__(self, key: PartitionKey, coordinator: TransactionParts, append: GuardedAppend) -> None:
         self._key = key
         self._coordinator = coordinator
+        self._append = append
         self._verified: dict[int, int] = {}
+
+    def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
+        """The coordinator of the partition is asked for a guard before each batch."""
+        return turn.wait(partial(self._guarded, batch.kept(), turn))
+
+    async def _guarded(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
+        producer_id = batch.producer_id
+        guard = await self.guard(producer_id, batch.producer_epoch)
+        if not self.is_verified(producer_id, guard):
+            await turn.verify()
+            self.verified(producer_id, guard)
+        return self._append(
+            batch.records,
+            required_acks=batch.required_acks,
+            timeout_ms=batch.timeout_ms,
+            client=batch.client,
+            guard=guard,
+        )
 
     async def guard(self, producer_id: int, producer_epoch: int) -> int:
         """The producer's guard of now. Raises INVALID_PRODUCER_EPOCH, and COORDINATOR_NOT_AVAILABLE."""
@@ -45,19 +92,17 @@ class DisklessTransactions:
         if len(self._verified) > VERIFIED_MAX:
             del self._verified[next(iter(self._verified))]
 
-    async def end(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        coordinator_epoch: int,
-        committed: bool,
-        transaction_version: int,
-    ) -> ErrorCode:
-        """Have a marker appended; returns when it is committed. Raises ``KafkaError``."""
-        self._verified.pop(producer_id, None)
-        marker = MarkerToWrite(
-            *self._key, producer_id, producer_epoch, coordinator_epoch, committed, transaction_version
+    async def write_marker(self, marker: TransactionMarker) -> None:
+        """Have a marker appended by the coordinator; return when it is committed. Raises ``KafkaError``."""
+        self._verified.pop(marker.producer_id, None)
+        wanted = MarkerToWrite(
+            *self._key,
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            marker.committed,
+            marker.transaction_version,
         )
-        (ended,) = await self._coordinator.end_transactions([marker])
-        return ended.error
+        (ended,) = await self._coordinator.end_transactions([wanted])
+        if ended.error is not ErrorCode.none:
+            raise KafkaError(ended.error)

@@ -8,7 +8,6 @@ from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.groups.offsets.transactions import refused
 from moldau.coordinators.groups.service import GroupService
-from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
@@ -21,6 +20,7 @@ from moldau.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from moldau.replication.partition import TransactionMarker
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.server.handlers.own.own_calls import check_cluster_action

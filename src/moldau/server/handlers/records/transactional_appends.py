@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
-from moldau.diskless.partition.partition import DisklessPartition
-from moldau.diskless.partition.passage import DisklessPassage
 from moldau.records.batch import parse_header
-from moldau.replication.classic import ClassicPartition
-from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition, PartitionKey
+from moldau.replication.partition import (
+    AppendAnswer,
+    AppendOutcome,
+    Partition,
+    PartitionKey,
+    TransactionalBatch,
+)
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
@@ -47,6 +49,14 @@ class TransactionalProduce(NamedTuple):
     client: FairClient | None = None
 
 
+class _Turn(NamedTuple):
+    """Implements :class:`moldau.replication.partition.ProducerTurn`."""
+
+    is_free: bool
+    wait: Callable[[Callable[[], Awaitable[AppendAnswer]]], "asyncio.Future[AppendOutcome]"]
+    verify: Callable[[], Awaitable[None]]
+
+
 class TransactionalAppends:
     """Appends batches in the order in which they came, for each producer and partition."""
 
@@ -60,50 +70,27 @@ class TransactionalAppends:
         self, partition: Partition, records: memoryview, request: TransactionalProduce
     ) -> AppendAnswer:
         """As ``Partition.append``, for a transactional batch. ``records`` hold a header, at least."""
-        if isinstance(partition, DisklessPartition | DisklessPassage):
-            return self._append_diskless(partition, records, request)
-        if not isinstance(partition, ClassicPartition) or not partition.is_leader:
-            # It refuses by itself, and knows why.
-            return partition.append(
-                records,
-                required_acks=request.required_acks,
-                timeout_ms=request.timeout_ms,
-                client=request.client,
-            )
         header = parse_header(records)
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)
-        key = (partition.key, producer.producer_id)
-        before = self._last.get(key)
+        batch = TransactionalBatch(
+            records, *producer, request.required_acks, request.timeout_ms, request.client
+        )
         try:
-            is_open = partition.transactions.is_open(*producer)
+            return partition.transactions.append(batch, self._turn(partition, producer, request))
         except KafkaError as error:
             return _refusal(error, request.api_version)
-        if is_open and before is None:
-            return partition.append(
-                records,
-                required_acks=request.required_acks,
-                timeout_ms=request.timeout_ms,
-                client=request.client,
-            )
-        batch = bytes(records)
-        return self._in_turn(
-            key, lambda: self._checked(partition, batch, producer, request), request.api_version
-        )
 
-    def _append_diskless(
-        self,
-        partition: DisklessPartition | DisklessPassage,
-        records: memoryview,
-        request: TransactionalProduce,
-    ) -> AppendAnswer:
-        """The coordinator of the partition is asked for a guard before each batch."""
-        header = parse_header(records)
-        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
-        batch = bytes(records)
-        return self._in_turn(
-            (partition.key, producer.producer_id),
-            lambda: self._guarded(partition, batch, producer, request),
-            request.api_version,
+    def _turn(
+        self, partition: Partition, producer: ProducerIdentity, request: TransactionalProduce
+    ) -> "_Turn":
+        key = (partition.key, producer.producer_id)
+        place = TxnPartition(partition.topic, partition.key.partition)
+        joins = request.api_version >= JOINING_VERSION
+        participation = Participation(request.transactional_id, producer, place, joins)
+        return _Turn(
+            key not in self._last,
+            lambda append: self._in_turn(key, append, request.api_version),
+            lambda: self._admit(participation),
         )
 
     def _in_turn(
@@ -134,63 +121,6 @@ class TransactionalAppends:
             return answer if isinstance(answer, AppendOutcome) else await answer
 
         return loop.create_task(append_later(), name="transactional append")
-
-    async def _guarded(
-        self,
-        partition: DisklessPartition | DisklessPassage,
-        batch: bytes,
-        producer: ProducerIdentity,
-        request: TransactionalProduce,
-    ) -> AppendAnswer:
-        transactions, producer_id = partition.transactions, producer.producer_id
-        guard = await transactions.guard(*producer)
-        if not transactions.is_verified(producer_id, guard):
-            place = TxnPartition(partition.topic, partition.key.partition)
-            joins = request.api_version >= JOINING_VERSION
-            await self._admit(Participation(request.transactional_id, producer, place, joins))
-            transactions.verified(producer_id, guard)
-        return partition.append(
-            memoryview(batch),
-            required_acks=request.required_acks,
-            timeout_ms=request.timeout_ms,
-            client=request.client,
-            guard=guard,
-        )
-
-    async def _checked(
-        self,
-        partition: ClassicPartition,
-        batch: bytes,
-        producer: ProducerIdentity,
-        request: TransactionalProduce,
-    ) -> AppendAnswer:
-        checks = partition.transactions
-        guard = checks.guard(*producer)
-        answer: AppendAnswer | None = None
-        try:
-            if guard is not None:
-                place = TxnPartition(partition.topic, partition.key.partition)
-                joins = request.api_version >= JOINING_VERSION
-                await self._admit(Participation(request.transactional_id, producer, place, joins))
-            answer = partition.append(
-                memoryview(batch),
-                required_acks=request.required_acks,
-                timeout_ms=request.timeout_ms,
-                client=request.client,
-                guard=guard,
-            )
-            return answer
-        finally:
-            if guard is not None:
-                _withdraw_after(answer, partial(checks.withdraw, producer.producer_id, guard))
-
-
-def _withdraw_after(answer: "AppendAnswer | None", withdraw: Callable[[], None]) -> None:
-    """A guard is needed until the batch is appended or refused, which a worker may do later."""
-    if answer is None or isinstance(answer, AppendOutcome):
-        withdraw()
-    else:
-        answer.add_done_callback(lambda _: withdraw())
 
 
 def _refusal(error: KafkaError, api_version: int) -> AppendOutcome:

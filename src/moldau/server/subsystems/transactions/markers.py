@@ -1,8 +1,7 @@
 """The markers that end transactions: written to the partitions of this broker, sent to the other brokers.
 
 A partition of ``__consumer_offsets`` is written by its group coordinator, which applies the marker to the
-offsets that wait for it, a diskless one by its own coordinator, and every other partition directly. A marker
-counts once it is committed.
+offsets that wait for it, and every other partition as its kind does it. A marker counts once it is committed.
 """
 
 import asyncio
@@ -12,10 +11,7 @@ from typing import Final
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.groups.service import GroupService
-from moldau.coordinators.transactions.completion import TransactionMarker
 from moldau.coordinators.transactions.transaction import TxnPartition
-from moldau.diskless.partition.partition import DisklessPartition
-from moldau.diskless.partition.passage import DisklessPassage
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -24,18 +20,13 @@ from moldau.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from moldau.protocol.schema import ZERO_UUID
-from moldau.records.batch import parse_header
-from moldau.records.control import EndTransactionMarker, build_end_transaction_marker
-from moldau.replication.classic import ClassicPartition
-from moldau.runtime import Clock, UnexpectedErrors
+from moldau.records.control import EndTransactionMarker
+from moldau.replication.partition import Partition, TransactionMarker
+from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.subsystems.transactions.peers import BrokerPeers
 from moldau.server.topics.registry import PartitionRegistry
-from moldau.storage.log.append_info import AppendOrigin
-
-COMMIT_TIMEOUT_MS: Final = 5_000
-"""Time for which a marker waits for the high watermark; after it, the coordinator sends the marker again."""
 
 _DONE: Final = frozenset(
     {
@@ -49,10 +40,9 @@ _DONE: Final = frozenset(
 class LocalMarkers:
     """Writes markers to the partitions that this broker leads."""
 
-    def __init__(self, partitions: PartitionRegistry, groups: GroupService, clock: Clock) -> None:
+    def __init__(self, partitions: PartitionRegistry, groups: GroupService) -> None:
         self._partitions = partitions
         self._groups = groups
-        self._clock = clock
 
     async def write(self, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
         """Write one marker; return when it is committed, or with the error that a coordinator understands."""
@@ -64,46 +54,24 @@ class LocalMarkers:
                     partition.partition, producer, end, marker.transaction_version
                 )
             else:
-                await self._append(marker, partition)
+                await self._find(partition).transactions.write_marker(marker)
         except KafkaError as error:
             return error.code
         return ErrorCode.none
 
-    async def _append(self, marker: TransactionMarker, place: TxnPartition) -> None:
-        partition = self._partitions.find(place.topic, ZERO_UUID, place.partition)
-        if isinstance(partition, DisklessPartition | DisklessPassage):
-            error = await partition.transactions.end(
-                marker.producer_id,
-                marker.producer_epoch,
-                coordinator_epoch=marker.coordinator_epoch,
-                committed=marker.committed,
-                transaction_version=marker.transaction_version,
-            )
-            if error is not ErrorCode.none:
-                raise KafkaError(error)
-            return
-        if not isinstance(partition, ClassicPartition):
-            raise KafkaError(
-                ErrorCode.unsupported_version, f"{place.topic} takes no transactions on this broker"
-            )
-        batch = build_end_transaction_marker(
-            marker.producer_id,
-            marker.producer_epoch,
-            committed=marker.committed,
-            coordinator_epoch=marker.coordinator_epoch,
-            timestamp=self._clock.now_ms(),
-        )
-        partition.transactions.check_marker(
-            marker.producer_id, marker.producer_epoch, marker.transaction_version
-        )
-        info = partition.append_own(batch, [parse_header(batch)], AppendOrigin.COORDINATOR)
-        outcome = await partition.committed(info.last_offset, COMMIT_TIMEOUT_MS)
-        if outcome.error is not ErrorCode.none:
-            raise KafkaError(outcome.error, outcome.message)
+    def reaches(self, place: TxnPartition) -> bool:
+        """Whether this broker can write a marker to the partition although another broker leads it."""
+        try:
+            return self._find(place).transactions.any_broker_marks
+        except KafkaError:
+            return False
+
+    def _find(self, place: TxnPartition) -> Partition:
+        return self._partitions.find(place.topic, ZERO_UUID, place.partition)
 
 
 class ClusterMarkers:
-    """The ``MarkerWriter`` of the coordinators: each partition gets its marker from its leader."""
+    """The ``MarkerWriter`` of the coordinators: each marker is written by the partition's leader, or here."""
 
     def __init__(
         self, view: ClusterView, peers: BrokerPeers, local: LocalMarkers, unexpected: UnexpectedErrors
@@ -121,11 +89,9 @@ class ClusterMarkers:
             leader = self._view.leader_of(*partition)
             # The coordinator knew the topic when the partition joined, and later coordinators know newer
             # metadata. So a topic that is missing was deleted.
-            topic = self._view.image.topics.get(partition.topic)
-            if leader is None or topic is None:
+            if leader is None:
                 continue
-            if topic.is_diskless:
-                # Any broker reaches its coordinator, whether a replica is alive or not.
+            if self._local.reaches(partition):
                 leader = self._view.local_id
             if leader < 0:
                 left.add(partition)

@@ -29,7 +29,7 @@ class TransactionsSubsystem(Subsystem):
         self._groups = groups
         self.producer_ids = ProducerIds(context.channel, context.identity.node_id)
         self._peers = BrokerPeers(view, config.inter_broker_listener_name, machine.entropy)
-        self._local = LocalMarkers(context.partitions, groups, machine.clock)
+        self._local = LocalMarkers(context.partitions, groups)
         publisher = context.metadata.publisher
         self.service = TransactionService(
             # Time-outs and expiry: a clock that jumps must not abort transactions, or forget ids.

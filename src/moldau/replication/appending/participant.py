@@ -1,0 +1,113 @@
+"""A classic partition in transactions: its leader verifies the first batch, and writes the marker."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from moldau.records.batch import BatchHeader, parse_header
+from moldau.records.control import build_end_transaction_marker
+from moldau.replication.appending.transactions import TransactionChecks, TransactionGuard
+from moldau.replication.partition import (
+    AppendAnswer,
+    AppendOutcome,
+    ProducerTurn,
+    TransactionalBatch,
+    TransactionMarker,
+)
+from moldau.runtime import Clock
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.fair_lane import FairClient
+from moldau.storage.log.append_info import AppendInfo, AppendOrigin
+
+COMMIT_TIMEOUT_MS: Final = 5_000
+"""Time for which a marker waits for the high watermark; after it, the coordinator sends the marker again."""
+
+
+class GuardedReplica(Protocol):
+    """The methods of a classic partition that transactions need."""
+
+    guards: TransactionChecks
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        required_acks: int,
+        timeout_ms: int,
+        client: FairClient | None = None,
+        guard: TransactionGuard | None = None,
+    ) -> AppendAnswer: ...
+
+    def append_own(
+        self, batches: bytes | bytearray, headers: list[BatchHeader], origin: AppendOrigin
+    ) -> AppendInfo: ...
+
+    def committed(self, offset: int, timeout_ms: int) -> "asyncio.Future[AppendOutcome]": ...
+
+
+class ClassicTransactions:
+    """Implements :class:`moldau.replication.partition.TransactionParticipant`."""
+
+    any_broker_marks = False
+
+    def __init__(self, replica: GuardedReplica, clock: Clock) -> None:
+        self._replica = replica
+        self._clock = clock
+
+    def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
+        replica = self._replica
+        if not replica.is_leader:
+            # It refuses by itself, and knows why.
+            return self._append(batch)
+        if replica.guards.is_open(batch.producer_id, batch.producer_epoch) and turn.is_free:
+            return self._append(batch)
+        return turn.wait(partial(self._checked, batch.kept(), turn))
+
+    async def _checked(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
+        checks = self._replica.guards
+        guard = checks.guard(batch.producer_id, batch.producer_epoch)
+        answer: AppendAnswer | None = None
+        try:
+            if guard is not None:
+                await turn.verify()
+            answer = self._append(batch, guard)
+            return answer
+        finally:
+            if guard is not None:
+                _withdraw_after(answer, partial(checks.withdraw, batch.producer_id, guard))
+
+    def _append(self, batch: TransactionalBatch, guard: TransactionGuard | None = None) -> AppendAnswer:
+        return self._replica.append(
+            batch.records,
+            required_acks=batch.required_acks,
+            timeout_ms=batch.timeout_ms,
+            client=batch.client,
+            guard=guard,
+        )
+
+    async def write_marker(self, marker: TransactionMarker) -> None:
+        replica, producer_id, producer_epoch = self._replica, marker.producer_id, marker.producer_epoch
+        batch = build_end_transaction_marker(
+            producer_id,
+            producer_epoch,
+            committed=marker.committed,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp=self._clock.now_ms(),
+        )
+        replica.guards.check_marker(producer_id, producer_epoch, marker.transaction_version)
+        info = replica.append_own(batch, [parse_header(batch)], AppendOrigin.COORDINATOR)
+        outcome = await replica.committed(info.last_offset, COMMIT_TIMEOUT_MS)
+        if outcome.error is not ErrorCode.none:
+            raise KafkaError(outcome.error, outcome.message)
+
+
+def _withdraw_after(answer: "AppendAnswer | None", withdraw: Callable[[], None]) -> None:
+    """A guard is needed until the batch is appended or refused, which a worker may do later."""
+    if answer is None or isinstance(answer, AppendOutcome):
+        withdraw()
+    else:
+        answer.add_done_callback(lambda _: withdraw())

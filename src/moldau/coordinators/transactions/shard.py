@@ -151,9 +151,7 @@ class TransactionShard:
         """Abort transactions past their time-out, or forget ids that have expired."""
         if isinstance(key, ExpiryCheck):
             return self._expire(now_ms)
-        late = [
-            name for name in self._ongoing if (found := self.by_id[name]).start_ms + found.timeout_ms < now_ms
-        ]
+        late = [name for name in self._ongoing if self.by_id[name].is_timed_out(now_ms)]
         records = [self._record(name, self._fenced(self.by_id[name], now_ms)) for name in late]
         self._checks_timeouts = len(self._ongoing) > len(late)
         timers = (

@@ -83,6 +83,10 @@ class Transaction:
         """The outcome of a prepared transaction."""
         return self.state is TransactionPhase.PREPARE_COMMIT
 
+    def is_timed_out(self, now_ms: int) -> bool:
+        """Whether an ongoing transaction is past its time-out and must be aborted (KIP-98)."""
+        return self.start_ms + self.timeout_ms < now_ms
+
     def gives_way_to(self, producer: ProducerIdentity) -> bool:
         """Whether this is the producer of the next id: it has to wait until the end is complete."""
         return self.state.is_prepared and producer == (self.next_producer_id, 0)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import PartitionId
-from moldau.coordinators.diskless.state.producers import Window, time_of
+from moldau.coordinators.diskless.state.producers import Window, expired_ids
 from moldau.coordinators.diskless.state.transactions import PartitionTransactions
 
 
@@ -47,7 +47,7 @@ class PartitionState:
         """The end of a read_committed read."""
         if self.transactions is None:
             return self.next
-        return max(self.log_start, self.transactions.last_stable(self.next))
+        return self.transactions.last_stable(self.log_start, self.next)
 
     def begin_transaction(self, producer_id: int, offset: int) -> None:
         """A transactional batch was appended at ``offset``."""
@@ -69,13 +69,14 @@ class PartitionState:
         """Whether a transaction of the producer is open here."""
         return self.transactions is not None and producer_id in self.transactions.open_from
 
-    def expire_producers(self, time_ms: int) -> list[int]:
-        """Forget producers without an open transaction whose last batch is older; returns their ids."""
-        expired = [
-            producer_id
-            for producer_id, window in self.producers.items()
-            if time_of(window) < time_ms and not self.is_in_transaction(producer_id)
-        ]
+    def expired_producers(self, cutoff_ms: int) -> Iterator[int]:
+        """Ids of producers that are expired here (``producers.py`` decides)."""
+        in_transaction = () if self.transactions is None else self.transactions.open_from
+        return expired_ids(self.producers, cutoff_ms, in_transaction)
+
+    def expire_producers(self, cutoff_ms: int) -> list[int]:
+        """Forget expired producers; returns their ids."""
+        expired = list(self.expired_producers(cutoff_ms))
         for producer_id in expired:
             del self.producers[producer_id]
             if self.transactions is not None:
@@ -127,20 +128,16 @@ class PartitionTable:
     def topic_ids(self) -> list[UUID]:
         return list(self._by_topic)
 
-    def has_producer_before(self, time_ms: int) -> bool:
-        """Whether some producer's last batch is older than ``time_ms``, and no transaction of it is open."""
-        return any(
-            time_of(window) < time_ms and not found.is_in_transaction(producer_id)
-            for found in self
-            for producer_id, window in found.producers.items()
-        )
+    def has_expired_producer(self, cutoff_ms: int) -> bool:
+        """Whether a producer of some partition has expired."""
+        return any(True for found in self for _ in found.expired_producers(cutoff_ms))
 
-    def expire_producers(self, time_ms: int) -> list[tuple[int, int]]:
-        """Forget producers whose last batch is older than ``time_ms``: (partition number, producer id)."""
+    def expire_producers(self, cutoff_ms: int) -> list[tuple[int, int]]:
+        """Forget expired producers; returns them as (partition number, producer id)."""
         return [
             (partition.number, producer_id)
             for partition in self
-            for producer_id in partition.expire_producers(time_ms)
+            for producer_id in partition.expire_producers(cutoff_ms)
         ]
 
     def delete_topic(self, topic_id: UUID) -> None:

@@ -7,7 +7,7 @@ of that epoch, oldest first.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import chain, repeat
 from operator import sub
@@ -63,6 +63,26 @@ def time_of(window: Window) -> int:
     """Time of its last commit, in ms."""
     time_ms: int = _HEAD.unpack_from(window)[1]
     return time_ms
+
+
+def expiry_cutoff_ms(now_ms: int, expiration_ms: int) -> int:
+    """The time before which the last batch of an expired producer was committed.
+
+    ``expiration_ms``: ``producer.id.expiration.ms``.
+    """
+    return now_ms - expiration_ms
+
+
+def expired_ids(
+    windows: Mapping[int, Window], cutoff_ms: int, in_transaction: Collection[int]
+) -> Iterator[int]:
+    """Ids of the expired producers of a partition: last batch before the cutoff, and no open transaction.
+
+    ``windows``: by producer id; ``in_transaction``: ids of the producers with an open transaction here.
+    """
+    for producer_id, window in windows.items():
+        if time_of(window) < cutoff_ms and producer_id not in in_transaction:
+            yield producer_id
 
 
 def check_sequence(

@@ -35,7 +35,7 @@ from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes, Fil
 from moldau.coordinators.diskless.state.gaps import ProducerGaps
 from moldau.coordinators.diskless.state.guards import TransactionGuards
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
-from moldau.coordinators.diskless.state.producers import epoch_of
+from moldau.coordinators.diskless.state.producers import epoch_of, expiry_cutoff_ms
 from moldau.coordinators.diskless.state.records import (
     DisklessRecord,
     Expired,
@@ -245,10 +245,10 @@ class DisklessShard:
 
     def expire(self, now_ms: int, token: Token) -> Effects[DisklessRecord]:
         """Remove outdated entries. Answers ``None``."""
-        record = Expired(now_ms - self.settings.remember_ms, now_ms - self.settings.producer_id_expiration_ms)
-        due = self.files.has_any_before(record.files_before_ms) or self.partitions.has_producer_before(
-            record.producers_before_ms
-        )
+        cutoff_ms = expiry_cutoff_ms(now_ms, self.settings.producer_id_expiration_ms)
+        record = Expired(now_ms - self.settings.remember_ms, cutoff_ms)
+        due = self.files.has_any_before(record.files_before_ms)
+        due = due or self.partitions.has_expired_producer(cutoff_ms)
         return answer(token, None, [record] if due else [])
 
     # -- the runtime's side ---------------------------------------------------------------------

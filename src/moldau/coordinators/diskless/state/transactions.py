@@ -32,9 +32,12 @@ class PartitionTransactions:
         copied.coordinator_epochs.update(self.coordinator_epochs)
         return copied
 
-    def last_stable(self, end_offset: int) -> int:
-        """The first offset that may belong to an open transaction; ``end_offset`` when there is none."""
-        return next(iter(self.open_from.values()), end_offset)
+    def last_stable(self, log_start: int, end_offset: int) -> int:
+        """The first offset that may belong to an open transaction; ``end_offset`` when there is none.
+
+        Never below ``log_start``: DeleteRecords may delete the beginning of an open transaction.
+        """
+        return max(log_start, next(iter(self.open_from.values()), end_offset))
 
     def begin(self, producer_id: int, offset: int) -> None:
         """A transactional batch was appended."""

@@ -1,4 +1,4 @@
-"""Avro schemas: parsing, known logical types, and defaults as values.
+"""Avro schemas: parsing, and known logical types. Defaults become values in ``avro_defaults.py``.
 
 The library decodes raw values (numbers, bytes, text); logical types are applied to whole columns afterwards
 (:mod:`moldau.pipeline.values.avro_columns`). So values and defaults are converted the same way.
@@ -13,6 +13,7 @@ import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
 from moldau.client.errors import ToolError
+from moldau.pipeline.values.avro_defaults import default_value
 
 RECORDS: Final = ("record", "error")
 _TIMES: Final = {
@@ -75,7 +76,7 @@ def parse_raw(text: str) -> Any:
     schema = _parse(text, with_logical_types=False)
     fields = [one for record in schema.names.values() for one in record.get("fields", ()) if "default" in one]
     # All are found before one is set: the default of a record includes those of its fields.
-    defaults = [_default(one["default"], one["type"], schema, one["name"]) for one in fields]
+    defaults = [default_value(one["default"], one["type"], schema, one["name"]) for one in fields]
     for field, default in zip(fields, defaults, strict=True):
         field["default"] = default
     root = _inlined(schema.root, schema, ())
@@ -163,77 +164,3 @@ def _decimal(schema: dict[str, Any]) -> Logical | None:
         if type(size) is not int or size < 1 or precision > math.floor(math.log10(2) * (8 * size - 1)):
             return None
     return Logical("decimal", precision=precision, scale=scale)
-
-
-def _default(value: Any, declared: Any, schema: Schema, name: str) -> Any:
-    """The value of a default in a schema's JSON. Raises :class:`ToolError`."""
-    resolved = schema.resolve(declared)
-    if isinstance(resolved, list):
-        for branch in resolved:  # the first that matches
-            if _matches(value, schema.resolve(branch)):
-                return _default(value, branch, schema, name)
-        raise _no_default(value, name)
-    kind = resolved if isinstance(resolved, str) else resolved["type"]
-    if not _matches(value, resolved):
-        raise _no_default(value, name)
-    match kind:
-        case "bytes" | "fixed":
-            return value.encode("latin-1")
-        case "float" | "double":
-            return float(value)
-        case "array":
-            return [_default(one, resolved["items"], schema, name) for one in value]
-        case "map":
-            return {key: _default(one, resolved["values"], schema, name) for key, one in value.items()}
-        case "record" | "error":
-            return _default_record(value, resolved, schema, name)
-    return value
-
-
-def _default_record(value: dict[str, Any], record: Any, schema: Schema, name: str) -> dict[str, Any]:
-    found = {}
-    for field in record["fields"]:
-        inside = f"{name}.{field['name']}"
-        if field["name"] in value:
-            found[field["name"]] = _default(value[field["name"]], field["type"], schema, inside)
-        elif "default" in field:
-            found[field["name"]] = _default(field["default"], field["type"], schema, inside)
-        else:
-            raise ToolError(f"this is no Avro schema: the default of {name} has no value for {inside}")
-    return found
-
-
-def _matches(value: Any, schema: Any) -> bool:
-    kind = schema if isinstance(schema, str) else schema["type"]
-    match kind:
-        case "null":
-            return value is None
-        case "boolean":
-            return isinstance(value, bool)
-        case "int":
-            return type(value) is int and -(2**31) <= value < 2**31
-        case "long":
-            return type(value) is int and -(2**63) <= value < 2**63
-        case "float" | "double":
-            return type(value) in (int, float)
-        case "string":
-            return isinstance(value, str)
-        case "bytes":
-            return isinstance(value, str) and all(ord(one) < 256 for one in value)
-        case "fixed":
-            return (
-                isinstance(value, str)
-                and len(value) == schema["size"]
-                and all(ord(one) < 256 for one in value)
-            )
-        case "enum":
-            return value in schema["symbols"]
-        case "array":
-            return isinstance(value, list)
-    return isinstance(value, dict)
-
-
-def _no_default(value: Any, name: str) -> ToolError:
-    return ToolError(
-        f"this is no Avro schema: field {name} has the default {value!r}, which its type has not"
-    )

@@ -23,8 +23,8 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.image_sync import ImageSync
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep
+from moldau.diskless.upkeep.file_deletion import FileReclaimer
 from moldau.diskless.upkeep.orphans import OrphanScan, OrphanSettings
-from moldau.diskless.upkeep.reclaim import FileReclaimer
 from moldau.diskless.upkeep.unowned_files import UnownedFileScan
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, MemoryStorage

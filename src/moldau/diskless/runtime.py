@@ -32,8 +32,8 @@ from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters, Rac
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.store_claim import StoreClaim
 from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep, UpkeptCoordinators
+from moldau.diskless.upkeep.file_deletion import FileKeeper, FileReclaimer
 from moldau.diskless.upkeep.orphans import FileWitness, OrphanScan, OrphanSettings
-from moldau.diskless.upkeep.reclaim import FileKeeper, FileReclaimer
 from moldau.diskless.upkeep.repeating import Repeating
 from moldau.diskless.upkeep.unowned_files import UnownedFileScan, UnownedFileStore
 from moldau.diskless.writing.memory import OwnObjects, WriterMemory

@@ -1,8 +1,8 @@
 """Deletable objects of the WAL: the files that a coordinator knows to be unused.
 
 A file of the coordinator's own is *free* when none of its batches is live and no next owner is left: its
-object is deleted after a grace (``diskless/upkeep/reclaim.py``). Where there are next owners, it is *handed
-over* to the first of them. A file of another owner is only reported back to it.
+object is deleted after a grace (``diskless/upkeep/file_deletion.py``). Where there are next owners, it is
+*handed over* to the first of them. A file of another owner is only reported back to it.
 """
 
 from moldau.coordinators.diskless.calls import FileToHandOver, FreeFile

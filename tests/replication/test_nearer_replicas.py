@@ -15,7 +15,7 @@ from moldau.records.record import Record
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
-from moldau.replication.reads import nearest_follower
+from moldau.replication.read_replica import nearest_replica
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -37,7 +37,7 @@ class Listener:
 
     def outsider_fetched(self, partition: ClassicPartition) -> None: ...
 
-    def nearer_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
+    def nearest_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
         self.asked.append(dict(end_offsets))
         return int(client_rack) if int(client_rack) in end_offsets else -1
 
@@ -180,7 +180,7 @@ def test_a_deletion_ends_with_the_leadership(tmp_path: pathlib.Path) -> None:
 
 def test_of_the_followers_in_a_rack_the_one_with_most_records_serves() -> None:
     racks = {2: "a", 3: "a", 4: "b", 5: None}
-    assert nearest_follower("a", {2: 10, 3: 12, 4: 20, 5: 20}, racks) == 3
-    assert nearest_follower("a", {2: 10, 3: 10}, racks) == 2
-    assert nearest_follower("c", {2: 10, 3: 10}, racks) == -1
-    assert nearest_follower("a", {6: 10}, racks) == -1
+    assert nearest_replica("a", {2: 10, 3: 12, 4: 20, 5: 20}, racks) == 3
+    assert nearest_replica("a", {2: 10, 3: 10}, racks) == 2
+    assert nearest_replica("c", {2: 10, 3: 10}, racks) == -1
+    assert nearest_replica("a", {6: 10}, racks) == -1

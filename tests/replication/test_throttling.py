@@ -61,7 +61,7 @@ class Throttled:
 
     def outsider_fetched(self, partition: ClassicPartition) -> None: ...
 
-    def nearer_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
+    def nearest_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
         return -1
 
 

@@ -22,7 +22,7 @@ class RackView:
     own_rack: Callable[[], str | None] = lambda: None
     has_peers: Callable[[], bool] = lambda: False
     """Whether other live brokers are in this broker's rack."""
-    nearer_broker: Callable[[PartitionKey, str], int] = _alone
+    nearest_broker: Callable[[PartitionKey, str], int] = _alone
     """The broker that serves consumers of a rack (KIP-392); -1: this one."""
     reader_of: Callable[[str, int], int | None] = _unshared
     """The broker of this rack that reads an object, by key and writer; None: each reads for itself."""

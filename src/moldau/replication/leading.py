@@ -27,7 +27,7 @@ class ReplicaListener(Protocol[P]):
         """The replica leads, follows or has resigned, in a new epoch or role."""
         ...
 
-    def nearer_replica(self, client_rack: str, end_offsets: Mapping[int, int], /) -> int:
+    def nearest_replica(self, client_rack: str, end_offsets: Mapping[int, int], /) -> int:
         """A follower for the consumers of a rack, chosen from those given by id with their log ends; -1:
         none.
         """
@@ -71,12 +71,12 @@ class Leading:
             self._watermark_moved()
         self._brokers_moved()
 
-    def nearer_replica(self, client_rack: str, offset: int) -> int:
+    def nearest_replica(self, client_rack: str, offset: int) -> int:
         """A follower with an offset, for the consumers of a rack (KIP-392); -1: this leader serves."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or not leader.followers:
             return -1
-        return listener.nearer_replica(client_rack, leader.end_offsets_with(offset))
+        return listener.nearest_replica(client_rack, leader.end_offsets_with(offset))
 
     def is_throttled(self, topic: str, partition: int) -> bool:
         """Whether this replica's answers to followers count for the leader's quota (KIP-73)."""

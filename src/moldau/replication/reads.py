@@ -1,7 +1,7 @@
 """Reads of a classic partition: by consumers up to the watermark, by followers up to the log's end."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from moldau.replication.core.replica import Replica, diverging_epoch
@@ -19,18 +19,6 @@ from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.snapshots.replicated_log import Divergence
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
-
-
-def nearest_follower(
-    client_rack: str, end_offsets: Mapping[int, int], racks: Mapping[int, str | None]
-) -> int:
-    """The follower that serves the consumers of a rack (KIP-392), -1 without one.
-
-    ``end_offsets``: by follower that has the consumer's offset, the end of its log; ``racks``: of the active
-    brokers. The follower with the most records serves, the one with the lower id where they are equal.
-    """
-    near = [broker_id for broker_id in end_offsets if racks.get(broker_id) == client_rack]
-    return max(near, key=lambda broker_id: (end_offsets[broker_id], -broker_id), default=-1)
 
 
 class PartitionReader:
@@ -79,7 +67,7 @@ class PartitionReader:
         if not log.offsets.log_start_offset <= request.offset <= log.segments.end_offset:
             return known._replace(error=ErrorCode.offset_out_of_range)
         if request.client_rack and not from_follower:
-            nearer = self._leading.nearer_replica(request.client_rack, request.offset)
+            nearer = self._leading.nearest_replica(request.client_rack, request.offset)
             if nearer >= 0:
                 return known._replace(preferred_read_replica=nearer)
         bound = readable_end if not request.read_committed else stable

@@ -65,7 +65,7 @@ class DisklessPartition:
         self._lookup = services.lookup
         self._meters = services.meters
         self._traffic = traffic
-        self._nearer_broker = services.racks.nearer_broker
+        self._nearest_broker = services.racks.nearest_broker
         self._appends = PartitionAppends(cache.key, cache, services, config, traffic)
         self.append = self._appends.append
         self.transactions = DisklessTransactions(cache.key, services.transactions, self.append)
@@ -130,7 +130,7 @@ class DisklessPartition:
         if offset < cache.log_start_offset:
             return self._known(error=ErrorCode.offset_out_of_range)
         if request.client_rack:
-            nearer = self._nearer_broker(self._key, request.client_rack)
+            nearer = self._nearest_broker(self._key, request.client_rack)
             if nearer >= 0:
                 return self._known(read_committed=request.read_committed)._replace(
                     preferred_read_replica=nearer

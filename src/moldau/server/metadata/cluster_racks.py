@@ -104,7 +104,7 @@ class ClusterRacks:
         found = (gateways.of_partition(topic.topic_id, index, owner, each) for each in sorted_racks(gateways))
         return [broker_id for broker_id in found if broker_id is not None]
 
-    def nearer_broker(self, topic: Topic, index: int, client_rack: str) -> int:
+    def nearest_broker(self, topic: Topic, index: int, client_rack: str) -> int:
         """The broker to which a consumer of another rack is redirected (KIP-392); -1: it is served here."""
         if client_rack == self.own_rack:
             return -1

@@ -45,8 +45,8 @@ class MetadataReplicas:
         else:
             self._runtime.stand_down(partition.key.partition)
 
-    def nearer_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
-        return self._replication.nearer_replica(client_rack, end_offsets)
+    def nearest_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
+        return self._replication.nearest_replica(client_rack, end_offsets)
 
     def outsider_fetched(self, partition: ClassicPartition) -> None:
         self._replication.outsider_fetched(partition)

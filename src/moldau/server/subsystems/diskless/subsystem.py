@@ -272,16 +272,16 @@ class DisklessSubsystem(Subsystem):
         return RackView(
             own_rack=lambda: racks.own_rack,
             has_peers=lambda: racks.has_peers,
-            nearer_broker=self._nearer_broker,
+            nearest_broker=self._nearest_broker,
             reader_of=racks.reader_of,
             peers=self._rack_peers,
         )
 
-    def _nearer_broker(self, key: PartitionKey, client_rack: str) -> int:
+    def _nearest_broker(self, key: PartitionKey, client_rack: str) -> int:
         topic = self._view.image.topics.get_by_id(key.topic_id)
         if topic is None or key.partition >= len(topic.partitions):
             return -1
-        return self._view.racks.nearer_broker(topic, key.partition, client_rack)
+        return self._view.racks.nearest_broker(topic, key.partition, client_rack)
 
     def _is_fenced(self) -> bool:
         own = self._view.image.brokers.get(self._view.local_id)

@@ -11,7 +11,7 @@ from moldau.replication.fetching.fetch_session import FetchLimits
 from moldau.replication.fetching.replica_fetcher import FetcherSettings
 from moldau.replication.fetching.replica_fetchers import ReplicaFetchers
 from moldau.replication.in_sync_requests import InSyncSets
-from moldau.replication.reads import nearest_follower
+from moldau.replication.read_replica import nearest_replica
 from moldau.replication.throttling import ReplicationQuota
 from moldau.server.context import BrokerContext
 from moldau.server.settings import RACK_AWARE_SELECTOR
@@ -79,13 +79,13 @@ class Replication:
         else:
             self._in_sync.leave(partition)
 
-    def nearer_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
+    def nearest_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
         if not self._knows_racks or client_rack == self._rack:
             return -1
         brokers = self._context.view.image.brokers
         found = filter(None, map(brokers.get, end_offsets))
         racks = {broker.broker_id: broker.rack for broker in found if broker.is_active}
-        return nearest_follower(client_rack, end_offsets, racks)
+        return nearest_replica(client_rack, end_offsets, racks)
 
     def outsider_fetched(self, partition: ClassicPartition) -> None:
         self._in_sync.consider(partition)

@@ -8,7 +8,7 @@ import pytest
 
 from moldau.cluster.broker_lifecycle import BrokerLifecycle
 from moldau.cluster.decisions import brokers
-from moldau.cluster.decisions.partitions import in_sync_sets as partitions
+from moldau.cluster.decisions.partitions import alter_partition as partitions
 from moldau.cluster.decisions.partitions import partition_change
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication import reads

@@ -17,7 +17,7 @@ from moldau.cluster.decisions import brokers, configs, features, producer_ids, t
 from moldau.cluster.decisions.brokers import BrokerInputs
 from moldau.cluster.decisions.heartbeats import Heartbeats
 from moldau.cluster.decisions.own_features import DISKLESS_FEATURE, DISKLESS_LATEST
-from moldau.cluster.decisions.partitions import additions, elections, in_sync_sets, reassignments
+from moldau.cluster.decisions.partitions import additions, alter_partition, elections, reassignments
 from moldau.cluster.decisions.view import (
     ConfigPolicy,
     ControllerResult,
@@ -64,7 +64,7 @@ DECISIONS: dict[type[Message], Decision] = {
     CreateTopicsRequest: lambda view, _, request: topics.create_topics(view, request),
     DeleteTopicsRequest: lambda view, _, request: topics.delete_topics(view, request),
     CreatePartitionsRequest: lambda view, _, request: additions.create_partitions(view, request),
-    AlterPartitionRequest: lambda view, _, request: in_sync_sets.alter_partition(view, request),
+    AlterPartitionRequest: lambda view, _, request: alter_partition.alter_partition(view, request),
     ElectLeadersRequest: _elect_leaders,
     IncrementalAlterConfigsRequest: lambda view, _, request: configs.incremental_alter_configs(view, request),
     AlterConfigsRequest: lambda view, _, request: configs.alter_configs(view, request),

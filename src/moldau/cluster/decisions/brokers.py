@@ -9,10 +9,10 @@ from moldau.cluster.decisions.heartbeats import Heartbeats
 from moldau.cluster.decisions.own_features import check_knows_own_levels
 from moldau.cluster.decisions.partitions.elections import (
     changes_with_broker,
-    changes_without_broker,
     leads_any_partition,
     view_after,
 )
+from moldau.cluster.decisions.partitions.lost_brokers import changes_without_broker
 from moldau.cluster.decisions.partitions.partition_change import keeps_eligible
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import ENTER_CONTROLLED_SHUTDOWN, FENCE, UNFENCE, image_of

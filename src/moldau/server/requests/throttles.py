@@ -5,6 +5,9 @@ then the request has taken effect, or is waiting to. The connection is not read 
 throttle returns, and the answer contains the remaining time as ``throttle_time_ms``: a client that obeys it
 waits no longer than it would anyway. The dispatcher calls throttles; a direct handler, which encodes its
 answers itself, does so for its own requests. An API without a throttle costs nothing.
+
+Client quotas are not built: the only throttle of producers is the back-pressure of diskless topics
+(``server/subsystems/diskless/``).
 """
 
 import asyncio

@@ -1,6 +1,9 @@
-"""Elections of leaders: when a broker becomes active or inactive, by request, and at intervals."""
+"""Elections of leaders: when a broker becomes active, by request, and at intervals.
 
-from collections.abc import Callable, Iterable
+``lost_brokers.py`` beside it has those for a broker that becomes inactive.
+"""
+
+from collections.abc import Iterable
 from dataclasses import replace
 
 from moldau.cluster.decisions.partitions.partition_change import Election, Wanted, change_partition, rules_of
@@ -20,30 +23,6 @@ from moldau.protocol.records.metadata import PartitionChangeRecord
 from moldau.runtime import ErrorCode
 
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
-
-
-def changes_without_broker(
-    view: View, broker_id: int, is_incomplete: Callable[[Topic], bool] = lambda topic: False
-) -> list[PartitionChangeRecord]:
-    """Remove a broker that is no longer active in ``view`` from all in-sync sets and leaderships.
-
-    ``is_incomplete``: whether its replicas of a topic may lack records that it had acknowledged (KIP-966).
-    """
-    records = []
-    for topic in view.image.topics:
-        rules, incomplete = None, None
-        for index, partition in enumerate(topic.partitions):
-            is_member = broker_id in partition.isr or broker_id in partition.eligible_leader_replicas
-            if not is_member and partition.leader != broker_id:
-                continue
-            if rules is None:
-                rules, incomplete = rules_of(view, topic), broker_id if is_incomplete(topic) else None
-            isr = tuple(replica for replica in partition.isr if replica != broker_id)
-            wanted = Wanted(isr=isr, election=recovery_election(view, topic), incomplete=incomplete)
-            record = change_partition(topic.topic_id, index, partition, rules, wanted)
-            if record is not None:
-                records.append(record)
-    return records
 
 
 def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:

@@ -11,7 +11,7 @@ from moldau.config.definition import ConfigError
 from moldau.config.docs import configuration_page
 from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.synonyms import TOPIC_SYNONYMS
-from moldau.config.topic import TOPIC
+from moldau.config.topic_config import TOPIC
 from moldau.server.settings import (
     check_supported,
     consolidates,

@@ -13,7 +13,7 @@ from moldau.config.definition import (
 from moldau.config.entry import ConfigEntry, ConfigSynonym
 from moldau.config.listeners import ConfiguredVoter, ListenerEndpoint
 from moldau.config.properties import parse_overrides, parse_properties
-from moldau.config.topic import TOPIC, TopicConfig
+from moldau.config.topic_config import TOPIC, TopicConfig
 
 __all__ = [
     "BROKER",

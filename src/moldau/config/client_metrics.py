@@ -7,10 +7,10 @@ APIs.
 import re
 from collections.abc import Mapping
 
+from moldau.config.bounds import list_of_any
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource
 from moldau.config.entry import ConfigEntry, ConfigSynonym
 from moldau.config.keys.rows import MINUTE_MS, int32, list_
-from moldau.config.validators import list_of_any
 
 KEYS = (
     list_(

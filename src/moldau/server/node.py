@@ -14,7 +14,7 @@ from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.controller.remote_channel import RemoteControllerChannel
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
-from moldau.config.topic import TopicConfig
+from moldau.config.topic_config import TopicConfig
 from moldau.network.client import RpcClient
 from moldau.quorum.state_store import QuorumStateError
 from moldau.runtime.errors import ErrorCode, KafkaError

@@ -17,7 +17,7 @@ from moldau.cluster.internal_topics import (
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.config.keys.waiting import WAITS_FOR
-from moldau.config.topic import TopicConfig
+from moldau.config.topic_config import TopicConfig
 from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.quorum.driver import DriverConfig

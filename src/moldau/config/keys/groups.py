@@ -1,8 +1,6 @@
 """Configs of the group coordinator, and the configs of single groups."""
 
-from moldau.config.definition import ConfigKey
-from moldau.config.keys.rows import HIGH, HOUR_MS, INT_MAX, MINUTE_MS, int32, list_, string
-from moldau.config.validators import (
+from moldau.config.bounds import (
     Check,
     at_least,
     between,
@@ -12,6 +10,8 @@ from moldau.config.validators import (
     one_of_any_case,
     protocols,
 )
+from moldau.config.definition import ConfigKey
+from moldau.config.keys.rows import HIGH, HOUR_MS, INT_MAX, MINUTE_MS, int32, list_, string
 
 _POSITIVE = at_least(1)
 

@@ -1,5 +1,6 @@
 """The log: folders, segments, retention, flushing, cleaning, timestamps, compression."""
 
+from moldau.config.bounds import above, at_least, between, gzip_level, list_of, list_of_any, one_of
 from moldau.config.keys.rows import (
     CLUSTER_WIDE,
     DAY_MS,
@@ -20,7 +21,6 @@ from moldau.config.keys.rows import (
     list_,
     string,
 )
-from moldau.config.validators import above, at_least, between, gzip_level, list_of, list_of_any, one_of
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _OWN_THREADS = "Accepted for Kafka's sake: the worker threads of the process do this."

@@ -1,5 +1,6 @@
 """Keys for a node's identity, its listeners, and its metadata quorum."""
 
+from moldau.config.bounds import at_least, list_of, list_of_any, not_empty, one_of
 from moldau.config.keys.rows import (
     CLUSTER_WIDE,
     DAY_MS,
@@ -18,7 +19,6 @@ from moldau.config.keys.rows import (
     list_,
     string,
 )
-from moldau.config.validators import at_least, list_of, list_of_any, not_empty, one_of
 
 _PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 _NO_THREADS = "Accepted for Kafka's sake: one event loop serves all of it here."

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Protocol
 
+from moldau.config.bounds import Check
 from moldau.config.definition import ConfigKey, ConfigType, Importance, Update, Validator, Value
-from moldau.config.validators import Check
 
 HIGH = Importance.HIGH
 MEDIUM = Importance.MEDIUM

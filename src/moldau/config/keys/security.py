@@ -1,5 +1,6 @@
 """TLS and SASL: Kafka's keys for the security protocols, which are not supported yet."""
 
+from moldau.config.bounds import between, list_of_any, one_of, one_of_any_case
 from moldau.config.keys.rows import (
     PER_BROKER,
     boolean,
@@ -12,7 +13,6 @@ from moldau.config.keys.rows import (
     password,
     string,
 )
-from moldau.config.validators import between, list_of_any, one_of, one_of_any_case
 
 TLS = (
     string(

@@ -1,5 +1,6 @@
 """Fetching, replication, groups, offsets, producers and transactions."""
 
+from moldau.config.bounds import at_least, between, list_of_any
 from moldau.config.keys.rows import (
     CLUSTER_WIDE,
     DAY_MS,
@@ -19,7 +20,6 @@ from moldau.config.keys.rows import (
     password,
     string,
 )
-from moldau.config.validators import at_least, between, list_of_any
 
 _NO_JAVA = "Accepted for Kafka's sake; a Java class cannot be loaded."
 _ONE_WAITING_ROOM = "Accepted for Kafka's sake: what waits is removed when it ends."

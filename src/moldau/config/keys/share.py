@@ -1,7 +1,7 @@
 """Share groups (KIP-932): configs of Kafka's share coordinator and of share fetches."""
 
+from moldau.config.bounds import at_least, between, list_of
 from moldau.config.keys.rows import HIGH, MIB, int16, int32, list_
-from moldau.config.validators import at_least, between, list_of
 
 SHARE = (
     list_(

@@ -1,5 +1,6 @@
 """Tiered storage (KIP-405), diskless topics (KIP-1163, KIP-1164) and Moldau's own keys."""
 
+from moldau.config.bounds import at_least, between, not_empty
 from moldau.config.keys.rows import (
     CLUSTER_WIDE,
     DAY_MS,
@@ -17,7 +18,6 @@ from moldau.config.keys.rows import (
     int64,
     string,
 )
-from moldau.config.validators import at_least, between, not_empty
 
 _TOPIC_BASED = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
 _OWN_THREADS = "Accepted for Kafka's sake: the event loop and the worker threads of the process do this."

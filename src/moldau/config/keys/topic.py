@@ -1,5 +1,6 @@
 """The configs of a topic."""
 
+from moldau.config.bounds import at_least, between, gzip_level, list_of, one_of, throttled_replicas
 from moldau.config.keys.log import COMPRESSION_TYPES
 from moldau.config.keys.rows import (
     DAY_MS,
@@ -15,7 +16,6 @@ from moldau.config.keys.rows import (
     list_,
     string,
 )
-from moldau.config.validators import at_least, between, gzip_level, list_of, one_of, throttled_replicas
 
 TOPIC = (
     list_(

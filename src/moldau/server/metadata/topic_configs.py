@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.config.broker import BrokerConfig
-from moldau.config.topic import TOPIC, TopicConfig
+from moldau.config.topic_config import TOPIC, TopicConfig
 
 logger = logging.getLogger(__name__)
 

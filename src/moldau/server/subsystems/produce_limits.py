@@ -12,7 +12,7 @@ from typing import Final
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.config.broker import BrokerConfig
-from moldau.config.topic import TopicConfig
+from moldau.config.topic_config import TopicConfig
 from moldau.records.batch import HEADER_SIZE_BYTES
 from moldau.server.subsystem import Contribution, Subsystem
 

@@ -17,7 +17,7 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import Endpoint, SupportedFeature
 from moldau.config.broker import BrokerConfig
-from moldau.config.topic import TopicConfig
+from moldau.config.topic_config import TopicConfig
 from moldau.network.client import RpcClient
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.quorum.core.votes import ElectionState

@@ -22,9 +22,13 @@ KINDS = {
 
 @pytest.fixture
 def no_collections():
+    """No collections, and no objects of earlier tests among those that are found."""
     enabled = gc.isenabled()
     gc.disable()
+    gc.collect()
+    gc.freeze()
     yield
+    gc.unfreeze()
     if enabled:
         gc.enable()
 

@@ -161,7 +161,7 @@ class TransactionalBatch(NamedTuple):
     client: FairClient | None = None
 
     def kept(self) -> "TransactionalBatch":
-        """The same batch with its own copy of the records."""
+        """A copy of the batch that owns its records, for use after the call."""
         return self._replace(records=memoryview(bytes(self.records)))
 
 

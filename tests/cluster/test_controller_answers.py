@@ -3,7 +3,7 @@
 import pytest
 
 from moldau.cluster.controller.answers import error_response
-from moldau.cluster.controller.controller import DECISIONS
+from moldau.cluster.controller.decided_apis import DECISIONS
 from moldau.protocol.messages import alter_configs, create_partitions, create_topics, delete_topics
 from moldau.protocol.messages import incremental_alter_configs as incremental
 from moldau.protocol.schema import Message

@@ -25,7 +25,7 @@ from moldau.runtime import ErrorCode, Machine
 from moldau.server.authorization import AllowEveryone
 from moldau.server.handlers.own.diskless import DisklessHandlers
 from moldau.server.handlers.own.own_calls import BrokerCallHandlers
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler
 from moldau.simulation.world.world import World
 from moldau.tiered.calls import CALLS as TIERED_CALLS
 from moldau.tiered.consolidation.calls import CALLS as CONSOLIDATION_CALLS

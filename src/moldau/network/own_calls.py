@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 from moldau.network.client import RpcClient
 from moldau.network.remote_node import NodeAddress, RemoteNode
 from moldau.protocol.own.rights import Right
+from moldau.protocol.rows import Cut
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -45,6 +46,8 @@ class CallDeclaration(Generic[A, R]):
     """The result in a response."""
     version_min: int = 0
     """The oldest version that this side sends."""
+    cuts: tuple[Cut, ...] = ()
+    """Where the rows of a request are answered independently: how a large one is cut into slices."""
 
     @property
     def api_key(self) -> int:

@@ -5,7 +5,8 @@ from typing import TypeVar
 
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.server.coordinators.registry import CoordinatorRegistry
-from moldau.server.requests.dispatch import DirectHandlers, Handler
+from moldau.server.requests.dispatch import DirectHandlers
+from moldau.server.requests.served import Handler
 from moldau.server.requests.throttles import Throttles
 from moldau.server.subsystem import Contribution, HealthCheck
 from moldau.server.topics.partition_kinds import PartitionKinds

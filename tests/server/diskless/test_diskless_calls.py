@@ -32,7 +32,8 @@ from moldau.runtime.entropy import SeededEntropy
 from moldau.server.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.server.handlers.metadata.versions import VersionHandlers
 from moldau.server.handlers.own.diskless import DisklessHandlers
-from moldau.server.requests.dispatch import Dispatcher, Handler
+from moldau.server.requests.dispatch import Dispatcher
+from moldau.server.requests.served import Handler
 from moldau.simulation.world.world import World
 
 NAMES = {TOPIC: "t", OTHER: "secret"}

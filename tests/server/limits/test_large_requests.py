@@ -30,13 +30,18 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
+from moldau.protocol.rows import Cut
 from moldau.protocol.schema import parse_versions
 from moldau.runtime.errors import ErrorCode
+from moldau.server.handlers.groups import FETCHED_OFFSETS
+from moldau.server.handlers.records.transactional import MARKERS
 from moldau.server.requests.dispatch import Dispatcher
 from moldau.server.requests.joining import JoinedAnswer
-from moldau.server.requests.slices import CUTS, Cut, cut_of, slices
+from moldau.server.requests.served import served
+from moldau.server.requests.slices import cut_of, slices
+from moldau.testing import Node
 
-LIST_OFFSETS, OFFSET_FETCH, METADATA, WRITE_TXN_MARKERS = 2, 9, 3, 27
+LIST_OFFSETS, OFFSET_FETCH, METADATA = 2, 9, 3
 DESCRIBE_GROUPS, DELETE_GROUPS, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS = 15, 42, 32, 61
 DESCRIBE_TRANSACTIONS = 65
 
@@ -103,7 +108,7 @@ def test_three_floors_of_rows(groups, most):
             for number, sizes in enumerate(groups)
         ]
     )
-    cut = cut_of(OFFSET_FETCH, request)
+    cut = cut_of(FETCHED_OFFSETS, request)
     if cut is not None:
         answers = [answer_to_groups(part) for part in slices(request, cut._replace(rows=most))]
         api = (OFFSET_FETCH, 8)
@@ -133,11 +138,24 @@ def answer_to_groups(request):
     )
 
 
-def test_every_sliced_api_has_an_answer_that_can_be_joined():
-    for api_key, cuts in CUTS.items():
+@pytest.fixture(scope="module")
+def node():
+    with Node(diskless=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cuts(node):
+    """The cuts of each API of a broker, by key."""
+    return {api_key: served(handler).cuts for api_key, handler in node._node._extensions.handlers.items()}
+
+
+def test_every_sliced_api_has_an_answer_that_can_be_joined(cuts):
+    assert sum(map(bool, cuts.values())) > 20
+    for api_key, cuts_of_api in cuts.items():
         cls = response_class(api_key)
         versions = parse_versions(cls.VERSIONS)
-        for cut in cuts:
+        for cut in cuts_of_api:
             fields = cls.__dataclass_fields__[cut.answered[0]].metadata["wire"]
             for version in range(versions.min, versions.max + 1):
                 if version in parse_versions(fields.versions):
@@ -149,7 +167,7 @@ def test_markers_of_transactions_are_cut_by_their_partitions():
     topic = write_txn_markers.WritableTxnMarkerTopic(name="t", partition_indexes=list(range(1_000)))
     marker = write_txn_markers.WritableTxnMarker(producer_id=7, topics=[topic])
     request = write_txn_markers.WriteTxnMarkersRequest(markers=[marker, marker])
-    cut = cut_of(WRITE_TXN_MARKERS, request)
+    cut = cut_of((MARKERS,), request)
     parts = list(slices(request, cut))
     sizes = [
         sum(len(topic.partition_indexes) for each in part.markers for topic in each.topics) for part in parts
@@ -176,11 +194,11 @@ REPEATED = {
 
 
 @pytest.mark.parametrize("field", REPEATED)
-def test_rows_that_ask_for_the_same_are_answered_once(field):
+def test_rows_that_ask_for_the_same_are_answered_once(cuts, field):
     """However far apart they are: the answer may be many times as long as the row."""
     api_key, cls, row = REPEATED[field]
     request = cls(**{field: [row(number) for number in (*range(40), *range(40)) for _ in range(300)]})
-    parts = list(slices(request, cut_of(api_key, request)))
+    parts = list(slices(request, cut_of(cuts[api_key], request)))
     assert [each for part in parts for each in getattr(part, field)] == [row(n) for n in range(40)]
 
 
@@ -188,18 +206,18 @@ def test_all_offsets_of_a_group_are_answered_once():
     groups = [offset_fetch.OffsetFetchRequestGroup(group_id="g", member_id=str(n)) for n in range(700)]
     whole = [replace(group, topics=None) for group in groups]
     request = offset_fetch.OffsetFetchRequest(groups=[*groups, *whole])
-    (*rest, last) = [each for part in slices(request, CUTS[OFFSET_FETCH][0]) for each in part.groups]
+    (*rest, last) = [each for part in slices(request, FETCHED_OFFSETS[0]) for each in part.groups]
     assert rest == groups
     assert last == whole[0]
 
 
-def test_producers_of_a_partition_are_answered_once():
+def test_producers_of_a_partition_are_answered_once(cuts):
     topics = [
         describe_producers.TopicRequest(name=f"t{number % 2}", partition_indexes=[number] * 300)
         for number in (*range(6), *range(6))
     ]
     request = describe_producers.DescribeProducersRequest(topics=topics)
-    parts = list(slices(request, CUTS[DESCRIBE_PRODUCERS][0]))
+    parts = list(slices(request, cuts[DESCRIBE_PRODUCERS][0]))
     asked = [
         (topic.name, index) for part in parts for topic in part.topics for index in topic.partition_indexes
     ]
@@ -214,9 +232,9 @@ def test_an_error_about_one_slice_is_the_answer():
 
 def test_offset_fetch_is_cut_by_the_array_of_its_version():
     old = offset_fetch.OffsetFetchRequest(topics=[offset_fetch.OffsetFetchRequestTopic(name="t")])
-    assert cut_of(OFFSET_FETCH, old).asked[0] == "topics"
+    assert cut_of(FETCHED_OFFSETS, old).asked[0] == "topics"
     new = offset_fetch.OffsetFetchRequest(groups=[offset_fetch.OffsetFetchRequestGroup(group_id="g")])
-    assert cut_of(OFFSET_FETCH, new).asked[0] == "groups"
+    assert cut_of(FETCHED_OFFSETS, new).asked[0] == "groups"
 
 
 def many_names(count):
@@ -226,8 +244,8 @@ def many_names(count):
     )
 
 
-def test_ten_thousand_topics_are_answered_in_order_among_other_requests(moldau_node):
-    with WireClient(moldau_node.bootstrap_servers) as client:
+def test_ten_thousand_topics_are_answered_in_order_among_other_requests(node):
+    with WireClient(node.bootstrap_servers) as client:
         sent = [client.send(METADATA_V12, many_names(count)) for count in (1, 10_000, 2, 3_000, 1)]
         for number, count in zip(sent, (1, 10_000, 2, 3_000, 1), strict=True):
             received, response = client.receive(METADATA_V12)
@@ -236,11 +254,11 @@ def test_ten_thousand_topics_are_answered_in_order_among_other_requests(moldau_n
 
 
 @pytest.mark.parametrize("count", [30_000, 5_000_000])
-def test_empty_names_by_the_million_close_their_connection_only(moldau_node, count):
-    host, port = moldau_node.bootstrap_servers.rsplit(":", 1)
+def test_empty_names_by_the_million_close_their_connection_only(node, count):
+    host, port = node.bootstrap_servers.rsplit(":", 1)
     header = struct.pack(">hhih", METADATA, 4, 1, -1)
     body = struct.pack(">i", count) + b"\0\0" * count + b"\0"
-    with WireClient(moldau_node.bootstrap_servers) as bystander:
+    with WireClient(node.bootstrap_servers) as bystander:
         assert len(bystander.call(METADATA_V12, many_names(1)).topics) == 1
         with socket.create_connection((host, int(port)), timeout=60) as attacker:
             attacker.sendall(struct.pack(">i", len(header) + len(body)) + header + body)

@@ -28,7 +28,8 @@ from moldau.server.authorization import AclOperation, AclResourceType, AllowEver
 from moldau.server.handlers.metadata.versions import VersionHandlers
 from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.handlers.own.tiered import tiered_handlers
-from moldau.server.requests.dispatch import Dispatcher, Handler
+from moldau.server.requests.dispatch import Dispatcher
+from moldau.server.requests.served import Handler
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.simulation.world.world import World
 from moldau.tiered import calls as tiered

@@ -11,13 +11,14 @@ The driver's contract (implemented by :mod:`.service`):
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from moldau.cluster.decisions import brokers, configs, features, producer_ids, topics
+from moldau.cluster.controller.decided_apis import DECISIONS
+from moldau.cluster.decisions import brokers, features
 from moldau.cluster.decisions.brokers import BrokerInputs
 from moldau.cluster.decisions.heartbeats import Heartbeats
 from moldau.cluster.decisions.own_features import DISKLESS_FEATURE, DISKLESS_LATEST
-from moldau.cluster.decisions.partitions import additions, alter_partition, elections, reassignments
+from moldau.cluster.decisions.partitions import elections
 from moldau.cluster.decisions.view import (
     ConfigPolicy,
     ControllerResult,
@@ -29,63 +30,12 @@ from moldau.cluster.decisions.view import (
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import EMPTY_IMAGE, METADATA_VERSION_FEATURE, MetadataImage
 from moldau.cluster.image.image_records import to_records
-from moldau.protocol.api import ApiKey
-from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from moldau.protocol.messages.alter_configs import AlterConfigsRequest
-from moldau.protocol.messages.alter_partition import AlterPartitionRequest
-from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
-from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
-from moldau.protocol.messages.controller_registration import ControllerRegistrationRequest
-from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
-from moldau.protocol.messages.create_topics import CreateTopicsRequest
-from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
-from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
-from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
-from moldau.protocol.messages.update_features import UpdateFeaturesRequest
 from moldau.protocol.records.metadata import FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import Entropy, ErrorCode, KafkaError
 
 LEADERS_BALANCED_MAX: Final = 1_000
 """Leaderships that are moved in one batch of records."""
-
-Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
-
-
-def _elect_leaders(view: View, _context: BrokerInputs, request: ElectLeadersRequest) -> ControllerResult:
-    response, records = elections.elect_leaders(view, request)
-    return ControllerResult(response, records)
-
-
-DECISIONS: dict[type[Message], Decision] = {
-    CreateTopicsRequest: lambda view, _, request: topics.create_topics(view, request),
-    DeleteTopicsRequest: lambda view, _, request: topics.delete_topics(view, request),
-    CreatePartitionsRequest: lambda view, _, request: additions.create_partitions(view, request),
-    AlterPartitionRequest: lambda view, _, request: alter_partition.alter_partition(view, request),
-    ElectLeadersRequest: _elect_leaders,
-    IncrementalAlterConfigsRequest: lambda view, _, request: configs.incremental_alter_configs(view, request),
-    AlterConfigsRequest: lambda view, _, request: configs.alter_configs(view, request),
-    BrokerRegistrationRequest: brokers.register_broker,
-    BrokerHeartbeatRequest: brokers.heartbeat,
-    UnregisterBrokerRequest: brokers.unregister_broker,
-    ControllerRegistrationRequest: lambda view, _, request: brokers.register_controller(view, request),
-    AllocateProducerIdsRequest: lambda view, _, request: producer_ids.allocate_producer_ids(view, request),
-    UpdateFeaturesRequest: lambda view, _, request: features.update_features(view, request),
-    AlterPartitionReassignmentsRequest: (
-        lambda view, _, request: reassignments.alter_partition_reassignments(view, request)
-    ),
-    ListPartitionReassignmentsRequest: (
-        lambda view, _, request: reassignments.list_partition_reassignments(view, request)
-    ),
-}
-"""Every request that a controller decides. Controllers serve these APIs; brokers forward clients'
-requests.
-"""
-
-DECIDED_APIS: Final = frozenset(ApiKey(request.API_KEY) for request in DECISIONS)
 
 
 class Controller:
@@ -128,7 +78,7 @@ class Controller:
             raise KafkaError(
                 ErrorCode.unsupported_version, f"The controller does not take {type(request).__name__}."
             )
-        return decision(self._view(), self._context(now_ms, next_offset), request)
+        return decision.decide(self._view(), self._context(now_ms, next_offset), request)
 
     def bootstrap(self, records: Sequence[Message]) -> Sequence[Message]:
         """The first records of a new cluster; none when the log has a metadata version already.

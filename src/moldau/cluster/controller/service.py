@@ -10,8 +10,9 @@ from typing import Any
 from moldau.cluster.controller.answers import error_response
 from moldau.cluster.controller.channel import Caller
 from moldau.cluster.controller.controller import Controller
+from moldau.cluster.controller.decided_apis import is_large
 from moldau.cluster.controller.quorum_changes import QuorumChanges
-from moldau.cluster.decisions.sizes import has_many_replicas, is_large
+from moldau.cluster.decisions.sizes import has_many_replicas
 from moldau.cluster.image.delta import FENCE
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.image_records import encode_record

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.network.context import RequestContext
 from moldau.replication.classic import ClassicPartition
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler
 from moldau.server.topics.topic_creation import InternalTopic
 
 

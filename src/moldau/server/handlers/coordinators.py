@@ -10,10 +10,11 @@ from moldau.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.coordinators.entry import KeyLookup
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler, Served
 from moldau.server.topics.topic_creation import InternalTopic, TopicCreator
 
 _BATCHED_VERSION: Final = 4
@@ -34,7 +35,8 @@ class CoordinatorHandlers:
         self._lookups = lookups
 
     def table(self) -> dict[int, Handler]:
-        return {ApiKey.FIND_COORDINATOR: self.find_coordinator}
+        cut = Cut(("coordinator_keys",), ("coordinators",))
+        return {ApiKey.FIND_COORDINATOR: Served(self.find_coordinator, cuts=(cut,))}
 
     async def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest

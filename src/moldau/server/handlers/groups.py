@@ -1,18 +1,44 @@
 """Consumer groups: authorise, then let the group service decide."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final
 
 from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.service import GroupService
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
+from moldau.protocol.rows import PARTITIONS, Cut
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler, Served
+
+MEMBERSHIP_PARSED_BYTES: Final = 2 * 1024 * 1024
+"""The bound of a change of members: few rows are usual, and each needs much work."""
 
 Call = Callable[[GroupCaller, Any], Coroutine[Any, Any, Message]]
+
+
+def _distinct_groups(rows: Sequence[Any]) -> Iterator[Any]:
+    """Groups; one whose offsets are all asked for appears once."""
+    whole: set[str] = set()
+    for row in rows:
+        if row.topics is None:
+            if row.group_id in whole:
+                continue
+            whole.add(row.group_id)
+        yield row
+
+
+FETCHED_OFFSETS: Final = (
+    Cut(
+        ("groups", "topics", "partition_indexes"),
+        ("groups", "topics", "partitions"),
+        distinct=_distinct_groups,
+    ),
+    Cut(("topics", "partition_indexes"), ("topics", "partitions")),
+)
+"""The rows of OffsetFetch, in its newer and in its older versions."""
 
 
 class GroupHandlers:
@@ -25,16 +51,42 @@ class GroupHandlers:
     def table(self) -> dict[int, Handler]:
         groups = self._groups
         return {
-            ApiKey.JOIN_GROUP: self._guarded(groups.classic.join, AclOperation.READ),
-            ApiKey.SYNC_GROUP: self._guarded(groups.classic.sync, AclOperation.READ),
+            ApiKey.JOIN_GROUP: Served(
+                self._guarded(groups.classic.join, AclOperation.READ),
+                parsed_bytes_max=MEMBERSHIP_PARSED_BYTES,
+                long_answers=(("members",),),
+            ),
+            ApiKey.SYNC_GROUP: Served(
+                self._guarded(groups.classic.sync, AclOperation.READ),
+                parsed_bytes_max=MEMBERSHIP_PARSED_BYTES,
+            ),
             ApiKey.HEARTBEAT: self._guarded(groups.classic.heartbeat, AclOperation.READ),
-            ApiKey.LEAVE_GROUP: self._guarded(groups.classic.leave, AclOperation.READ),
-            ApiKey.OFFSET_COMMIT: self._guarded(groups.offsets.commit, AclOperation.READ),
-            ApiKey.OFFSET_DELETE: self._guarded(groups.offsets.delete, AclOperation.DELETE),
-            ApiKey.OFFSET_FETCH: self._plain(groups.offsets.fetch),
-            ApiKey.DESCRIBE_GROUPS: self._plain(groups.describe),
-            ApiKey.LIST_GROUPS: self._plain(groups.list_groups),
-            ApiKey.DELETE_GROUPS: self._plain(groups.delete_groups),
+            ApiKey.LEAVE_GROUP: Served(
+                self._guarded(groups.classic.leave, AclOperation.READ),
+                parsed_bytes_max=MEMBERSHIP_PARSED_BYTES,
+            ),
+            ApiKey.OFFSET_COMMIT: Served(
+                self._guarded(groups.offsets.commit, AclOperation.READ), cuts=(PARTITIONS,)
+            ),
+            ApiKey.OFFSET_DELETE: Served(
+                self._guarded(groups.offsets.delete, AclOperation.DELETE), cuts=(PARTITIONS,)
+            ),
+            ApiKey.OFFSET_FETCH: Served(
+                self._plain(groups.offsets.fetch),
+                cuts=FETCHED_OFFSETS,
+                long_answers=(("groups", "topics", "partitions"), ("topics", "partitions")),
+            ),
+            # A group may have thousands of members.
+            ApiKey.DESCRIBE_GROUPS: Served(
+                self._plain(groups.describe),
+                cuts=(Cut(("groups",), ("groups",), rows=16, distinct=dict.fromkeys),),
+                long_answers=(("groups", "members"),),
+            ),
+            ApiKey.LIST_GROUPS: Served(self._plain(groups.list_groups), long_answers=(("groups",),)),
+            ApiKey.DELETE_GROUPS: Served(
+                self._plain(groups.delete_groups),
+                cuts=(Cut(("groups_names",), ("results",), distinct=dict.fromkeys),),
+            ),
         }
 
     def _guarded(self, call: Call, operation: AclOperation) -> Handler:

@@ -34,11 +34,12 @@ from moldau.protocol.messages.add_partitions_to_txn import (
 )
 from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.server.handlers.own.own_calls import check_cluster_action
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler, Served
 from moldau.server.topics.producer_ids import ProducerIds
 
 FENCED_VERSIONS: Final = {
@@ -78,11 +79,16 @@ class TransactionHandlers:
     def table(self) -> dict[int, Handler]:
         return {
             ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
-            ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions,
+            ApiKey.ADD_PARTITIONS_TO_TXN: Served(self.add_partitions, parsed_bytes_max=1024 * 1024),
             ApiKey.ADD_OFFSETS_TO_TXN: self.add_offsets,
             ApiKey.END_TXN: self.end,
-            ApiKey.DESCRIBE_TRANSACTIONS: self.describe,
-            ApiKey.LIST_TRANSACTIONS: self.list_transactions,
+            # A transaction may have thousands of partitions.
+            ApiKey.DESCRIBE_TRANSACTIONS: Served(
+                self.describe,
+                cuts=(Cut(("transactional_ids",), ("transaction_states",), rows=16, distinct=dict.fromkeys),),
+                long_answers=(("transaction_states", "topics", "partitions"),),
+            ),
+            ApiKey.LIST_TRANSACTIONS: Served(self.list_transactions, long_answers=(("transaction_states",),)),
         }
 
     async def init_producer_id(

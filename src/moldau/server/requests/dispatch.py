@@ -8,7 +8,7 @@ the message are views of the receive buffer, valid until the handler returns or 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -28,12 +28,10 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.runtime.workers import InlineWorkers, Workers
 from moldau.server.requests.large_requests import INLINE_PARSED_BYTES, LargeRequests, parsed_bytes_max
-from moldau.server.requests.slices import COSTLY_ROWS, has_many_rows, is_large
+from moldau.server.requests.served import Handler, HandlerTable, Outcome, Served, served
+from moldau.server.requests.slices import has_many_rows, is_costly, is_large
 from moldau.server.requests.throttles import Hold, Throttles, rest_ms, with_throttle_time
 
-Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
-Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
-HandlerTable: TypeAlias = Mapping[int, Handler]
 DirectHandler: TypeAlias = Callable[[RequestContext, memoryview], Answer]
 """From a request's body to the response's, for the usual shape of a frequent request.
 
@@ -87,11 +85,13 @@ class DirectHandlers:
 
 class _Route(NamedTuple):
     decode: RequestDecoder
+    api: Served
     handler: Handler
     encode: Callable[[Any], Buffers]
     direct: DirectHandler | None
     tally: _Tally
     hold: Hold | None
+    is_costly: bool
 
 
 class Dispatcher:
@@ -130,7 +130,7 @@ class Dispatcher:
         route = self._routes.get(context.api_key << 16 | context.api_version) or self._route(context)
         if route is None:
             return self._unsupported(context)
-        decode, handler, encode, direct, tally, hold = route
+        decode, api, handler, encode, direct, tally, hold, is_costly = route
         if direct is not None:
             self._turn_is_open = True
             answer = direct(context, body)
@@ -147,10 +147,10 @@ class Dispatcher:
         try:
             request = decode(body, INLINE_PARSED_BYTES)
         except ParsedSizeError as error:
-            if INLINE_PARSED_BYTES + error.excess_bytes > parsed_bytes_max(context.api_key, len(body)):
+            if INLINE_PARSED_BYTES + error.excess_bytes > parsed_bytes_max(api, context.api_key, len(body)):
                 raise
             return self._answer_large(context, route, bytes(body))
-        if context.api_key in COSTLY_ROWS and is_large(context.api_key, request):
+        if is_costly and is_large(api.cuts, request):
             return self._answer_large(context, route, request)
         if len(body) > MANY_ROWS_BYTES and context.api_key not in _LARGE_BY_NATURE:
             control = context.connection.control
@@ -168,7 +168,7 @@ class Dispatcher:
         if outcome is None:
             self._observe(context)
             return None
-        return self._later(context, encode, outcome, until_s)
+        return self._later(context, route, outcome, until_s)
 
     def _route(self, context: RequestContext) -> _Route | None:
         handler = self._handlers.get(context.api_key)
@@ -183,7 +183,8 @@ class Dispatcher:
         direct = None if direct_of is None else direct_of(version)
         tally = self._tallies.get(key) or _Tally()
         decode, encode = request_decoder(key, version), response_encoder(key, version)
-        route = _Route(decode, handler, encode, direct, tally, self._throttles.of(key))
+        api, hold = served(handler), self._throttles.of(key)
+        route = _Route(decode, api, api.handle, encode, direct, tally, hold, is_costly(api.cuts))
         self._routes[key << 16 | version] = route
         return route
 
@@ -220,6 +221,8 @@ class Dispatcher:
                 held_until_s.append(route.hold(context, isinstance(outcome, Awaitable)))
             return outcome
 
+        api = replace(route.api, handle=handle)
+
         def finish(message: Message) -> Message:
             """Set the throttle time. Runs on a worker thread."""
             until_s = held_until_s[0] if held_until_s else 0.0
@@ -227,7 +230,7 @@ class Dispatcher:
 
         async def answer() -> Buffers | None:
             try:
-                return await self._large.answer(context, request, route.decode, handle, finish)
+                return await self._large.answer(context, request, route.decode, api, finish)
             except ProtocolError:
                 raise
             except Exception as error:
@@ -251,7 +254,7 @@ class Dispatcher:
     def _later(
         self,
         context: RequestContext,
-        encode: Callable[[Any], Buffers],
+        route: _Route,
         outcome: Awaitable[Message | None],
         until_s: float,
     ) -> "asyncio.Future[Buffers | None]":
@@ -263,13 +266,13 @@ class Dispatcher:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         answer: asyncio.Future[Buffers | None] = waiting.get_loop().create_future()
-        waiting.add_done_callback(partial(self._finish, context, encode, answer, until_s))
+        waiting.add_done_callback(partial(self._finish, context, route, answer, until_s))
         return answer
 
     def _finish(
         self,
         context: RequestContext,
-        encode: Callable[[Any], Buffers],
+        route: _Route,
         answer: "asyncio.Future[Buffers | None]",
         until_s: float,
         done: "asyncio.Future[Message | None]",
@@ -282,16 +285,18 @@ class Dispatcher:
         error = done.exception()
         try:
             message = done.result() if error is None else self._failure(context, error)
-            if message is not None and has_many_rows(context.api_key, message):
+            if message is not None and has_many_rows(route.api.long_answers, message):
                 task = asyncio.get_running_loop().create_task(
-                    self._large.encode(partial(encode, _throttled(message, until_s)), answer)
+                    self._large.encode(partial(route.encode, _throttled(message, until_s)), answer)
                 )
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 task.add_done_callback(lambda _: self._observe(context))
                 return
             answer.set_result(
-                None if message is None else self._encoded(context, encode, _throttled(message, until_s))
+                None
+                if message is None
+                else self._encoded(context, route.encode, _throttled(message, until_s))
             )
         except Exception as refused:
             answer.set_exception(refused)

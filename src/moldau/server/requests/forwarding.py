@@ -4,9 +4,12 @@ from typing import Any
 
 from moldau.cluster.controller.answers import error_response
 from moldau.cluster.controller.channel import Caller, ControllerChannel, deadline_of
+from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import KafkaError
+from moldau.server.requests.served import Handler, Served
 
 
 async def forward(channel: ControllerChannel, context: RequestContext, request: Message) -> Any:
@@ -18,3 +21,9 @@ async def forward(channel: ControllerChannel, context: RequestContext, request: 
         return await channel.send(request, Caller.of(context), deadline_of(context, request))
     except KafkaError as error:
         return error_response(request, error.code, error.message)
+
+
+def decided_by(handler: Handler, api: ApiKey) -> Handler:
+    """The row of an API that the controller decides, on whichever listener it is served."""
+    decided = DECIDED_APIS.get(api)
+    return handler if decided is None else Served(handler, parsed_bytes_max=decided.parsed_bytes_max)

@@ -9,19 +9,19 @@ progress is bounded to bound their memory.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 from moldau.network.context import Buffers, RequestContext
 from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
 from moldau.protocol.codec import RequestDecoder, encode_response
-from moldau.protocol.costs import PARSED_BYTES_MAX, allowance
+from moldau.protocol.costs import allowance
 from moldau.protocol.schema import Message
 from moldau.runtime.workers import Workers
 from moldau.server.requests.joining import JoinedAnswer
-from moldau.server.requests.slices import CUTS, cut_of, slices
+from moldau.server.requests.served import Handler, Served
+from moldau.server.requests.slices import cut_of, slices
 
 INLINE_PARSED_BYTES: Final = 192 * 1024
 """Parsed bytes of a request that is handled on the event loop: some 500 to 2,000 rows."""
@@ -30,37 +30,6 @@ WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
 """The bound for clients' requests that are not cut into slices: some 15,000 rows."""
 
 AT_ONCE: Final = 4
-
-_BOUNDS: Final[Mapping[int, int]] = MappingProxyType(
-    {
-        # Few rows are usual here, and each needs much work.
-        **dict.fromkeys((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP), 2 * 1024 * 1024),
-        # Four bytes ask for a row of some hundreds.
-        ApiKey.DESCRIBE_PRODUCERS: 2 * 1024 * 1024,
-        # An append for each row.
-        ApiKey.WRITE_TXN_MARKERS: WHOLE_PARSED_BYTES,
-        # A few rows are all that there is, and one of a few bytes is answered by hundreds.
-        **dict.fromkeys(
-            (ApiKey.DESCRIBE_QUORUM, ApiKey.UPDATE_FEATURES, ApiKey.CONTROLLER_REGISTRATION),
-            INLINE_PARSED_BYTES,
-        ),
-        # Decided as a whole.
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS: 3 * 1024 * 1024,
-        **dict.fromkeys(
-            (
-                ApiKey.ADD_PARTITIONS_TO_TXN,
-                ApiKey.TXN_OFFSET_COMMIT,
-                ApiKey.ALTER_CONFIGS,
-                ApiKey.INCREMENTAL_ALTER_CONFIGS,
-            ),
-            1024 * 1024,
-        ),
-        # A session may have every partition of a node.
-        ApiKey.FETCH: PARSED_BYTES_MAX,
-    }
-)
-
-Handle = Callable[[RequestContext, Any], "Message | Awaitable[Message | None] | None"]
 
 
 class LargeRequests:
@@ -75,24 +44,26 @@ class LargeRequests:
         context: RequestContext,
         request: Message | bytes,
         decode: RequestDecoder,
-        handle: Handle,
+        api: Served,
         finish: Callable[[Message], Message],
     ) -> Buffers | None:
         """The body of the answer, or None where there is none; for a decoded request, or for its bytes.
 
         ``finish`` completes the fields of the answer beside its rows, on a worker. Raises ParsedSizeError for
-        a request beyond its allowance, and the errors of ``handle``.
+        a request beyond its allowance, and the errors of the handler.
         """
         key, version = context.api_key, context.api_version
         async with self._places:
-            whole = request if isinstance(request, Message) else await self._decode(context, request, decode)
-            cut = cut_of(key, whole)
+            whole = (
+                request if isinstance(request, Message) else await self._decode(context, request, decode, api)
+            )
+            cut = cut_of(api.cuts, whole)
             if cut is not None:
                 joined = JoinedAnswer(key, version, cut.answered)
-                waiting = await self._in_slices(context, slices(whole, cut), handle, joined)
+                waiting = await self._in_slices(context, slices(whole, cut), api.handle, joined)
         if cut is None:
             # Outside the bounded number: it may wait for records, or for a group's members.
-            message = await _settled(handle(context, whole))
+            message = await _settled(api.handle(context, whole))
             encode: Callable[[Message], Buffers] = partial(encode_response, key, version)
         else:
             for each in waiting:
@@ -105,7 +76,7 @@ class LargeRequests:
         return await self._workers.run(lambda: encode(finish(answered)))
 
     async def _in_slices(
-        self, context: RequestContext, parts: Iterator[Any], handle: Handle, joined: JoinedAnswer
+        self, context: RequestContext, parts: Iterator[Any], handle: Handler, joined: JoinedAnswer
     ) -> list["asyncio.Future[Message | None]"]:
         """Answer the slices in order, and have workers cut the next one and encode the answer to the last.
 
@@ -141,16 +112,20 @@ class LargeRequests:
             if not answer.done():
                 answer.set_result(body)
 
-    async def _decode(self, context: RequestContext, body: bytes, decode: RequestDecoder) -> Message:
-        decoded: Message = await self._workers.run(decode, body, parsed_bytes_max(context.api_key, len(body)))
+    async def _decode(
+        self, context: RequestContext, body: bytes, decode: RequestDecoder, api: Served
+    ) -> Message:
+        most = parsed_bytes_max(api, context.api_key, len(body))
+        decoded: Message = await self._workers.run(decode, body, most)
         return decoded
 
 
-def parsed_bytes_max(api_key: int, size_bytes: int) -> int:
+def parsed_bytes_max(api: Served, api_key: int, size_bytes: int) -> int:
     """Maximum memory of a parsed request."""
     most = allowance(size_bytes)
-    is_cut = api_key in CUTS or api_key >= OWN_API_KEY_MIN
-    return min(most, _BOUNDS.get(api_key, most if is_cut else WHOLE_PARSED_BYTES))
+    if api.parsed_bytes_max is not None:
+        return min(most, api.parsed_bytes_max)
+    return most if api.cuts or api_key >= OWN_API_KEY_MIN else min(most, WHOLE_PARSED_BYTES)
 
 
 async def _settled(answer: "Message | Awaitable[Message | None] | None") -> Message | None:

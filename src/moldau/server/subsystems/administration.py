@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from moldau.cluster.controller.controller import DECIDED_APIS
+from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.cluster.controller.quorum_changes import QUORUM_CHANGE_APIS
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey, Scope, scopes
@@ -13,7 +13,7 @@ from moldau.server.handlers.admin.config_changes import ConfigChangeHandlers
 from moldau.server.handlers.admin.configs import ConfigHandlers
 from moldau.server.handlers.admin.forwarded import ForwardedHandlers
 from moldau.server.handlers.metadata.metadata import MetadataHandlers
-from moldau.server.handlers.metadata.quorum import describe_quorum
+from moldau.server.handlers.metadata.quorum import describe_quorum, quorum_row
 from moldau.server.handlers.metadata.topic_partitions import TopicPartitionHandlers
 from moldau.server.requests.dispatch import routes
 from moldau.server.requests.forwarding import forward
@@ -52,7 +52,7 @@ class AdministrationSubsystem(Subsystem):
                 TopicPartitionHandlers(view, creator, authorizer, partition_limit).table(),
                 ConfigHandlers(view, metadata.configs).table(),
                 changes,
-                {ApiKey.DESCRIBE_QUORUM: partial(self._quorum, describe)},
+                {ApiKey.DESCRIBE_QUORUM: quorum_row(partial(self._quorum, describe))},
             )
         )
 

@@ -13,6 +13,7 @@ from moldau.protocol.own.diskless import delete_records as records_wire
 from moldau.protocol.own.diskless import delete_topics as topics_wire
 from moldau.protocol.own.diskless import prune as prune_wire
 from moldau.protocol.own.rights import Right
+from moldau.protocol.rows import PARTITIONS, Cut
 from moldau.runtime import ErrorCode, KafkaError
 
 NUM_PARTITIONS_MAX: Final = 100_000
@@ -72,6 +73,7 @@ CREATE_PARTITIONS: Final = DisklessCall(
     arguments=_create_arguments,
     response_fields=_created_fields,
     result=lambda response: _topic_results(response.topics),
+    cuts=(Cut(("topics",), ("topics",)),),
 )
 
 # -- delete topics -----------------------------------------------------------------------------
@@ -98,6 +100,7 @@ DELETE_TOPICS: Final = DisklessCall(
     arguments=_topic_ids,
     response_fields=_deleted_topics_fields,
     result=lambda response: _topic_results(response.responses),
+    cuts=(Cut(("topics",), ("responses",)),),
 )
 
 # -- delete records ----------------------------------------------------------------------------
@@ -151,6 +154,7 @@ DELETE_RECORDS: Final = DisklessCall(
     arguments=_records_arguments,
     response_fields=_deleted_records_fields,
     result=_deleted_records,
+    cuts=(PARTITIONS,),
 )
 
 # -- prune -------------------------------------------------------------------------------------
@@ -233,4 +237,5 @@ PRUNE: Final = DisklessCall(
     arguments=_prune_arguments,
     response_fields=_pruned_fields,
     result=_pruned,
+    cuts=(PARTITIONS,),
 )

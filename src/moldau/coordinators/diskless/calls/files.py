@@ -11,6 +11,7 @@ from moldau.protocol.own.diskless import describe_files as describe_wire
 from moldau.protocol.own.diskless import hand_over as hand_over_wire
 from moldau.protocol.own.diskless import oldest_file as oldest_wire
 from moldau.protocol.own.rights import Right
+from moldau.protocol.rows import Cut
 
 # -- describe files ----------------------------------------------------------------------------
 
@@ -83,6 +84,7 @@ DESCRIBE_FILES: Final = DisklessCall(
     arguments=_describe_arguments,
     response_fields=_described_fields,
     result=_described,
+    cuts=(Cut(("files",), ("files",)),),
 )
 
 # -- oldest file -------------------------------------------------------------------------------
@@ -124,6 +126,7 @@ CLOSE_FILES: Final = DisklessCall(
     arguments=lambda request: request.object_keys,
     response_fields=_closed_fields,
     result=_closed,
+    cuts=(Cut(("object_keys",), ("files",)),),
 )
 
 # -- hand over ---------------------------------------------------------------------------------

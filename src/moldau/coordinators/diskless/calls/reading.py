@@ -10,6 +10,7 @@ from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
 from moldau.protocol.own.diskless import find_batches as find_wire
 from moldau.protocol.own.diskless import list_offsets as offsets_wire
 from moldau.protocol.own.rights import Right
+from moldau.protocol.rows import PARTITIONS
 
 
 def _topic_ids(request: Any) -> Iterable[UUID]:
@@ -136,6 +137,7 @@ def _found(response: Any) -> list[calls.FoundPartition]:
     )
 
 
+# Not cut: its answer waits for bytes of all its partitions together.
 FIND_BATCHES: Final = DisklessCall(
     request=find_wire.REQUEST,
     response=find_wire.RESPONSE,
@@ -214,4 +216,5 @@ LIST_OFFSETS: Final = DisklessCall(
     arguments=_offsets_arguments,
     response_fields=_listed_fields,
     result=_listed,
+    cuts=(PARTITIONS,),
 )

@@ -20,8 +20,8 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import authorization
 from moldau.server.authorization import CLUSTER_NAME, Authorizer
 from moldau.server.observing import loggers
-from moldau.server.requests.dispatch import Handler
-from moldau.server.requests.forwarding import forward
+from moldau.server.requests.forwarding import decided_by, forward
+from moldau.server.requests.served import Handler
 
 _KEPT: Final = frozenset(
     {ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP}
@@ -41,8 +41,10 @@ class ConfigChangeHandlers:
 
     def table(self) -> dict[int, Handler]:
         return {
-            ApiKey.ALTER_CONFIGS: self.alter,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter,
+            ApiKey.ALTER_CONFIGS: decided_by(self.alter, ApiKey.ALTER_CONFIGS),
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: decided_by(
+                self.incremental_alter, ApiKey.INCREMENTAL_ALTER_CONFIGS
+            ),
         }
 
     async def incremental_alter(

@@ -1,8 +1,9 @@
 """DescribeConfigs and ListConfigResources: effective values with their sources."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from moldau.cluster.decisions.topic_names import check_name
 from moldau.cluster.image.image import ResourceType
@@ -26,11 +27,12 @@ from moldau.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.metadata.topic_configs import EffectiveConfigs
 from moldau.server.observing import loggers
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler, Served
 
 
 class ConfigHandlers:
@@ -42,7 +44,11 @@ class ConfigHandlers:
 
     def table(self) -> dict[int, Handler]:
         return {
-            ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
+            # One resource has more than a hundred keys.
+            ApiKey.DESCRIBE_CONFIGS: Served(
+                self.describe_configs,
+                cuts=(Cut(("resources",), ("results",), rows=8, distinct=_distinct_resources),),
+            ),
             ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources,
         }
 
@@ -208,3 +214,10 @@ def _row(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigs
         config_type=int(entry.key.type),
         documentation=entry.key.doc if request.include_documentation else None,
     )
+
+
+def _distinct_resources(rows: Sequence[Any]) -> Iterable[Any]:
+    found: dict[tuple[int, str], Any] = {}
+    for row in rows:
+        found.setdefault((row.resource_type, row.resource_name), row)
+    return found.values()

@@ -21,8 +21,8 @@ from moldau.protocol.messages.delete_topics import (
 )
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode
-from moldau.server.requests.dispatch import Handler
-from moldau.server.requests.forwarding import forward
+from moldau.server.requests.forwarding import decided_by, forward
+from moldau.server.requests.served import Handler
 
 VISIBLE_TIMEOUT_S: Final = 5.0
 
@@ -50,11 +50,11 @@ class ForwardedHandlers:
         self._partition_count = partition_count
 
     def table(self) -> dict[int, Handler]:
-        table: dict[int, Handler] = dict.fromkeys(self._apis, self.forward)
-        table[ApiKey.CREATE_TOPICS] = self.create_topics
-        table[ApiKey.DELETE_TOPICS] = self.delete_topics
-        table[ApiKey.CREATE_PARTITIONS] = self.create_partitions
-        return table
+        handlers: dict[ApiKey, Handler] = dict.fromkeys(self._apis, self.forward)
+        handlers[ApiKey.CREATE_TOPICS] = self.create_topics
+        handlers[ApiKey.DELETE_TOPICS] = self.delete_topics
+        handlers[ApiKey.CREATE_PARTITIONS] = self.create_partitions
+        return {api: decided_by(handler, api) for api, handler in handlers.items()}
 
     async def forward(self, context: RequestContext, request: Message) -> Message:
         response: Message = await forward(self._controller, context, request)

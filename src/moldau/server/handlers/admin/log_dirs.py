@@ -8,9 +8,10 @@ from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import alter_replica_log_dirs as alteration
 from moldau.protocol.messages import describe_log_dirs as description
+from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode
 from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler, Served
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
@@ -29,8 +30,13 @@ class LogDirHandlers:
 
     def table(self) -> dict[int, Handler]:
         return {
-            ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs,
-            ApiKey.ALTER_REPLICA_LOG_DIRS: self.alter_replica_log_dirs,
+            ApiKey.DESCRIBE_LOG_DIRS: Served(
+                self.describe_log_dirs, long_answers=(("results", "topics", "partitions"),)
+            ),
+            ApiKey.ALTER_REPLICA_LOG_DIRS: Served(
+                self.alter_replica_log_dirs,
+                cuts=(Cut(("dirs", "topics", "partitions"), ("results", "partitions")),),
+            ),
         }
 
     async def describe_log_dirs(

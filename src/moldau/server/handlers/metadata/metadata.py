@@ -26,6 +26,7 @@ from moldau.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from moldau.protocol.rows import Cut
 from moldau.protocol.schema import ZERO_UUID
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import (
@@ -36,7 +37,7 @@ from moldau.server.authorization import (
     authorized_operations,
 )
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.requests.dispatch import Handler, Outcome
+from moldau.server.requests.served import Handler, Outcome, Served
 from moldau.server.topics.topic_creation import TopicCreator
 
 ENDPOINT_BROKERS: Final = 1
@@ -61,7 +62,14 @@ class MetadataHandlers:
         self._rendered_from: MetadataImage | None = None
 
     def table(self) -> dict[int, Handler]:
-        return {ApiKey.METADATA: self.metadata, ApiKey.DESCRIBE_CLUSTER: self.describe_cluster}
+        return {
+            ApiKey.METADATA: Served(
+                self.metadata,
+                cuts=(Cut(("topics",), ("topics",), distinct=dict.fromkeys),),
+                long_answers=(("topics", "partitions"),),
+            ),
+            ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
+        }
 
     def metadata(self, context: RequestContext, request: MetadataRequest) -> Outcome:
         if self._wants_all(context, request):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from moldau.cluster.controller.decided_apis import FEW_ROWS_PARSED_BYTES
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import ConfiguredVoter
 from moldau.network.context import RequestContext
@@ -18,6 +19,12 @@ from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.quorum.description import QuorumDescription, to_wire
 from moldau.quorum.wire.requests import METADATA_PARTITION
 from moldau.runtime.errors import ErrorCode
+from moldau.server.requests.served import Handler, Served
+
+
+def quorum_row(handler: Handler) -> Served:
+    """The row of DescribeQuorum on a listener."""
+    return Served(handler, parsed_bytes_max=FEW_ROWS_PARSED_BYTES)
 
 
 def describe_quorum(

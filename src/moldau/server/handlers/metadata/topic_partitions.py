@@ -16,7 +16,7 @@ from moldau.protocol.messages.describe_topic_partitions import (
 from moldau.runtime.errors import ErrorCode
 from moldau.server.authorization import AclOperation, AclResourceType, Authorizer, authorized_operations
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler
 from moldau.server.topics.topic_creation import TopicCreator
 
 NO_CURSOR: Final = ("", 0)

@@ -27,7 +27,7 @@ from moldau.server.handlers.own.own_calls import (
     cluster_action_needed,
     waited_ms,
 )
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler, Served
 
 
 class DisklessHandlers:
@@ -46,7 +46,7 @@ class DisklessHandlers:
         self._finding: WeakKeyDictionary[ConnectionContext, dict[int, asyncio.Event]] = WeakKeyDictionary()
 
     def table(self) -> dict[int, Handler]:
-        return dict.fromkeys(CALLS, self.handle)
+        return {key: Served(self.handle, call.cuts) for key, call in CALLS.items()}
 
     def handle(self, context: RequestContext, request: Any) -> Awaitable[Message]:
         call = CALLS[context.api_key]

@@ -13,7 +13,7 @@ from moldau.protocol.own.rights import Right
 from moldau.protocol.schema import Message, parse_versions
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler, Served
 
 S = TypeVar("S")
 
@@ -52,7 +52,7 @@ class BrokerCallHandlers(Generic[S]):
         self._authorizer = authorizer
 
     def table(self) -> dict[int, Handler]:
-        return dict.fromkeys(self._calls, self.handle)
+        return {key: Served(self.handle, call.cuts) for key, call in self._calls.items()}
 
     def handle(self, context: RequestContext, request: Any) -> Awaitable[Message]:
         call = self._calls[context.api_key]

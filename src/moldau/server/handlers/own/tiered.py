@@ -17,7 +17,7 @@ from moldau.replication.partition import (
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer
 from moldau.server.handlers.own.own_calls import BrokerCallHandlers
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.tiered.calls import CALLS, ListedSegments, ListSegmentsCall, TieredCalls
 from moldau.tiered.metadata.calls import METADATA_CALLS, MetadataPartitionCalls

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
+from moldau.protocol.costs import PARSED_BYTES_MAX
 from moldau.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -28,8 +29,8 @@ from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
-from moldau.server.requests.dispatch import Handler, Outcome
 from moldau.server.requests.fetch_sessions import FetchScope, FetchSessions, FetchTarget, SessionPosition
+from moldau.server.requests.served import Handler, Outcome, Served
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.snapshots.replicated_log import LogPosition
 
@@ -114,7 +115,14 @@ class FetchHandlers:
         self._fetch_max_bytes = fetch_max_bytes
 
     def table(self) -> dict[int, Handler]:
-        return {ApiKey.FETCH: self.fetch}
+        return {
+            ApiKey.FETCH: Served(
+                self.fetch,
+                # A session may have every partition of a node.
+                parsed_bytes_max=PARSED_BYTES_MAX,
+                long_answers=(("responses", "partitions"),),
+            )
+        }
 
     def fetch(self, context: RequestContext, request: FetchRequest) -> Outcome:
         fetcher = _fetcher(context, request)

@@ -11,6 +11,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import delete_records as deletion
 from moldau.protocol.messages import list_offsets as listing
 from moldau.protocol.messages import offset_for_leader_epoch as epochs
+from moldau.protocol.rows import PARTITIONS
 from moldau.protocol.schema import ZERO_UUID
 from moldau.protocol.special_timestamps import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -20,7 +21,7 @@ from moldau.protocol.special_timestamps import (
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler, Served
 from moldau.server.topics.registry import PartitionRegistry
 
 READ_COMMITTED: Final = 1
@@ -42,9 +43,10 @@ class OffsetHandlers:
 
     def table(self) -> dict[int, Handler]:
         return {
-            ApiKey.LIST_OFFSETS: self.list_offsets,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
-            ApiKey.DELETE_RECORDS: self.delete_records,
+            # Each row is a task of its own.
+            ApiKey.LIST_OFFSETS: Served(self.list_offsets, cuts=(PARTITIONS._replace(rows=128),)),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(self.offset_for_leader_epoch, cuts=(PARTITIONS,)),
+            ApiKey.DELETE_RECORDS: Served(self.delete_records, cuts=(PARTITIONS,)),
         }
 
     async def list_offsets(

@@ -18,6 +18,7 @@ from moldau.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from moldau.protocol.produce import TOPIC_ID_VERSION
+from moldau.protocol.rows import Cut
 from moldau.records.batch import claims_zstd, is_transactional
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
@@ -25,7 +26,8 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.server.handlers.records.lone_produce import lone_produce
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce
-from moldau.server.requests.dispatch import DirectHandler, Handler, Outcome
+from moldau.server.requests.dispatch import DirectHandler
+from moldau.server.requests.served import Handler, Outcome, Served
 from moldau.server.requests.throttles import Throttles
 from moldau.server.topics.registry import PartitionRegistry
 
@@ -56,7 +58,8 @@ class ProduceHandlers:
         self._throttles = throttles
 
     def table(self) -> dict[int, Handler]:
-        return {ApiKey.PRODUCE: self.produce}
+        cut = Cut(("topic_data", "partition_data"), ("responses", "partition_responses"))
+        return {ApiKey.PRODUCE: Served(self.produce, cuts=(cut,))}
 
     def direct(self, version: int) -> DirectHandler | None:
         """The fast path for requests to one partition."""

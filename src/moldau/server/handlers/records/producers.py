@@ -1,15 +1,18 @@
 """DescribeProducers."""
 
 import asyncio
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from moldau.cluster.decisions.topic_names import check_name
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import describe_producers as description
+from moldau.protocol.rows import Cut
 from moldau.protocol.schema import ZERO_UUID
 from moldau.runtime.errors import KafkaError
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler, Served
 from moldau.server.topics.registry import PartitionRegistry
 
 PRODUCERS_A_TURN: Final = 1_000
@@ -22,7 +25,16 @@ class ProducerHandlers:
         self._partitions = partitions
 
     def table(self) -> dict[int, Handler]:
-        return {ApiKey.DESCRIBE_PRODUCERS: self.describe_producers}
+        cut = Cut(("topics", "partition_indexes"), ("topics", "partitions"), distinct=distinct_partitions)
+        return {
+            ApiKey.DESCRIBE_PRODUCERS: Served(
+                self.describe_producers,
+                cuts=(cut,),
+                # Four bytes ask for a row of some hundreds.
+                parsed_bytes_max=2 * 1024 * 1024,
+                long_answers=(("topics", "partitions", "active_producers"),),
+            )
+        }
 
     async def describe_producers(
         self, context: RequestContext, request: description.DescribeProducersRequest
@@ -61,3 +73,14 @@ class ProducerHandlers:
                 )
             )
         return description.PartitionResponse(partition_index=index, active_producers=rows)
+
+
+def distinct_partitions(rows: Sequence[Any]) -> Iterator[Any]:
+    """Topics with indexes of partitions, each of them once."""
+    topics: dict[str, dict[int, None]] = {}
+    for row in rows:
+        topics.setdefault(row.name, {}).update(dict.fromkeys(row.partition_indexes))
+    for row in rows:
+        indexes = topics.pop(row.name, None)
+        if indexes is not None:
+            yield replace(row, partition_indexes=list(indexes))

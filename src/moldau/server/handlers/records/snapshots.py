@@ -23,7 +23,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.workers import Workers
 from moldau.server.authorization import Authorizer
 from moldau.server.handlers.own.own_calls import check_cluster_action
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler
 from moldau.storage.snapshots.replicated_log import LogPosition
 
 RANGE_BYTES_MAX: Final = 8 << 20

@@ -20,11 +20,13 @@ from moldau.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from moldau.protocol.rows import Cut
 from moldau.replication.partition import TransactionMarker
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.server.handlers.own.own_calls import check_cluster_action
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.large_requests import WHOLE_PARSED_BYTES
+from moldau.server.requests.served import Handler, Served
 
 JOINING_VERSION: Final = 5
 """From this version of TxnOffsetCommit on, the group's partition joins by the commit (KIP-890)."""
@@ -35,6 +37,11 @@ PRODUCERS_AT_ONCE: Final = 100
 """Producers of one request whose markers are written at the same time."""
 MARKERS_AT_ONCE: Final = 1000
 """Markers of one producer that are written at the same time."""
+
+MARKERS: Final = Cut(
+    ("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions"), rows=128
+)
+"""The rows of WriteTxnMarkers."""
 
 WriteMarker = Callable[[TransactionMarker, TxnPartition], Awaitable[ErrorCode]]
 
@@ -66,8 +73,13 @@ class TransactionalHandlers:
 
     def table(self) -> dict[int, Handler]:
         return {
-            ApiKey.WRITE_TXN_MARKERS: self.write_markers,
-            ApiKey.TXN_OFFSET_COMMIT: self.commit_offsets,
+            ApiKey.WRITE_TXN_MARKERS: Served(
+                self.write_markers,
+                cuts=(MARKERS,),
+                # An append for each row.
+                parsed_bytes_max=WHOLE_PARSED_BYTES,
+            ),
+            ApiKey.TXN_OFFSET_COMMIT: Served(self.commit_offsets, parsed_bytes_max=1024 * 1024),
         }
 
     async def write_markers(

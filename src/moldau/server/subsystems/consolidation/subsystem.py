@@ -9,7 +9,7 @@ from moldau.diskless.upkeep.repeating import Repeating
 from moldau.replication.partition import StopReason
 from moldau.server.context import BrokerContext
 from moldau.server.handlers.own.own_calls import BrokerCallHandlers
-from moldau.server.requests.dispatch import HandlerTable
+from moldau.server.requests.served import HandlerTable
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.consolidation.remote_part import DisklessRemotePart
 from moldau.server.subsystems.diskless.kind import ConsolidatedKind

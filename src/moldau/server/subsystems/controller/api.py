@@ -5,12 +5,13 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.cluster.controller.channel import Caller, deadline_of
-from moldau.cluster.controller.controller import DECIDED_APIS
+from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.cluster.controller.quorum_changes import QUORUM_CHANGE_APIS
 from moldau.cluster.controller.service import ControllerService
 from moldau.config.broker import BrokerConfig
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey, Scope, scopes
+from moldau.protocol.costs import PARSED_BYTES_MAX
 from moldau.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -21,11 +22,13 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import settings
 from moldau.server.handlers.admin.envelope import EnvelopeHandler
 from moldau.server.handlers.metadata.metadata import ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS
-from moldau.server.handlers.metadata.quorum import describe_quorum
+from moldau.server.handlers.metadata.quorum import describe_quorum, quorum_row
 from moldau.server.handlers.metadata.versions import VersionHandlers, finalized_features
 from moldau.server.identity import Address
 from moldau.server.metadata.node import MetadataNode
-from moldau.server.requests.dispatch import Handler, routes
+from moldau.server.requests.dispatch import routes
+from moldau.server.requests.forwarding import decided_by
+from moldau.server.requests.served import Handler, Served
 
 QUORUM_APIS: Final = (
     ApiKey.VOTE,
@@ -60,15 +63,16 @@ class ControllerApi:
             Scope.CONTROLLER, lambda: self._table, settings.SUPPORTED_FEATURES, self._finalized_features
         )
         envelope = EnvelopeHandler(lambda: self._table, FORWARDED_APIS, lambda: service.is_active)
+        fetch = Served(self._quorum, parsed_bytes_max=PARSED_BYTES_MAX)
         self._table: dict[int, Handler] = routes(
             versions.table(),
-            dict.fromkeys(QUORUM_APIS, self._quorum),
-            dict.fromkeys((*DECIDED_APIS, *QUORUM_CHANGE_APIS), self._decide),
+            {**dict.fromkeys(QUORUM_APIS, self._quorum), ApiKey.FETCH: fetch},
+            {api: decided_by(self._decide, api) for api in (*DECIDED_APIS, *QUORUM_CHANGE_APIS)},
             {
                 ApiKey.ENVELOPE: envelope.handle,
                 ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
-                ApiKey.DESCRIBE_QUORUM: partial(
-                    describe_quorum, metadata.driver.describe, metadata.voters, config
+                ApiKey.DESCRIBE_QUORUM: quorum_row(
+                    partial(describe_quorum, metadata.driver.describe, metadata.voters, config)
                 ),
             },
         )

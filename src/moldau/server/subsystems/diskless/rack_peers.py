@@ -10,7 +10,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer
 from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.requests.dispatch import HandlerTable
+from moldau.server.requests.served import HandlerTable
 
 TIMEOUT_MS: Final = 2_000
 """After this time the store is asked instead; it nearly always answers a GET faster."""

@@ -10,7 +10,7 @@ from moldau.server.coordinators.entry import entry_of
 from moldau.server.handlers.records.transactional import TransactionalHandlers
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends
 from moldau.server.handlers.transactions import TransactionHandlers
-from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.served import Handler
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.transactions.gate import CoordinatorGate
 from moldau.server.subsystems.transactions.markers import ClusterMarkers, LocalMarkers

@@ -1,0 +1,142 @@
+"""The APIs that a controller decides, one row each. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from moldau.cluster.decisions import brokers, configs, features, producer_ids, refusals, topics
+from moldau.cluster.decisions.brokers import BrokerInputs
+from moldau.cluster.decisions.partitions import additions, alter_partition, elections, reassignments
+from moldau.cluster.decisions.sizes import (
+    LARGE_ROWS,
+    added_partitions,
+    created_partitions,
+    ended_replicas,
+    inner_rows,
+    replicas_changed_by_heartbeat,
+)
+from moldau.cluster.decisions.view import ControllerResult, View
+from moldau.cluster.image.image import MetadataImage
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from moldau.protocol.messages.alter_configs import AlterConfigsRequest
+from moldau.protocol.messages.alter_partition import AlterPartitionRequest
+from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
+from moldau.protocol.messages.controller_registration import ControllerRegistrationRequest
+from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
+from moldau.protocol.messages.create_topics import CreateTopicsRequest
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
+from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
+from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from moldau.protocol.messages.update_features import UpdateFeaturesRequest
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode
+
+FEW_ROWS_PARSED_BYTES: Final = 192 * 1024
+"""A few rows are all that there is, and one of a few bytes is answered by hundreds."""
+
+Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedApi:
+    """An API that the controller decides."""
+
+    decide: Decision
+    size: Callable[[Any, MetadataImage], int] | None = None
+    """The rows that a request reads or changes; ``None``: always few. A worker decides a large one."""
+    refuse_rows: Callable[[Any, ErrorCode, str | None], Message] | None = None
+    """The response with an error in every row, where the response has no error of its own."""
+    parsed_bytes_max: int | None = None
+    """Maximum memory of a parsed request, as of ``Served`` (``server/requests/served.py``)."""
+
+
+def _elect_leaders(view: View, _context: BrokerInputs, request: ElectLeadersRequest) -> ControllerResult:
+    response, records = elections.elect_leaders(view, request)
+    return ControllerResult(response, records)
+
+
+DECISIONS: Final[dict[type[Message], DecidedApi]] = {
+    CreateTopicsRequest: DecidedApi(
+        lambda view, _, request: topics.create_topics(view, request),
+        size=created_partitions,
+        refuse_rows=refusals.refuse_create_topics,
+    ),
+    DeleteTopicsRequest: DecidedApi(
+        lambda view, _, request: topics.delete_topics(view, request),
+        size=lambda request, _: len(request.topics) + len(request.topic_names),
+        refuse_rows=refusals.refuse_delete_topics,
+    ),
+    CreatePartitionsRequest: DecidedApi(
+        lambda view, _, request: additions.create_partitions(view, request),
+        size=added_partitions,
+        refuse_rows=refusals.refuse_create_partitions,
+    ),
+    AlterPartitionRequest: DecidedApi(
+        lambda view, _, request: alter_partition.alter_partition(view, request),
+        size=lambda request, image: inner_rows(request.topics, "partitions", image),
+    ),
+    ElectLeadersRequest: DecidedApi(
+        _elect_leaders,
+        size=lambda request, image: inner_rows(request.topic_partitions, "partitions", image),
+    ),
+    IncrementalAlterConfigsRequest: DecidedApi(
+        lambda view, _, request: configs.incremental_alter_configs(view, request),
+        size=lambda request, image: inner_rows(request.resources, "configs", image),
+        refuse_rows=refusals.refuse_incremental_alter_configs,
+        parsed_bytes_max=1024 * 1024,
+    ),
+    AlterConfigsRequest: DecidedApi(
+        lambda view, _, request: configs.alter_configs(view, request),
+        size=lambda request, image: inner_rows(request.resources, "configs", image),
+        refuse_rows=refusals.refuse_alter_configs,
+        parsed_bytes_max=1024 * 1024,
+    ),
+    BrokerRegistrationRequest: DecidedApi(
+        brokers.register_broker,
+        size=ended_replicas,
+    ),
+    BrokerHeartbeatRequest: DecidedApi(
+        brokers.heartbeat,
+        size=replicas_changed_by_heartbeat,
+    ),
+    UnregisterBrokerRequest: DecidedApi(
+        brokers.unregister_broker,
+        size=lambda request, image: image.topics.replica_load.get(request.broker_id, 0),
+    ),
+    ControllerRegistrationRequest: DecidedApi(
+        lambda view, _, request: brokers.register_controller(view, request),
+        parsed_bytes_max=FEW_ROWS_PARSED_BYTES,
+    ),
+    AllocateProducerIdsRequest: DecidedApi(
+        lambda view, _, request: producer_ids.allocate_producer_ids(view, request)
+    ),
+    UpdateFeaturesRequest: DecidedApi(
+        lambda view, _, request: features.update_features(view, request),
+        parsed_bytes_max=FEW_ROWS_PARSED_BYTES,
+    ),
+    AlterPartitionReassignmentsRequest: DecidedApi(
+        lambda view, _, request: reassignments.alter_partition_reassignments(view, request),
+        size=lambda request, image: inner_rows(request.topics, "partitions", image),
+        parsed_bytes_max=3 * 1024 * 1024,
+    ),
+    ListPartitionReassignmentsRequest: DecidedApi(
+        lambda view, _, request: reassignments.list_partition_reassignments(view, request),
+        size=lambda request, image: inner_rows(request.topics, "partition_indexes", image),
+    ),
+}
+"""Every request that a controller decides. Controllers serve these APIs; brokers forward clients'
+requests.
+"""
+
+DECIDED_APIS: Final = {ApiKey(request.API_KEY): decided for request, decided in DECISIONS.items()}
+
+
+def is_large(request: Message, image: MetadataImage) -> bool:
+    """Whether a worker must decide a request."""
+    decided = DECISIONS.get(type(request))
+    return decided is not None and decided.size is not None and decided.size(request, image) > LARGE_ROWS

@@ -1,0 +1,29 @@
+"""The rows of a request and of its answer: the paths by which a request is cut into slices. Pure.
+
+An API has cuts when each of its rows is answered independently, so that the concatenated rows of the slices'
+answers are the answer to the whole.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+SLICE_ROWS: Final = 256
+"""Rows answered without a break: some 10 ms of work at most."""
+
+
+class Cut(NamedTuple):
+    """The path to the rows of an API: fields from the outermost array to the innermost, and in the
+    response.
+
+    ``distinct`` leaves out rows that ask for the same as an earlier one: an answer may be many times as long
+    as its row, so it is given once in the whole answer.
+    """
+
+    asked: tuple[str, ...]
+    answered: tuple[str, ...]
+    rows: int = SLICE_ROWS
+    distinct: Callable[[Sequence[Any]], Iterable[Any]] | None = None
+
+
+PARTITIONS: Final = Cut(("topics", "partitions"), ("topics", "partitions"))
+"""The usual rows: partitions by topic."""

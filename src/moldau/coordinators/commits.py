@@ -15,7 +15,7 @@ class _Waiting(NamedTuple):
 
 
 class CommitQueue:
-    """Holds answers until the log has committed everything below an offset, or their time is up."""
+    """Holds answers until the log has committed all records below an offset, or until their time-out."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
         self._loop = loop
@@ -48,7 +48,7 @@ class CommitQueue:
             self._timer = None
 
     def fail(self, error: KafkaError) -> None:
-        """Answer all with ``error``."""
+        """Answer all waiting requests with ``error``."""
         waiting, self._waiting = self._waiting, deque()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,6 +1,6 @@
-"""Effects of a shard's operation: records to append, answers to send, timers to set. Pure.
+"""The effects of a shard's operation: records to append, answers to send, timers to set. Pure.
 
-Pure. An operation returns one :class:`Effects`; nothing is carried out before the operation ends.
+An operation returns one :class:`Effects`; nothing is carried out before the operation ends.
 """
 
 from collections.abc import Hashable, Sequence
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, NewType, TypeAlias, TypeVar
 
 Token = NewType("Token", int)
-"""Identifies a waiting request. The runtime makes one per operation; a shard keeps it while the request
-waits.
+"""Identifies a waiting request. The runtime makes one token per operation, and a shard keeps it while the
+request waits.
 """
 
 TimerKey: TypeAlias = Hashable
-"""Identifies a timer within its shard; setting a timer again moves it."""
+"""Identifies a timer within its shard. Setting a timer again changes its time."""
 
 R = TypeVar("R")
 
 
 class Reply(NamedTuple):
-    """An answer to a waiting request; sent once everything that the shard had decided before is committed."""
+    """An answer to a waiting request. It is sent when all earlier decisions of the shard are committed."""
 
     token: Token
     response: Any
@@ -56,11 +56,11 @@ PLAIN: Final = BatchKind()
 class Effects(Generic[R]):
     """The outcome of one operation.
 
-    ``records`` are appended in order and, when ``atomic``, in one batch. Records that are independent of
-    each other (expiry of many groups) set ``atomic=False`` and may be split.
+    ``records`` are appended in order. When ``atomic`` is set, they are appended in one batch. Records that
+    are independent of each other (such as the expiry of many groups) use ``atomic=False`` and may be split.
 
-    ``is_refusable``: the operation has changed nothing but by these effects, so that records which are too
-    large for a batch cost their own requests an error, and not the shard.
+    ``is_refusable`` means that the operation has changed nothing except through these effects. If its records
+    are too large for a batch, only its own requests fail, and the shard stays valid.
     """
 
     records: Sequence[R] = ()
@@ -94,5 +94,5 @@ class Outbox(Generic[R]):
 
 
 def answer(token: Token, response: Any, records: Sequence[R] = ()) -> Effects[R]:
-    """The effects of a plain operation: append ``records``, then answer its own request."""
+    """The effects of a simple operation: append ``records``, then answer the operation's own request."""
     return Effects(records, (Reply(token, response),))

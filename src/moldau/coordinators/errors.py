@@ -1,4 +1,4 @@
-"""Maps failures of the coordinator's own log to errors for its clients."""
+"""Maps errors of a coordinator's log to errors for the clients of the coordinator."""
 
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -17,9 +17,9 @@ _TOO_LARGE = frozenset(
 
 
 def coordinator_error(error: BaseException) -> KafkaError:
-    """The error for a client of a coordinator: the client retries, or looks for the coordinator again.
+    """The error for a client of a coordinator. The client then retries, or looks for the coordinator again.
 
-    A client could not handle, for instance, NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
+    For example, a client could not handle NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
     """
     if not isinstance(error, KafkaError):
         return KafkaError(ErrorCode.coordinator_not_available, "The coordinator's log failed.")

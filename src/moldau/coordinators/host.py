@@ -2,17 +2,17 @@
 
 The order, which is the runtime's contract with its shards:
 
-1. *Decide*: an operation looks at the shard and returns effects. It sees every earlier decision,
-   committed or not.
+1. *Decide*: an operation reads the shard and returns effects. It sees every earlier decision, committed or
+not.
 2. *Replay*: its records are applied to the shard at once, at the offsets they are about to get, so
    that the next operation need not wait for the log.
-3. *Append*: what was decided within one turn of the loop goes to the log as one batch.
-4. *Answer*: when the high watermark has passed everything that the operation could have seen.
+3. *Append*: all records of one turn of the event loop are appended to the log as one batch.
+4. *Answer*: the request is answered when everything that the operation could have seen is committed.
 
 When an append fails, the shard contains records that the log does not: all waiting requests get an error,
 and the shard is discarded and loaded again from the log.
 
-States: LOADING -> ACTIVE -> CLOSED; a failure leads from either of the first two back to LOADING.
+States: LOADING -> ACTIVE -> CLOSED. After a failure, LOADING and ACTIVE go back to LOADING.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ RELOAD_DELAY_MAX_S = 30.0
 
 
 class HostState(enum.Enum):
-    """State of a host: only an ACTIVE one runs operations."""
+    """State of a host. Operations run only in ACTIVE."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -52,7 +52,7 @@ class HostState(enum.Enum):
 
 
 class ShardHost(Generic[S, R]):
-    """Runs one shard over one log, in one term of leadership."""
+    """Runs one shard over one log, for one term (one leader epoch)."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class ShardHost(Generic[S, R]):
         *,
         after: "asyncio.Task[None] | None" = None,
     ) -> None:
-        """``after``: completes when an earlier term here has ended, which may still hold the store's
-        files.
+        """``after`` completes when an earlier term on this node has ended. Until then that term may use
+        the store's files.
         """
         loop = asyncio.get_running_loop()
         self.term = term
         self.name = f"{kind.topic.name}-{term.partition}"
         self.state = HostState.LOADING
         self.load_problem: str | None = None
-        """The reason why the last load failed; cleared when one succeeds."""
+        """The reason why the last load failed; cleared when a load succeeds."""
         self.broken = BrokenRecords()
         """Records that the last load skipped."""
         self.loads = 0
@@ -94,7 +94,7 @@ class ShardHost(Generic[S, R]):
         self._end_offset = 0
         self._uncommitted: deque[CommittedRecord] = deque()
         self._committed_to: tuple[int, asyncio.Future[None]] | None = None
-        """The offset whose commit a load waits for, and the future that is then completed."""
+        """The offset whose commit a load waits for, and the future that is completed then."""
         self._loading = loop.create_task(self._load(), name=f"load {self.name}")
         self._end_watermarks = self._log.follow_watermark(self._on_high_watermark)
 
@@ -139,14 +139,14 @@ class ShardHost(Generic[S, R]):
         producer: BatchKind,
         guard: TransactionGuard | None,
     ) -> "asyncio.Future[Any]":
-        """As :meth:`write`, for records that belong to the producer's transaction.
+        """Like :meth:`write`, for records that belong to the producer's transaction.
 
-        Fails with INVALID_PRODUCER_EPOCH for a producer that is fenced, and with INVALID_TXN_STATE where the
-        records would open a transaction and the guard is void.
+        Fails with INVALID_PRODUCER_EPOCH if the producer is fenced, and with INVALID_TXN_STATE if the records
+        would open a transaction and the guard is not valid.
         """
 
-        # Collected records are appended first, because the guard depends on the producers in the log.
-        # A refused batch would make the shard invalid.
+        # Collected records must be appended first, because the guard depends on the producers in the log. If
+        # the log refused a batch later, the shard would be invalid.
         if self.state is HostState.ACTIVE:
             self._flush()
 
@@ -159,10 +159,11 @@ class ShardHost(Generic[S, R]):
     def end_transaction(
         self, producer: BatchKind, marker: EndTransactionMarker, version: int
     ) -> "asyncio.Future[None]":
-        """Write the marker that ends the producer's transaction; the future is done when it is committed.
+        """Write the marker that ends the producer's transaction. The future is done when the marker is
+        committed.
 
-        ``version`` is the transaction version (KIP-890), which decides the epochs that a marker may have.
-        Fails with INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED for a marker that is too old.
+        ``version`` is the transaction version (KIP-890); it decides which epochs a marker may have. Fails
+        with INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if the marker is too old.
         """
         future: asyncio.Future[None] = self._loop.create_future()
         try:
@@ -213,7 +214,7 @@ class ShardHost(Generic[S, R]):
         return future
 
     def stop(self) -> None:
-        """Stop leading at once: all waiting requests get NOT_COORDINATOR."""
+        """Stop leading immediately: all waiting requests get NOT_COORDINATOR."""
         self.state = HostState.CLOSED
         self._end_watermarks()
         self._loading.cancel()
@@ -251,7 +252,8 @@ class ShardHost(Generic[S, R]):
                 self._give(reply)
 
     def _replay(self, effects: Effects[R]) -> bool:
-        """Apply and queue the records; False when they were refused, or the shard was discarded."""
+        """Apply and queue the records. Returns False when they were refused, or when the shard was
+        discarded."""
         encode = self._codec.encode
         try:
             pairs = [KeyValue(*encode(record)) for record in effects.records]
@@ -312,8 +314,8 @@ class ShardHost(Generic[S, R]):
         if not self._pending:
             return
         expected = self._end_offset - len(self._pending)
-        # The log may move its high watermark within the append. Nothing is answered before it is certain that
-        # the records are at the offsets that the shard assumed.
+        # The log may move its high watermark during the append. No request is answered before it is certain
+        # that the records are at the offsets that the shard assumed.
         self._appending = True
         try:
             base_offset = self._log.append(self._pending.build())
@@ -353,7 +355,8 @@ class ShardHost(Generic[S, R]):
                 awaited.set_result(None)
         if self.state is HostState.ACTIVE and not self._appending:
             covered = min(high_watermark, self._end_offset - len(self._pending))
-            # Records that the store cannot accept are replayed from the log when the shard is loaded again.
+            # If the store cannot accept records, they are replayed from the log when the shard is loaded
+            # again.
             with self._unexpected.contained(f"storing what {self.name} has committed", self._lose):
                 self._hand_over(covered)
                 self._commits.advance(covered)
@@ -445,7 +448,7 @@ class ShardHost(Generic[S, R]):
         self._accept(effects)
 
     async def _until_committed(self, offset: int) -> None:
-        """Wait until everything below ``offset`` is committed in this term."""
+        """Wait until all records below ``offset`` are committed in this term."""
         if self._log.high_watermark < offset:
             awaited: asyncio.Future[None] = self._loop.create_future()
             self._committed_to = (offset, awaited)
@@ -455,7 +458,7 @@ class ShardHost(Generic[S, R]):
                 self._committed_to = None
 
     def _lose(self, error: BaseException) -> None:
-        """The shard and its log disagree: start over from the log."""
+        """Discard the shard, which differs from its log, and load it again."""
         if self.state is not HostState.ACTIVE:
             return
         self.state = HostState.LOADING

@@ -17,19 +17,20 @@ S = TypeVar("S", bound=Shard[Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPolicy:
-    """The rules for appending to a coordinator's log and for loading it."""
+    """The rules for a coordinator's log: how records are appended, and how the log is loaded."""
 
     compression: Compression = Compression.NONE
     skips_broken: bool = False
-    """Records are independent: a load skips an unreadable one instead of stopping."""
+    """Whether records are independent, so that loading skips an unreadable record and continues."""
     skips_damaged: bool = True
-    """With ``skips_broken``: batches with a wrong checksum, too. They may have held decisions."""
+    """Whether ``skips_broken`` also applies to batches with a wrong checksum. Such a batch may have
+    contained decisions."""
     commit_timeout_ms: int = 5000
     """Time for which a write waits for the high watermark."""
 
 
 class Term(NamedTuple):
-    """One term of leadership over a partition of the coordinators' topic."""
+    """One term over a partition of the coordinators' topic: this node's leadership in one leader epoch."""
 
     partition: int
     epoch: int
@@ -47,14 +48,14 @@ class CoordinatorKind(Generic[S, R]):
 
     topic: StateTopic
     new_shard: Callable[[int], S]
-    """Makes the empty shard of a partition."""
+    """Creates the empty shard of a partition."""
     codec: RecordCodec[R]
     open_log: Callable[[ClassicPartition], CoordinatorLog] = PartitionCoordinatorLog
-    """The log of a coordinator over its partition."""
+    """Opens the log of a coordinator over its partition."""
     new_store: Callable[[Term], ShardStore] | None = None
-    """Makes the materialisation of a shard's records, for kinds that have one."""
+    """Creates the store with the materialised state of a shard, for kinds that have one."""
     policy: LogPolicy = LogPolicy()
     key_type: int | None = None
     """The key type of FindCoordinator; ``None`` for a kind that clients cannot look up."""
     partition_of: Callable[[str, int], int] = no_keys
-    """The partition of a key, given the number of partitions. Raises INVALID_REQUEST."""
+    """Returns the partition of a key, given the number of partitions. Raises INVALID_REQUEST."""

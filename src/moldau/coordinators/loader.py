@@ -1,10 +1,10 @@
-"""Brings a shard to the state of its log: restore, then replay, a bounded chunk at a time.
+"""Loads a shard from its log: restores the store, then replays records in chunks of limited size.
 
 Where records are independent (committed offsets, groups, transactional ids), an unreadable record must not
-make a partition unavailable forever: it is skipped, logged and counted. Where later records depend on earlier
-ones (diskless metadata), loading stops at it and names its offset. Records of unknown types are skipped in
-the former case, as in Kafka; a later version may have written them. Loading also stops at a damaged batch
-that may have held the outcome of a transaction.
+make a partition unavailable forever. It is skipped, logged and counted. Where later records depend on earlier
+ones (diskless metadata), loading stops at the unreadable record and reports its offset. Records of unknown
+types are skipped where records are independent, as in Kafka, because a later version may have written them.
+Loading also stops at a damaged batch that may have contained the outcome of a transaction.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ R = TypeVar("R")
 
 CHUNK_BYTES: Final = 1 << 20
 RECORDS_PER_TURN: Final = 1000
-"""Records that are replayed before the event loop gets a turn, so that loading does not delay other
+"""Number of records that are replayed in one turn of the event loop, so that loading does not delay other
 requests.
 """
 
 
 LOGGED_MAX: Final = 10
-"""Number of broken records that one load logs; the rest are only counted."""
+"""Number of broken records that one load logs. Further ones are only counted."""
 
 
 class BrokenRecordError(KafkaError):
-    """An unreadable record, in a log whose records depend on each other."""
+    """An unreadable record in a log whose records depend on each other."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ErrorCode.kafka_storage_error, reason)
@@ -63,9 +63,9 @@ class BrokenRecords:
 class ShardLoader(Generic[R]):
     """Replays the log from ``offset`` up to its end, including uncommitted records.
 
-    A leader's whole log will be committed (or this node stops leading), and decisions must build on all of
-    it. Readers wait for the high watermark instead; a shard with a store waits until all of it is
-    committed.
+    The whole log of a leader will be committed, unless this node stops leading, and decisions must build on
+    all of it. Therefore replay does not stop at the high watermark. Requests that read wait for it. The load
+    of a shard with a store waits until the whole log is committed.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ShardLoader(Generic[R]):
         name: str = "the log",
         policy: LogPolicy | None = None,
     ) -> None:
-        """``policy`` of the kind: whether a load continues after an unreadable record."""
+        """``policy`` of the kind decides whether a load continues after an unreadable record."""
         self._shard = shard
         self._codec = codec
         self._log = log
@@ -124,7 +124,7 @@ class ShardLoader(Generic[R]):
         except BrokenRecordError:
             raise
         except Exception as error:
-            # A damaged batch may contain any records: none of them is applied.
+            # A damaged batch may contain any bytes, so none of its records is applied.
             self._skip(offset, error)
 
     def _replay_record(self, header: BatchHeader, entry: Record) -> None:

@@ -1,4 +1,5 @@
-"""The partition log as the coordinator runtime needs it, over a replicated partition."""
+"""The interface of the partition log that the coordinator runtime needs. A replicated partition implements
+it."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -14,7 +15,7 @@ from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader,
 class CoordinatorLog(Protocol):
     """A partition that this node leads. All calls are made on the event loop.
 
-    The runtime is the only writer while it holds the partition, and relies on it: an append lands at
+    While the runtime uses the partition, it is the only writer. It relies on this: each append begins at
     ``log_end_offset``.
     """
 
@@ -28,7 +29,7 @@ class CoordinatorLog(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """All records below are committed."""
+        """The offset below which all records are committed."""
         ...
 
     @property
@@ -45,7 +46,8 @@ class CoordinatorLog(Protocol):
         ...
 
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Whole batches from the one that contains ``offset`` on, up to the log's end; at least one if any.
+        """Whole batches up to the log's end, beginning with the one that contains ``offset``; at least one
+        batch if there is any.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """
@@ -70,12 +72,13 @@ class CoordinatorLog(Protocol):
         ...
 
     def follow_watermark(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call ``listener`` with the high watermark each time it has moved; the returned function ends it."""
+        """Call ``listener`` with the high watermark each time it has moved. The returned function stops
+        the calls."""
         ...
 
 
 class PartitionCoordinatorLog:
-    """The log of every kind of coordinator: a partition that this broker leads, under any policy."""
+    """The log that every kind of coordinator can use: a partition that this broker leads."""
 
     def __init__(self, partition: ClassicPartition, *, max_batch_bytes: int | None = None) -> None:
         self._partition = partition
@@ -128,7 +131,8 @@ class PartitionCoordinatorLog:
         return self._partition.is_leader
 
     def read_committed(self, offset: int, max_bytes: int) -> memoryview:
-        """Whole batches from the one that contains ``offset`` on, up to the high watermark; none at it.
+        """Whole batches up to the high watermark, beginning with the one that contains ``offset``; none if
+        ``offset`` is the high watermark.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """
@@ -139,24 +143,24 @@ class PartitionCoordinatorLog:
     async def committed(self, offset: int, timeout_ms: int) -> None:
         """Return when an append at ``offset`` is committed.
 
-        Raises :class:`moldau.runtime.KafkaError` when the outcome is unknown after ``timeout_ms``, or can
-        never be known.
+        Raises :class:`moldau.runtime.KafkaError` when the outcome is still unknown after ``timeout_ms``, or
+        can never be known.
         """
         outcome = await self._partition.committed(offset, timeout_ms)
         if outcome.error is not ErrorCode.none:
             raise KafkaError(outcome.error, outcome.message or outcome.error.name)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The leader epoch that an offset was written in; -1 when it is not known."""
+        """The leader epoch in which an offset was written; -1 when it is not known."""
         return self._partition.log.epoch_for_offset(offset)
 
     def end_of_epoch(self, epoch: int) -> int:
-        """The end offset of a leader epoch; -1 where the log does not have it."""
+        """The end offset of a leader epoch; -1 if the log does not have that epoch."""
         found, end_offset = self._partition.log.end_offset_for_epoch(epoch)
         return end_offset if found == epoch >= 0 else -1
 
     async def settled(self) -> None:
-        """Return when all that was appended is durable, or can never be."""
+        """Return when all appended records are durable, or when it is certain that they will not be."""
         await self._partition.settled()
 
 
@@ -170,7 +174,7 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
 
     @property
     def identity(self) -> str:
-        """Differs from that of any other log, of this cluster or another."""
+        """Identity of the log. No other log, of this or another cluster, has the same."""
         log = self._snapshots.log
         return f"{log.topic_partition} {log.topic_id}"
 
@@ -200,7 +204,7 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
 
 
 class LogUpTo:
-    """A read-only view of a log up to an offset, which is the end of a batch; for a replay."""
+    """A read-only view of a log up to an offset, for a replay. The offset is the end of a batch."""
 
     def __init__(self, log: CoordinatorLog, end_offset: int) -> None:
         self._log = log
@@ -209,8 +213,8 @@ class LogUpTo:
         self.max_batch_bytes = log.max_batch_bytes
 
     async def read(self, offset: int, max_bytes: int) -> memoryview:
-        """The log's own answer extends to the log's end: batches that may still be lost are removed from
-        it.
+        """Read up to the offset of the view. The log itself returns batches up to its end; later ones may
+        still be lost, so they are removed.
         """
         chunk = memoryview(await self._log.read(offset, max_bytes))
         for position, header in iter_headers(chunk):

@@ -1,4 +1,4 @@
-"""Records that were decided and replayed but not yet appended: the batch being filled. Pure."""
+"""Records that were decided and replayed but not appended yet. They fill the next batch. Pure."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ from moldau.records.record import Record
 
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 26
-"""Upper bound: length, attributes, two deltas, key and value length, header count, as varints."""
+"""An upper limit: length, attributes, two deltas, key and value length and header count, as varints."""
 
 
 class KeyValue(NamedTuple):
@@ -21,12 +21,12 @@ class KeyValue(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """An upper bound of its size in a batch."""
+        """An upper limit of the size of the record in a batch."""
         return len(self.key or b"") + len(self.value or b"") + RECORD_OVERHEAD_BYTES
 
 
 def batch_size_bytes(pairs: Sequence[KeyValue]) -> int:
-    """An upper bound of the size of a batch of ``pairs``."""
+    """An upper limit of the size of a batch of ``pairs``."""
     return BATCH_OVERHEAD_BYTES + sum(pair.size_bytes for pair in pairs)
 
 
@@ -55,7 +55,7 @@ class PendingBatch:
         self.size_bytes += pair.size_bytes
 
     def build(self) -> bytearray:
-        """Build the batch and empty this object."""
+        """Build the batch and clear the collected records."""
         records, self._records, self.size_bytes = self._records, [], BATCH_OVERHEAD_BYTES
         return bytearray(
             build_batch(

@@ -29,14 +29,15 @@ S = TypeVar("S", bound=Shard[Any])
 T = TypeVar("T")
 
 ROWS_A_TURN: Final = 250
-"""Rows of a large read in a turn of the event loop, of each partition: well below a millisecond."""
+"""Number of rows of a large read in one turn of the event loop, per partition. It takes much less than a
+millisecond."""
 
 NO_TERM: Final = -1
-"""Epoch of a standby."""
+"""Epoch of a standby, which has no leadership."""
 
 
 class _Place(Generic[S, R]):
-    """A partition of the kind on this node: its coordinator, or a standby of another node's."""
+    """A partition of the kind on this node: a coordinator, or the standby of another node's coordinator."""
 
     __slots__ = ("closing", "host", "standby")
 
@@ -44,7 +45,7 @@ class _Place(Generic[S, R]):
         self.host: ShardHost[S, R] | None = None
         self.standby: StandbyShard[S, R] | None = None
         self.closing: asyncio.Task[None] | None = None
-        """The end of the one before, which may still hold the store's files."""
+        """The task that closes the previous part, which may still use the store's files."""
 
 
 class CoordinatorRuntime(Generic[S, R]):
@@ -62,13 +63,13 @@ class CoordinatorRuntime(Generic[S, R]):
         unexpected: UnexpectedErrors | None = None,
         on_change: Callable[[int], None] = lambda partition: None,
     ) -> None:
-        """``on_change`` is called with a partition after it was loaded, reloaded or unloaded."""
+        """``on_change`` is called with a partition after the partition was loaded, reloaded or unloaded."""
         self.kind = kind
         self._clock = clock
         self._unexpected = unexpected or UnexpectedErrors()
         self._on_change = on_change
         self._places: dict[int, _Place[S, R]] = {}
-        """Parts by partition; a partition without a part here is removed."""
+        """Partitions with a coordinator or a standby on this node."""
         self._closed = False
 
     @property
@@ -86,29 +87,29 @@ class CoordinatorRuntime(Generic[S, R]):
         return self._place(partition).standby
 
     def stand_by(self, partition: ClassicPartition) -> None:
-        """This node follows a partition: keep its state up to date; for kinds with a store."""
+        """Keep the state of a followed partition up to date, for kinds with a store."""
         index = partition.key.partition
         if self._closed or self._place(index).standby is not None:
             return
         self.unload(index)
-        # Without a term: requests of its store to the runtime have no effect.
+        # A standby has no term, so requests of its store to the runtime have no effect.
         term = Term(index, NO_TERM, self.kind.open_log(partition))
         place = self._places.setdefault(index, _Place())
         place.standby = StandbyShard(self.kind, term, self._unexpected, after=place.closing)
 
     def stand_down(self, partition: int) -> None:
-        """This node no longer follows ``partition``."""
+        """Stop following ``partition``."""
         place = self._place(partition)
         standby, place.standby = place.standby, None
         if standby is not None:
             self._close(standby)
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:
-        """This node leads a partition from ``epoch`` on, which is later than any epoch before."""
+        """Lead a partition from ``epoch`` on. This epoch is later than any epoch before."""
         self.load(partition.key.partition, epoch, self.kind.open_log(partition))
 
     def leave(self, partition: int, epoch: int) -> None:
-        """From ``epoch`` on this node does not lead ``partition``."""
+        """Stop leading ``partition``, from ``epoch`` on."""
         host = self._place(partition).host
         if host is not None:
             logger.info("%s is not led here as of epoch %d.", host.name, epoch)
@@ -117,8 +118,8 @@ class CoordinatorRuntime(Generic[S, R]):
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> None:
         """Load ``partition`` in the term of ``epoch``; an older term ends.
 
-        Returns at once; the shard answers COORDINATOR_LOAD_IN_PROGRESS until its log is replayed. Late and
-        repeated calls are filtered out by ``terms.py``.
+        Returns immediately. The shard answers COORDINATOR_LOAD_IN_PROGRESS until its log is replayed.
+        ``terms.py`` filters out late and repeated calls.
         """
         if self._closed:
             return
@@ -129,7 +130,8 @@ class CoordinatorRuntime(Generic[S, R]):
         self._lead(Term(partition, epoch, log))
 
     def reload(self, partition: int, epoch: int) -> None:
-        """Reload ``partition`` from its log, within the term of ``epoch``; ignored in any other term."""
+        """Load ``partition`` again from its log, within the term of ``epoch``. In any other term the call
+        is ignored."""
         standby = self._place(partition).standby
         if standby is not None and epoch == NO_TERM:
             standby.restart()
@@ -139,7 +141,7 @@ class CoordinatorRuntime(Generic[S, R]):
             self._lead(host.term)
 
     def unload(self, partition: int) -> None:
-        """This node no longer leads ``partition``."""
+        """Stop leading ``partition``."""
         place = self._place(partition)
         host, place.host = place.host, None
         if host is not None:
@@ -153,9 +155,10 @@ class CoordinatorRuntime(Generic[S, R]):
     def write(
         self, partition: int, operation: Callable[[S, int, Token], Effects[R]]
     ) -> "asyncio.Future[Any]":
-        """Run ``operation(shard, now_ms, token)`` now, in the order of calls; the future is its answer.
+        """Run ``operation(shard, now_ms, token)`` now. Operations run in the order of the calls. The future
+        is the answer.
 
-        The answer is the reply to ``token``, sent by this operation or by a later one.
+        The answer is the reply to ``token``, which this operation or a later one sends.
         """
         host = self._place(partition).host
         return self._absent(partition) if host is None else host.write(operation)
@@ -167,7 +170,7 @@ class CoordinatorRuntime(Generic[S, R]):
         producer: BatchKind,
         guard: TransactionGuard | None,
     ) -> "asyncio.Future[Any]":
-        """As :meth:`write`, for records of a transaction; see ``ShardHost.write_in_transaction``."""
+        """Like :meth:`write`, for records of a transaction; see ``ShardHost.write_in_transaction``."""
         host = self._place(partition).host
         if host is None:
             return self._absent(partition)
@@ -181,9 +184,9 @@ class CoordinatorRuntime(Generic[S, R]):
         return self._absent(partition) if host is None else host.end_transaction(producer, marker, version)
 
     def guard(self, partition: int, producer: BatchKind) -> TransactionGuard | None:
-        """A guard for records of a transaction; ``None`` where the transaction is open here already.
+        """A guard for records of a transaction; ``None`` if the transaction is already open here.
 
-        Raises NOT_COORDINATOR, and INVALID_PRODUCER_EPOCH for a producer that is fenced here.
+        Raises NOT_COORDINATOR, and INVALID_PRODUCER_EPOCH if the producer is fenced here.
         """
         host = self._place(partition).host
         if host is None:
@@ -191,13 +194,15 @@ class CoordinatorRuntime(Generic[S, R]):
         return host.term.log.guard(producer.producer_id, producer.producer_epoch)
 
     def withdraw(self, partition: int, producer: BatchKind, guard: TransactionGuard) -> None:
-        """The records of a guard were written or refused; another term has forgotten it."""
+        """Remove a guard after its records were written or refused. In a later term the guard is already
+        removed."""
         host = self._place(partition).host
         if host is not None:
             host.term.log.withdraw(producer.producer_id, guard)
 
     def read(self, partition: int, operation: Callable[[S, int], T]) -> "asyncio.Future[T]":
-        """Run ``operation(shard, now_ms)`` now; it answers once everything it could read is committed."""
+        """Run ``operation(shard, now_ms)`` now. The answer is sent when everything that it could read is
+        committed."""
         host = self._place(partition).host
         return self._absent(partition) if host is None else host.read(operation)
 
@@ -207,9 +212,10 @@ class CoordinatorRuntime(Generic[S, R]):
         names: Callable[[S], Sequence[K]],
         rows: Callable[[S, int, Sequence[K]], Sequence[T]],
     ) -> Coroutine[Any, Any, list[T]]:
-        """Read very many things: their names now, and then ``rows(shard, now_ms, some names)``.
+        """Read very many rows: read their names now, and then call ``rows(shard, now_ms, names)`` for some
+        names per turn.
 
-        Each is as it is when its turn comes. Raises ``KafkaError``.
+        Each row has the state of the turn in which it is read. Raises ``KafkaError``.
         """
         return self._read_rows(partition, self.read(partition, lambda shard, now_ms: names(shard)), rows)
 
@@ -231,12 +237,14 @@ class CoordinatorRuntime(Generic[S, R]):
         return [host.shard for host in self._led() if host.state is HostState.ACTIVE]
 
     def problem(self) -> str | None:
-        """The partitions that cannot be loaded, with the reason; ``None`` when there is none."""
+        """A description of the partitions that cannot be loaded, with the reason; ``None`` when there is
+        none."""
         found = [f"{host.name}: {host.load_problem}" for host in self._led() if host.load_problem]
         return "; ".join(found) or None
 
     def notice(self) -> str | None:
-        """The partitions that were loaded without some of their records; ``None`` when there is none."""
+        """A description of the partitions that were loaded without some of their records; ``None`` when
+        there is none."""
         found = [f"{host.name}: {host.broken}" for host in self._led() if host.broken.count]
         return "; ".join(found) or None
 
@@ -274,7 +282,7 @@ class CoordinatorRuntime(Generic[S, R]):
         return future
 
     def _place(self, partition: int) -> "_Place[S, R]":
-        """The parts of a partition here; an empty one for a partition that has none."""
+        """The place of a partition on this node; a new, empty place if there is none."""
         return self._places.get(partition) or _Place()
 
     def _led(self) -> Iterator[ShardHost[S, R]]:

@@ -1,4 +1,4 @@
-"""The interface of a kind of shard: state machine, codec and, if any, its own store."""
+"""The interface of a kind of shard: a state machine, a codec and, for some kinds, a store."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar
@@ -9,14 +9,15 @@ R = TypeVar("R")
 
 
 class Shard(Protocol[R]):
-    """The pure state of one partition. Operations beyond these are methods of the concrete class.
+    """The pure state of one partition. A concrete class has its operations as further methods.
 
     Contract: only :meth:`replay` and :meth:`replay_marker` change persistent state. Transient state
     (waiting requests, live members) may change in an operation; it is lost with the shard.
     """
 
     def replay(self, offset: int, record: R, kind: BatchKind) -> None:
-        """Apply a record of the log at ``offset``: its own recent decision, or one that is being loaded."""
+        """Apply a record of the log at ``offset``. It is a recent decision of this shard, or a record that
+        is being loaded."""
         ...
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
@@ -24,16 +25,16 @@ class Shard(Protocol[R]):
         ...
 
     def on_loaded(self, now_ms: int) -> Effects[R]:
-        """The log has been replayed whole and this node may decide: start timers."""
+        """Start timers, because the whole log has been replayed and this node may decide."""
         ...
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[R]:
-        """A timer that the shard set is due."""
+        """Handle a timer that the shard set and that is now due."""
         ...
 
 
 class UnreadableRecordError(Exception):
-    """A record that cannot be read, but names its subject: ``stand_in`` is replayed in its place."""
+    """A record that cannot be read, although its key can. ``stand_in`` is replayed in its place."""
 
     def __init__(self, stand_in: object, reason: str) -> None:
         super().__init__(reason)
@@ -44,11 +45,11 @@ class RecordCodec(Protocol[R]):
     """Converts between a shard's records and the keys and values of its topic."""
 
     def encode(self, record: R) -> tuple[bytes | None, bytes | None]:
-        """Key and value."""
+        """Encode the record as key and value."""
         ...
 
     def decode(self, key: bytes | None, value: bytes | None) -> R | None:
-        """The record, or ``None`` for a kind this version does not know and can skip.
+        """Decode the record; ``None`` for a kind that this version does not know and can skip.
 
         May raise :class:`UnreadableRecordError`.
         """
@@ -63,10 +64,11 @@ class CommittedRecord(NamedTuple):
 
 
 class ShardStore(Protocol):
-    """A materialised copy of the state beside the log, for shards that have one (snapshots, SQLite).
+    """A materialised copy of the state outside the log (snapshots, SQLite), for shards that have one.
 
-    Calls come in the order restore, committed*, close, on the event loop; a store that works in threads has
-    its own queue. Its content is never ahead of the log's high watermark.
+    The calls are made on the event loop in the order restore, committed (any number of times), close. A store
+    that works in threads has its own queue. The content of a store never contains records above the log's
+    high watermark.
     """
 
     async def restore(self, shard: object) -> int | None:
@@ -77,9 +79,10 @@ class ShardStore(Protocol):
         ...
 
     def committed(self, records: Sequence[CommittedRecord], up_to_offset: int) -> None:
-        """All offsets below ``up_to_offset`` are committed; ``records`` are those since the last call."""
+        """Accept committed records. All offsets below ``up_to_offset`` are committed; ``records`` are
+        those since the last call."""
         ...
 
     async def close(self) -> None:
-        """The partition has left this node, or is about to be reloaded."""
+        """Close the store. The partition has left this node, or is about to be loaded again."""
         ...

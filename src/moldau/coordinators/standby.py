@@ -1,8 +1,9 @@
 """The state of a partition that another node leads, kept up to date for a fast failover.
 
-A standby applies committed records and decides nothing. It follows its replica's high watermark. Where the
-log begins above the applied offset, as after a downloaded snapshot, the standby starts over. When this node
-is elected, the standby is closed, and the term loads its store and the rest of the log.
+A standby applies committed records and decides nothing. It follows the high watermark of its replica. If the
+log begins above the applied offset, for example after a downloaded snapshot, the standby starts over. When
+this node is elected, the standby is closed. The new coordinator then loads the standby's store and the later
+records of the log.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ RETRY_MAX_S: Final = 30.0
 
 
 class StandbyShard(Generic[S, R]):
-    """Keeps the store of a followed partition up to date; for kinds that have one."""
+    """Keeps the store of a followed partition up to date, for kinds that have a store."""
 
     def __init__(
         self,
@@ -35,17 +36,17 @@ class StandbyShard(Generic[S, R]):
         *,
         after: "asyncio.Task[None] | None" = None,
     ) -> None:
-        """``after``: completes when an earlier term here has ended, which may still hold the store's
-        files.
+        """``after`` completes when an earlier term on this node has ended. Until then that term may use
+        the store's files.
         """
         assert kind.new_store is not None
         self.term = term
         self.name = f"the standby of {kind.topic.name}-{term.partition}"
         self.store = kind.new_store(term)
         self.applied_offset = 0
-        """Everything below it is in the store."""
+        """All records below this offset are in the store."""
         self.is_current = False
-        """Whether everything that was known to be committed has been applied once."""
+        """Whether the standby has once applied everything that was known to be committed."""
         self._kind = kind
         self._log = term.log
         self._unexpected = unexpected
@@ -55,17 +56,17 @@ class StandbyShard(Generic[S, R]):
         self._end_watermarks = self._log.follow_watermark(lambda _: self._moved.set())
 
     def restart(self) -> None:
-        """The store is damaged: restore it again."""
+        """Restore the store again, because it is damaged."""
         self._must_restart = True
         self._moved.set()
 
     def stop(self) -> None:
-        """Stop applying, at once."""
+        """Stop applying records immediately."""
         self._end_watermarks()
         self._task.cancel()
 
     async def close(self) -> None:
-        """After :meth:`stop`: wait until none of its tasks runs, and the store is closed."""
+        """Wait, after :meth:`stop`, until none of its tasks runs and the store is closed."""
         await asyncio.wait([self._task])
         await self.store.close()
 
@@ -85,7 +86,8 @@ class StandbyShard(Generic[S, R]):
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
 
     async def _follow(self) -> None:
-        """Restore the store and apply records as they come; returns when it must be restored again."""
+        """Restore the store and apply records as they arrive. Returns when the store must be restored
+        again."""
         log, shard = self._log, self._kind.new_shard(self.term.partition)
         restored = await self.store.restore(shard)
         self.applied_offset = log.log_start_offset if restored is None else restored

@@ -1,8 +1,8 @@
-"""Decides which leadership changes take effect: the one rule for loading and unloading coordinators. Pure.
+"""Decides which leadership changes take effect. All coordinators are loaded and unloaded by this rule. Pure.
 
-Leadership changes of a partition may be repeated and may arrive late. A term begins once; changes of an
-older epoch than the newest known one are ignored. A topic that was deleted and created again starts over,
-whatever its epochs.
+Leadership changes of a partition may be repeated and may arrive late. A term (the leadership of one epoch)
+begins only once. Changes with an older epoch than the newest known one are ignored. When a topic was deleted
+and created again, the epochs of the old topic are ignored.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,8 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class TermChange:
-    """Unload the term of ``ends`` first, then load that of ``begins``; ``None`` for neither."""
+    """Unload the term with the epoch ``ends`` first, then load the term with the epoch ``begins``.
+    ``None`` means no term."""
 
     ends: int | None = None
     begins: int | None = None
@@ -42,20 +43,20 @@ class LeadershipTerms:
         self._known: dict[TermKey, _Known] = {}
 
     def begin(self, key: TermKey, topic_id: UUID, epoch: int) -> TermChange:
-        """This node leads the partition from ``epoch`` on."""
+        """Decide on the report that this node leads the partition from ``epoch`` on."""
         known = self._known.get(key)
         ends = None
         if known is not None and known.topic_id == topic_id:
             if epoch < known.epoch or (epoch == known.epoch and known.is_led):
                 return IGNORED
         elif known is not None and known.is_led:
-            # Epochs of another topic are not comparable with this one's.
+            # The epochs of an old topic cannot be compared with those of the new topic.
             ends = known.epoch
         self._known[key] = _Known(topic_id, epoch, is_led=True)
         return TermChange(ends, epoch)
 
     def end(self, key: TermKey, topic_id: UUID, epoch: int) -> TermChange:
-        """From ``epoch`` on this node does not lead the partition."""
+        """Decide on the report that this node does not lead the partition from ``epoch`` on."""
         known = self._known.get(key)
         if known is None:
             self._known[key] = _Known(topic_id, epoch, is_led=False)

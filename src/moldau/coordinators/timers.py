@@ -1,4 +1,4 @@
-"""Named timers of one shard, on the event loop's clock."""
+"""Named timers of one shard, by the event loop's clock."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,8 @@ class _Timer:
 
     def __init__(self, due: float, handle: asyncio.Handle) -> None:
         self.due = due
-        # Stored here: uvloop returns a plain handle without a time for timers that are due at once.
+        # The time is stored here, because uvloop returns a plain handle without a time for timers that are
+        # due immediately.
         self.scheduled = due
         self.handle = handle
 
@@ -19,8 +20,8 @@ class _Timer:
 class ShardTimers:
     """Sets, moves and cancels timers.
 
-    Heartbeats postpone the same timer again and again, so a move to a later time keeps the loop's handle
-    and checks the clock when it fires: a heartbeat then costs no entry in the loop's heap.
+    Heartbeats postpone the same timer very often. Therefore a move to a later time keeps the loop's handle,
+    and the clock is checked when the handle fires. A heartbeat then adds no entry to the loop's heap.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[TimerKey], None]) -> None:
@@ -32,7 +33,7 @@ class ShardTimers:
         return len(self._timers)
 
     def apply(self, change: TimerChange) -> None:
-        """Carry out a shard's timer effect."""
+        """Carry out a timer effect of the shard."""
         match change:
             case SetTimer(key, after_ms):
                 self._set(key, self._loop.time() + after_ms / 1000)
@@ -60,7 +61,8 @@ class ShardTimers:
 
     def _due(self, key: TimerKey) -> None:
         timer = self._timers[key]
-        # The loop may run a handle early by its clock's resolution, so the comparison allows for that.
+        # The loop may run a handle too early, by up to the resolution of its clock. The comparison allows for
+        # that.
         if timer.due > timer.scheduled:
             timer.scheduled = timer.due
             timer.handle = self._loop.call_at(timer.due, self._due, key)

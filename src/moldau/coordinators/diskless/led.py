@@ -16,7 +16,7 @@ class DisklessMetadataLog(CoordinatorLog, SnapshottedLog, Protocol):
 
 
 class LedCoordinator:
-    """Implements the runtime's ``ShardStore`` by its ``store``."""
+    """Implements the runtime's ``ShardStore`` with its ``store``."""
 
     def __init__(self, epoch: int, store: DisklessStore) -> None:
         self.epoch = epoch

@@ -1,8 +1,9 @@
-"""The diskless coordinators for their callers: all calls, for the coordinator partitions led here.
+"""All calls of diskless coordinators, for the coordinator partitions that this node leads.
 
 A call names its coordinator (the partition of ``__diskless_metadata``) first; the assignment of user
-partitions to coordinators is in the metadata, which the caller knows. Operations run before their first
-suspension, so calls take effect in their order, and any number may be in progress.
+partitions to coordinators is in the metadata, which the caller knows. An operation runs before its call
+suspends for the first time. Therefore calls take effect in their order, and any number of calls may be in
+progress.
 """
 
 import asyncio
@@ -37,7 +38,8 @@ logger = logging.getLogger(__name__)
 
 DATABASE_FILE: Final = "state.sqlite"
 _GUARD_NUMBERS: Final = 1 << 48
-"""So many that no term issues a number that another one has issued to the same producer."""
+"""The number is so large that two epochs of the coordinator never issue the same guard number to one
+producer."""
 
 
 def _open_log(partition: ClassicPartition) -> SnapshottedCoordinatorLog:
@@ -83,7 +85,7 @@ class DisklessCoordinator:
         return self.runtime.kind
 
     def load(self, coordinator_id: int, epoch: int, log: DisklessMetadataLog) -> None:
-        """This node leads the partition from ``epoch`` on; returns immediately.
+        """Lead the partition from ``epoch`` on, and return immediately.
 
         The SQLite file is in the log's folder. It is a cache and may be deleted.
         """
@@ -94,7 +96,7 @@ class DisklessCoordinator:
         metadata_log = cast(DisklessMetadataLog, log)
 
         def rebuild_soon() -> None:
-            # Runs after the reader that found the damage, because that reader still uses the store.
+            # This runs after the reader that found the damage, because that reader still uses the store.
             asyncio.get_running_loop().call_soon(self.runtime.reload, coordinator_id, epoch)
 
         store = DisklessStore(
@@ -123,7 +125,8 @@ class DisklessCoordinator:
         return self.runtime.standbys
 
     def problem(self) -> str | None:
-        """The coordinators that cannot be loaded, with the reason; ``None`` when there is none."""
+        """A description of the coordinators that cannot be loaded, with the reason; ``None`` when there is
+        none."""
         return self.runtime.problem()
 
     def is_active(self, coordinator_id: int) -> bool:
@@ -133,7 +136,7 @@ class DisklessCoordinator:
         await self.runtime.until_loaded(coordinator_id)
 
     async def close(self) -> None:
-        """Unload everything; SQLite files are closed cleanly."""
+        """Unload all coordinators; the SQLite files are closed cleanly."""
         self._waiters.wake_all()
         await self.runtime.close()
 
@@ -146,7 +149,7 @@ class DisklessCoordinator:
         return None if host is None else cast(LedCoordinator, host.store)
 
     def _active(self, coordinator_id: int) -> LedCoordinator:
-        """Raises NOT_COORDINATOR, or COORDINATOR_LOAD_IN_PROGRESS."""
+        """The coordinator, if it is loaded. Raises NOT_COORDINATOR, or COORDINATOR_LOAD_IN_PROGRESS."""
         led = self.led(coordinator_id)
         if led is None:
             raise KafkaError(
@@ -157,7 +160,7 @@ class DisklessCoordinator:
         return led
 
     def _reader(self, coordinator_id: int) -> StoreReader:
-        """Raises as :meth:`_active`."""
+        """A reader of the coordinator. Raises the errors of :meth:`_active`."""
         return self._active(coordinator_id).reader
 
     def _written(self, coordinator_id: int) -> LedCoordinator:
@@ -173,10 +176,10 @@ class DisklessCoordinator:
     ) -> "asyncio.Future[calls.CommitFileResult]":
         """Commit a file's batches; idempotent by object key. Offsets are assigned in the order of the calls.
 
-        Fails with a code of ``calls.DEFINITE_REFUSALS``, or with one after which the outcome is unknown;
-        after ``calls.FORGOTTEN`` it stays unknown.
+        After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
+        unknown, and after ``calls.FORGOTTEN`` it stays unknown.
         """
-        # Batches must not become old at once when a clock that was set back is corrected.
+        # When a clock that was set back is corrected, batches must not become old at once.
         self._machine.deletion_clock.now_ms()
         elapsed_ms = int(asyncio.get_running_loop().time() * 1000)
         return self.runtime.write(
@@ -186,7 +189,8 @@ class DisklessCoordinator:
     async def guard_transactions(
         self, coordinator_id: int, wanted: Sequence[calls.GuardToIssue]
     ) -> list[calls.IssuedGuard]:
-        """Guards for transactional batches: to be requested before their transactions are verified."""
+        """Issue guards for transactional batches. A broker requests them before it verifies their
+        transactions."""
         entropy = self._machine.entropy
         return await self.runtime.read(
             coordinator_id,
@@ -198,7 +202,7 @@ class DisklessCoordinator:
     async def end_transactions(
         self, coordinator_id: int, markers: Sequence[calls.MarkerToWrite]
     ) -> list[calls.EndedTransactionPart]:
-        """Append the markers of transactions; answers when they are committed."""
+        """Append the markers of transactions, and answer when they are committed."""
         ended: list[calls.EndedTransactionPart] = await self.runtime.write(
             coordinator_id, lambda shard, now_ms, token: shard.end_transactions(markers, now_ms, token)
         )
@@ -216,21 +220,21 @@ class DisklessCoordinator:
     async def create_partitions(
         self, coordinator_id: int, topics: Sequence[calls.PartitionsToCreate]
     ) -> list[calls.TopicResult]:
-        """Follow the metadata: missing partitions are created at offset 0."""
+        """Create missing partitions at offset 0, as the metadata image requires."""
         created: list[calls.TopicResult] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.create_partitions(topics, token)
         )
         return created
 
     async def delete_topics(self, coordinator_id: int, topic_ids: Sequence[UUID]) -> list[calls.TopicResult]:
-        """Follow the metadata: these topics were deleted."""
+        """Delete these topics, which were deleted in the metadata image."""
         deleted: list[calls.TopicResult] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.delete_topics(topic_ids, token)
         )
         return deleted
 
     async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition:
-        """Move ``wal_start``, the compare-and-set of consolidation; or only fence older epochs."""
+        """Move ``wal_start`` by the compare-and-set of consolidation, or only fence older epochs."""
         pruned: calls.PrunedPartition = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.prune(call, token)
         )
@@ -251,20 +255,20 @@ class DisklessCoordinator:
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall
     ) -> list[calls.FoundPartition]:
-        """The positions of batches in the committed state; waits as the call requests."""
+        """The positions of batches in the committed state. The call waits as ``call`` requests."""
         return await self._finder.find(lambda: self._reader(coordinator_id), call)
 
     async def list_offsets(
         self, coordinator_id: int, timestamps: Sequence[calls.TimestampToList]
     ) -> list[calls.ListedOffset]:
-        """Offsets by timestamp; reflects all earlier decisions."""
+        """Offsets by timestamp. The answer includes the effects of all earlier decisions."""
         await self._barrier(coordinator_id)
         return self._lister.list(self._reader(coordinator_id), timestamps)
 
     async def describe_topics(
         self, coordinator_id: int, topic_ids: Sequence[UUID] | None = None
     ) -> list[calls.DescribedPartition]:
-        """For tools: the partitions of some topics, or all."""
+        """The partitions of some topics, or of all topics, for command-line tools."""
         await self._barrier(coordinator_id)
         led = self._written(coordinator_id)
         wanted = None if topic_ids is None else set(topic_ids)
@@ -274,7 +278,7 @@ class DisklessCoordinator:
     async def describe_topics_and_objects(
         self, coordinator_id: int, call: calls.DescribeTopicsCall
     ) -> calls.DescribedTopics:
-        """For tools: the partitions of topics, and the objects that contain their batches."""
+        """The partitions of topics, and the objects that contain their batches, for command-line tools."""
         described = await self.describe_topics(coordinator_id, call.topic_ids)
         led = self._active(coordinator_id)
         by_topic: dict[UUID, list[StoredPartition]] = {found.topic_id: [] for found in described}
@@ -288,7 +292,7 @@ class DisklessCoordinator:
         return calls.DescribedTopics(described, objects)
 
     async def describe_coordinator(self, coordinator_id: int) -> calls.DescribedCoordinator:
-        """For tools: the content and the progress of the coordinator's state."""
+        """The content of the coordinator's state and the progress of its store, for command-line tools."""
         await self._barrier(coordinator_id)
         led = self._written(coordinator_id)
         store = led.store
@@ -307,7 +311,7 @@ class DisklessCoordinator:
         )
 
     async def _barrier(self, coordinator_id: int) -> None:
-        """Return when everything decided so far is committed and applied to the store."""
+        """Return when all earlier decisions are committed and applied to the store."""
         await self.runtime.read(coordinator_id, lambda shard, now_ms: None)
 
     # -- files ----------------------------------------------------------------------------------
@@ -315,7 +319,7 @@ class DisklessCoordinator:
     async def describe_files(
         self, coordinator_id: int, object_keys: Sequence[str]
     ) -> list[calls.DescribedFile]:
-        """State of these objects, after all earlier decisions."""
+        """The state of these objects after all earlier decisions."""
 
         def closed(shard: DisklessShard, now_ms: int) -> list[tuple[bool, bool]]:
             files = shard.files
@@ -346,7 +350,7 @@ class DisklessCoordinator:
     async def list_files(
         self, coordinator_id: int, after_key: str = "", limit: int = 1000
     ) -> list[calls.DescribedFile]:
-        """For tools: files in the order of their keys."""
+        """Files in the order of their keys, for command-line tools."""
         await self._barrier(coordinator_id)
         reader = self._written(coordinator_id).reader
         return reader.list_files(after_key, limit)
@@ -358,9 +362,10 @@ class DisklessCoordinator:
         return reader.oldest_created_ms()
 
     async def close_files(self, coordinator_id: int, object_keys: Sequence[str]) -> list[calls.ClosedFile]:
-        """Log that these objects will never be committed; before they are deleted as orphans.
+        """Record in the log that these objects will never be committed. This happens before they are deleted
+        as orphans.
 
-        A file that is committed here, in any state, is refused.
+        A file that was committed here is refused, whatever its state is.
         """
         reader = self._written(coordinator_id).reader
         live = {key for key in object_keys if reader.describe_file(key).is_known}
@@ -371,7 +376,7 @@ class DisklessCoordinator:
         return closed
 
     async def take_over(self, coordinator_id: int, file: calls.FileToHandOver) -> None:
-        """Own a file that another coordinator hands over; this one is the first of
+        """Become the owner of a file that another coordinator hands over. This coordinator is the first of
         ``remaining_owner_ids``.
         """
         remaining = [owner for owner in file.remaining_owner_ids if owner != coordinator_id]
@@ -383,29 +388,30 @@ class DisklessCoordinator:
         )
 
     async def release_files(self, coordinator_id: int, object_keys: Sequence[str]) -> None:
-        """These files were handed over, or their objects were deleted."""
+        """Release files that were handed over, or whose objects were deleted."""
         await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.release_files(object_keys, token)
         )
 
     def files_to_hand_over(self, coordinator_id: int, limit: int = 100) -> list[calls.FileToHandOver]:
-        """Files to be handed over: ``take_over`` at the next owner, then ``release_files`` here."""
+        """Files to be handed over: call ``take_over`` at the next owner, then ``release_files`` here."""
         return self._reader(coordinator_id).deletable.to_hand_over(limit)
 
     def free_files(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000
     ) -> list[calls.FreeFile]:
-        """Files that are unused since that time: delete the objects, then ``release_files``."""
+        """Files that have been unused since that time: delete their objects, then call ``release_files``."""
         return self._reader(coordinator_id).deletable.free(limit, unused_before_ms)
 
     def files_of_others(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000, *, unused_from_ms: int = 0
     ) -> list[calls.FreeFile]:
-        """Files unused here since that time whose owner has not handed them over, ordered by that time.
+        """Files of other owners that are unused here since that time, ordered by the time since when they are
+        unused.
 
-        Usually the owner has live batches of them. But an owner that does not know a file (its commit there
-        was refused) never hands it over: when ``describe_files`` there does not return it, close it there and
-        take it over here; otherwise it would never be freed.
+        Usually the owner still has live batches of such a file. But an owner that does not know the file
+        (because its commit there was refused) never hands it over. If ``describe_files`` at the owner does
+        not return the file, close it there and take it over here. Otherwise the file would never be freed.
         """
         return self._reader(coordinator_id).deletable.of_others(limit, unused_before_ms, unused_from_ms)
 
@@ -414,18 +420,18 @@ class DisklessCoordinator:
     async def apply_retention(
         self, coordinator_id: int, policies: Sequence[calls.RetentionPolicy]
     ) -> list[calls.DeletedRecords]:
-        """One bounded pass of retention by time and size; call it again while it deletes something."""
+        """Do one limited pass of retention by time and size. Call it again while it deletes records."""
         now_ms = self._machine.deletion_clock.now_ms()
         offsets: list[calls.OffsetToDelete] = []
         for policy in policies:
             start = self._reader(coordinator_id).retained_from(policy, now_ms)
             if start is not None:
                 offsets.append(calls.OffsetToDelete(policy.topic_id, policy.partition_index, start))
-            await asyncio.sleep(0)  # spread over the loop's turns
+            await asyncio.sleep(0)  # Spread the work over several turns of the event loop.
         return await self.delete_records(coordinator_id, offsets) if offsets else []
 
     async def forget_old(self, coordinator_id: int) -> None:
-        """Forget inactive producers, and results that can no longer be requested."""
+        """Remove inactive producers, and results that can no longer be requested."""
         now_ms = self._machine.deletion_clock.now_ms()
         await self.runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
 
@@ -437,7 +443,8 @@ class DisklessCoordinator:
         return self._kept(coordinator_id).store.records_since_snapshot
 
     def _kept(self, coordinator_id: int) -> LedCoordinator:
-        """A coordinator whose state is here: led, or a standby. Raises like :meth:`_active`."""
+        """A coordinator whose state is on this node, as leader or standby. Raises the errors of
+        :meth:`_active`."""
         standby = self.runtime.standby(coordinator_id)
         if standby is None or not standby.is_current:
             return self._active(coordinator_id)

@@ -1,4 +1,4 @@
-"""Passes a request to the shard of its group, for all parts of the group coordinator."""
+"""Passes a request to the shard of its group. All parts of the group coordinator use it."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,18 +22,19 @@ Operation = Callable[[GroupShard, int, Token], Effects[ConsumerOffsetsRecord]]
 
 @dataclass(frozen=True, slots=True)
 class GroupCaller:
-    """The context of a request apart from its body."""
+    """The client data of a request, apart from its body."""
 
     api_version: int
     client_id: str = ""
     host: str = ""
-    """The peer's address, as ``127.0.0.1``."""
+    """The client's address, for example ``127.0.0.1``."""
 
 
 class GroupCalls:
     """Finds the partition of a group and lets its shard decide.
 
-    A call's operation runs before its first suspension, so calls take effect in the order of the requests.
+    An operation runs before its call suspends for the first time, so calls take effect in the order of the
+    requests.
     """
 
     def __init__(self, runtime: GroupRuntime, settings: GroupSettings, directory: TopicDirectory) -> None:
@@ -44,7 +45,8 @@ class GroupCalls:
     def partition_of(self, group_id: str) -> int:
         """The partition of ``__consumer_offsets`` for a group.
 
-        The topic's actual number of partitions is used; the config only applies at its creation.
+        The actual number of partitions of the topic is used; the config applies only when the topic is
+        created.
         """
         count = (
             self._directory.partition_count(CONSUMER_OFFSETS.name) or self.settings.offsets_topic_partitions
@@ -52,7 +54,8 @@ class GroupCalls:
         return self.runtime.kind.partition_of(group_id, count)
 
     def write_named(self, group_id: str, operation: Operation) -> "asyncio.Future[Any]":
-        """Like :meth:`write`, for a request that needs the id. Raises INVALID_GROUP_ID for an empty one."""
+        """Like :meth:`write`, for a request that needs a group id. Raises INVALID_GROUP_ID when it is
+        empty."""
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id, "The group id is empty.")
         return self.write(group_id, operation)
@@ -62,5 +65,5 @@ class GroupCalls:
         return self.runtime.write(self.partition_of(group_id), operation)
 
     def read(self, group_id: str, operation: Callable[[GroupShard, int], T]) -> "asyncio.Future[T]":
-        """Read one group."""
+        """Run an operation that only reads one group; the future is the answer."""
         return self.runtime.read(self.partition_of(group_id), operation)

@@ -1,4 +1,4 @@
-"""The requests of members of classic groups: requests in, responses out, errors inside them."""
+"""The requests of members of classic groups. Errors are returned in the responses."""
 
 import logging
 from typing import Final
@@ -25,7 +25,8 @@ _MEMBER_LIST_VERSION: Final = 3
 
 
 class ClassicGroupService:
-    """The classic protocol for request handlers. No method raises errors that have an error code."""
+    """The classic protocol for request handlers. Errors with an error code are in the response and are not
+    raised."""
 
     def __init__(self, calls: GroupCalls, entropy: Entropy) -> None:
         self._calls = calls
@@ -37,17 +38,17 @@ class ClassicGroupService:
         )
 
     async def join(self, caller: GroupCaller, request: JoinGroupRequest) -> JoinGroupResponse:
-        """JoinGroup: answers when the generation begins.
+        """Handle JoinGroup, and answer when the generation begins.
 
-        Answers GROUP_MAX_SIZE_REACHED, which clients do not repeat, where the metadata of the members of all
-        groups would become too large. Apache Kafka has no such bound.
+        Answers GROUP_MAX_SIZE_REACHED if the metadata of the members of all groups would become too large.
+        Clients do not retry after this error. Apache Kafka has no such limit.
         """
         prefix = request.group_instance_id or caller.client_id
         if request.reason:  # KIP-800
             logger.info(
                 "%s joins group %s: %s", request.member_id or prefix, request.group_id, request.reason
             )
-        # An address is stored and described in Java's form, which tools expect.
+        # Tools expect addresses in Java's form, so an address is stored and described in it.
         client = ClientFacts(caller.client_id, f"/{caller.host}")
         member_id = f"{prefix}-{self._entropy.uuid4()}"
         held = sum(shard.classic.metadata_bytes for shard in self._calls.runtime.shards())
@@ -69,7 +70,7 @@ class ClassicGroupService:
         return response
 
     async def sync(self, caller: GroupCaller, request: SyncGroupRequest) -> SyncGroupResponse:
-        """SyncGroup: answers when the leader's assignment is committed."""
+        """Handle SyncGroup, and answer when the leader's assignment is committed."""
         if caller.api_version >= _PROTOCOL_REQUIRED_SYNC_VERSION and (
             request.protocol_type is None or request.protocol_name is None
         ):
@@ -79,25 +80,26 @@ class ClassicGroupService:
                 request.group_id, lambda shard, now_ms, token: shard.classic.sync(token, request, now_ms)
             )
         except KafkaError as error:
-            # Joining members are lost in a load: the member has to join again, not to sync again.
+            # Joining members are lost when a partition is loaded. Therefore the member must join again; it
+            # must not repeat the sync.
             loading = error.code is ErrorCode.coordinator_load_in_progress
             return SyncGroupResponse(error_code=ErrorCode.rebalance_in_progress if loading else error.code)
         return response
 
     async def heartbeat(self, caller: GroupCaller, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Heartbeat."""
+        """Handle Heartbeat."""
         try:
             response: HeartbeatResponse = await self._calls.write_named(
                 request.group_id, lambda shard, now_ms, token: shard.classic.heartbeat(token, request, now_ms)
             )
         except KafkaError as error:
-            # While the group is loading, no session can end, so there is nothing to report.
+            # No session can end while the group is loading, so there is nothing to report.
             loading = error.code is ErrorCode.coordinator_load_in_progress
             return HeartbeatResponse(error_code=ErrorCode.none if loading else error.code)
         return response
 
     async def leave(self, caller: GroupCaller, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """LeaveGroup."""
+        """Handle LeaveGroup."""
         for member in request.members:
             if member.reason:  # KIP-800
                 logger.info("%s leaves group %s: %s", member.member_id, request.group_id, member.reason)

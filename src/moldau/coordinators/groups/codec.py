@@ -1,4 +1,4 @@
-"""Kafka's encoding of the records of ``__consumer_offsets``: an int16 version, then the key or value.
+"""Kafka's encoding of the records of ``__consumer_offsets``. Keys and values begin with an int16 version.
 Pure.
 """
 
@@ -27,9 +27,9 @@ from moldau.protocol.schema import ZERO_UUID
 
 GROUP_VALUE_VERSION: Final = 3
 OFFSET_VALUE_VERSION: Final = 3
-"""Version 3 of either is not flexible: every Kafka since 2.1 can read it."""
+"""Version 3 of offset values and of group values is not flexible, so every Kafka since 2.1 can read it."""
 EXPIRING_OFFSET_VALUE_VERSION: Final = 1
-"""The only version with a field for the commit's own expiry (OffsetCommit 2-4)."""
+"""The only version with a field for the expiry of a single commit (OffsetCommit 2-4)."""
 OFFSET_WITH_TOPIC_ID_VALUE_VERSION: Final = 4
 
 
@@ -51,7 +51,7 @@ class ConsumerOffsetsCodec:
                 )
 
     def decode(self, key: bytes | None, value: bytes | None) -> ConsumerOffsetsRecord | None:
-        """The record; ``None`` for those of other kinds of groups. Raises ``ProtocolError``."""
+        """Decode the record; ``None`` for records of other kinds of groups. Raises ``ProtocolError``."""
         if key is None:
             raise ProtocolError("the record has no key")
         try:

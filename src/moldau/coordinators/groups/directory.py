@@ -1,11 +1,11 @@
-"""The topics as group coordinators see them."""
+"""Access to topics for group coordinators."""
 
 from typing import Protocol
 from uuid import UUID
 
 
 class TopicDirectory(Protocol):
-    """The topics of the cluster, as this node's metadata image has them now."""
+    """The topics of the cluster in this node's current metadata image."""
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """The name of a topic, ``None`` when it does not exist."""

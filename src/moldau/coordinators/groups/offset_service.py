@@ -1,4 +1,4 @@
-"""The requests about committed offsets: requests in, responses out, errors inside them."""
+"""The requests about committed offsets. Errors are returned in the responses."""
 
 import asyncio
 import contextlib
@@ -35,18 +35,20 @@ from moldau.replication.appending.transactions import TransactionGuard
 from moldau.runtime import ErrorCode, KafkaError
 
 FORGOTTEN_A_TURN: Final = 250
-"""Groups whose offsets of deleted topics are forgotten in a turn of the event loop: some milliseconds."""
+"""Number of groups whose offsets of deleted topics are removed in one turn of the event loop. It takes
+some milliseconds."""
 
 
 class OffsetService:
-    """Committed offsets for request handlers. No method raises errors that have an error code."""
+    """Committed offsets for request handlers. Errors with an error code are in the response and are not
+    raised."""
 
     def __init__(self, calls: GroupCalls, directory: TopicDirectory) -> None:
         self._calls = calls
         self._directory = directory
 
     async def commit(self, caller: GroupCaller, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """OffsetCommit: topics and partitions that do not exist are refused one by one."""
+        """Handle OffsetCommit. Each topic and partition that does not exist gets its own error."""
         plan = CommitPlan(request, caller.api_version, self._directory)
         try:
             answer: OffsetCommitResponse = await self._calls.write(
@@ -62,7 +64,8 @@ class OffsetService:
     async def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, guard: TransactionGuard | None
     ) -> TxnOffsetCommitResponse:
-        """TxnOffsetCommit. Raises the errors of the whole request: of its producer, group and coordinator."""
+        """Handle TxnOffsetCommit. Raises errors of the whole request: of its producer, group or
+        coordinator."""
         plan = CommitPlan(transactions.as_commit(request), transactions.COMMIT_VERSION, self._directory)
         producer = BatchKind(request.producer_id, request.producer_epoch, transactional=True)
         answer: OffsetCommitResponse = await self._calls.runtime.write_in_transaction(
@@ -76,7 +79,7 @@ class OffsetService:
         return transactions.as_transactional(plan.response(answer))
 
     async def fetch(self, caller: GroupCaller, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """OffsetFetch, of one group or several."""
+        """Handle OffsetFetch, for one or several groups."""
         groups = offset_requests.fetch_groups(request, caller.api_version)
         waiting = [
             self._fetch_group(group, caller.api_version, require_stable=request.require_stable)
@@ -104,7 +107,7 @@ class OffsetService:
         return wanted.response(topics)
 
     async def _fetch_all(self, group_id: str, *, require_stable: bool) -> list[OffsetFetchResponseTopics]:
-        """All offsets of a group, which may be very many."""
+        """All offsets of a group. There may be very many."""
         pieces = await self._calls.runtime.read_in_turns(
             self._calls.partition_of(group_id),
             lambda shard: shard.offsets.store.committed_places(group_id),
@@ -121,7 +124,7 @@ class OffsetService:
         ]
 
     async def delete(self, caller: GroupCaller, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """OffsetDelete."""
+        """Handle OffsetDelete."""
         known, refused = [], {}
         for topic in request.topics:
             count = self._directory.partition_count(topic.name)
@@ -150,16 +153,16 @@ class OffsetService:
         return OffsetDeleteResponse(topics=topics)
 
     async def forget_topics(self, is_gone: Callable[[str, int], bool]) -> None:
-        """Topics were deleted: write tombstones for their offsets in all partitions led here.
+        """Write tombstones for the offsets of deleted topics, in all partitions led here.
 
-        Best effort: a partition that cannot be written now is tidied by the offsets' retention.
+        Offsets in a partition that cannot be written now are removed later, when they expire.
         """
         for partition in self._calls.runtime.partitions:
             with contextlib.suppress(KafkaError):
                 await self._forget_in(partition, is_gone)
 
     async def _forget_in(self, partition: int, is_gone: Callable[[str, int], bool]) -> None:
-        """Some groups in a turn of the event loop: there may be very many."""
+        """Remove the offsets of some groups per turn of the event loop, because there may be very many."""
         runtime = self._calls.runtime
         group_ids = await runtime.read(
             partition, lambda shard, now_ms: tuple(shard.offsets.store.group_ids())

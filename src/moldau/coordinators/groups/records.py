@@ -11,17 +11,17 @@ class CommittedOffset:
 
     offset: int
     leader_epoch: int
-    """-1 when the client did not send it."""
+    """The leader epoch of the commit; -1 when the client did not send it."""
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
-    """Set when an OffsetCommit of version 2-4 has a retention time of its own; else -1."""
+    """Set when an OffsetCommit of version 2-4 has its own retention time; otherwise -1."""
     topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRecord:
-    """A committed offset, or with ``value=None`` its tombstone."""
+    """A committed offset; ``value=None`` is a tombstone."""
 
     group_id: str
     topic: str
@@ -31,7 +31,7 @@ class OffsetRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """A member as it is written down: with the metadata of the chosen protocol only."""
+    """A member as it is stored: only with the metadata of the chosen protocol."""
 
     member_id: str
     instance_id: str | None
@@ -55,7 +55,7 @@ class StoredGroup:
     members: tuple[StoredMember, ...]
 
     def batch_size_bytes(self, group_id: str) -> int:
-        """Upper bound of the size of its batch: a larger write must be refused."""
+        """Upper limit of the size of the group's batch: a larger write must be refused."""
         names = _sizes(group_id, self.protocol_type, self.protocol_name, self.leader)
         return (
             _FIXED_BYTES
@@ -71,7 +71,7 @@ class StoredGroup:
 
 
 _FIXED_BYTES: Final = 61 + 26 + 4 + 26
-"""Batch header, record, key, and a group's numbers and lengths."""
+"""Size of the batch header, record header and key, and of a group's numbers and lengths."""
 _FIXED_BYTES_A_MEMBER: Final = 24
 
 
@@ -81,7 +81,7 @@ def _sizes(*texts: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A group, or with ``value=None`` its tombstone."""
+    """A group; ``value=None`` is a tombstone."""
 
     group_id: str
     value: StoredGroup | None

@@ -1,4 +1,5 @@
-"""The group coordinator for request handlers: a front over its parts, and requests about any group."""
+"""The group coordinator for request handlers. It contains the parts of the coordinator, and handles
+requests about any kind of group."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -39,8 +40,8 @@ _GROUP_NOT_FOUND_DESCRIBE_VERSION: Final = 6
 class GroupService:
     """The coordinators of groups that this node leads.
 
-    ``classic`` answers the members of groups of the classic protocol, ``offsets`` the requests about
-    committed offsets. No method raises errors that have an error code; the code is in the response.
+    ``classic`` answers the members of classic groups, and ``offsets`` answers requests about committed
+    offsets. Errors with an error code are in the response and are not raised.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class GroupService:
         unexpected: UnexpectedErrors | None = None,
         deletion_clock: Clock | None = None,
     ) -> None:
-        """``deletion_clock`` tells what is old enough to expire; ``clock`` by default."""
+        """``deletion_clock`` decides which offsets are old enough to expire; the default is ``clock``."""
         expiry_now_ms = None if deletion_clock is None else deletion_clock.now_ms
         self.settings = settings
         self.tally = GroupTally()
@@ -62,7 +63,7 @@ class GroupService:
             codec=ConsumerOffsetsCodec(),
             policy=LogPolicy(
                 compression=settings.offsets_compression,
-                # Each record is one offset, or a group whole.
+                # Each record is one offset or one whole group, so records are independent of each other.
                 skips_broken=True,
                 commit_timeout_ms=settings.offset_commit_timeout_ms,
             ),
@@ -80,23 +81,23 @@ class GroupService:
         return self.runtime.kind
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of ``__consumer_offsets`` that a group lives in."""
+        """The partition of ``__consumer_offsets`` that stores a group."""
         return self._calls.partition_of(group_id)
 
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> None:
-        """This node leads a partition of the offsets topic."""
+        """Lead a partition of the offsets topic from ``epoch`` on."""
         self.runtime.load(partition, epoch, log)
 
     def unload(self, partition: int) -> None:
-        """This node does not lead it any more."""
+        """Stop leading the partition."""
         self.runtime.unload(partition)
 
     async def close(self) -> None:
-        """Let all partitions go."""
+        """Stop leading all partitions."""
         await self.runtime.close()
 
     async def describe(self, caller: GroupCaller, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """DescribeGroups. The handler fills in the authorised operations."""
+        """Handle DescribeGroups. The request handler adds the authorised operations."""
         waiting = [
             self._describe_one(group_id, caller.api_version) for group_id in dict.fromkeys(request.groups)
         ]
@@ -115,7 +116,7 @@ class GroupService:
         return group
 
     async def list_groups(self, caller: GroupCaller, request: ListGroupsRequest) -> ListGroupsResponse:
-        """ListGroups: those of the partitions led here."""
+        """Handle ListGroups: the groups of the partitions led here."""
         states, types = tuple(set(request.states_filter)), tuple(set(request.types_filter))
         waiting = [
             self.runtime.read_in_turns(
@@ -137,7 +138,7 @@ class GroupService:
         return ListGroupsResponse(groups=groups)
 
     async def delete_groups(self, caller: GroupCaller, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-        """DeleteGroups: each group is decided on its own."""
+        """Handle DeleteGroups; each group is decided separately."""
         by_partition: dict[int, list[str]] = {}
         for group_id in dict.fromkeys(request.groups_names):
             by_partition.setdefault(self._calls.partition_of(group_id), []).append(group_id)

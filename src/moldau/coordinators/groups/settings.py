@@ -1,4 +1,4 @@
-"""The broker configs that groups obey, with Kafka's defaults."""
+"""The broker configs of groups, with Kafka's defaults."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from moldau.records.compression import Compression
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Kafka's config name behind each field."""
+    """Settings of groups. Each field names its Kafka config."""
 
     min_session_timeout_ms: int = 6_000
     """``group.min.session.timeout.ms``"""
@@ -18,7 +18,7 @@ class GroupSettings:
     max_size: int = 2**31 - 1
     """``group.max.size``"""
     new_member_join_timeout_ms: int = 300_000
-    """How long a new member's first join may wait; its session timeout does not count before (KIP-394)."""
+    """How long the first join of a new member may wait. Its session timeout begins after that (KIP-394)."""
     offset_metadata_max_bytes: int = 4_096
     """``offset.metadata.max.bytes``"""
     offsets_retention_ms: int = 10_080 * 60_000
@@ -32,8 +32,8 @@ class GroupSettings:
     offset_commit_timeout_ms: int = 5_000
     """``offset.commit.timeout.ms``"""
     metadata_max_bytes: int = 64 * 1024 * 1024
-    """Metadata of the members of all groups of a node. A member with little metadata is accepted beyond
-    this bound."""
+    """Maximum metadata of the members of all groups of a node. A member with little metadata is accepted
+    even above this limit."""
     small_metadata_bytes: int = 4_096
     max_write_bytes: int = 1_048_588
-    """Largest write of one request: what fits in one batch of the offsets topic."""
+    """Largest write of one request: the size that fits in one batch of the offsets topic."""

@@ -1,9 +1,9 @@
-"""The groups of one partition of ``__consumer_offsets``: a shard, the front of its machines. Pure.
+"""The groups of one partition of ``__consumer_offsets``: a shard that contains two state machines. Pure.
 
-The machines are the groups of the classic protocol and the committed offsets. Requests for one machine are
-passed to it directly. This class passes on records and timers, and handles requests about a group as a
-whole. Every operation returns :class:`Effects`: records to write, replies to requests (its own or waiting
-ones) and timers. Only records change the state that a restart restores.
+The state machines are the classic groups and the committed offsets. A request for one of them is passed to it
+directly. This class passes on records and timers, and handles requests about a group as a whole. Every
+operation returns :class:`Effects`: records to write, replies to requests (its own or waiting ones) and
+timers. Only records change the state that a restart restores.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,7 +33,8 @@ GROUP_ID_NOT_FOUND_VERSION = 9
 
 
 EXPIRY_A_TURN = 100
-"""Groups and offsets that an expiry check looks at in a turn; all partitions may do so in the same turn."""
+"""Number of groups and offsets that an expiry check examines in one turn. All partitions may do so in the
+same turn of the event loop."""
 
 
 class GroupShard:
@@ -45,13 +46,14 @@ class GroupShard:
         tally: GroupTally | None = None,
         expiry_now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """``expiry_now_ms``: the time by which offsets expire; that of each operation by default."""
+        """``expiry_now_ms`` returns the time by which offsets expire; by default that is the time of each
+        operation."""
         self.settings = settings
         self._turns = Turns(settings, tally or GroupTally(), expiry_now_ms)
         self.classic = ClassicGroups(self._turns)
         self.offsets = GroupOffsets(self._turns)
         self._to_expire: list[str] = []
-        """Groups that the expiry check in progress has not looked at, the next one last."""
+        """Groups that the current expiry check has not examined yet, the next one last."""
 
     # records and timers
 
@@ -68,7 +70,7 @@ class GroupShard:
                 assert_never(record)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """A transaction that committed offsets has ended."""
+        """Apply the end of a transaction that committed offsets."""
         self.offsets.replay_marker(producer_id, committed)
 
     def on_loaded(self, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
@@ -79,7 +81,8 @@ class GroupShard:
         return turn.out.effects(atomic=False)
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """A session, a join or sync phase, or the interval until the next expiry check is over."""
+        """Handle the end of a session, of a join or sync phase, or of the interval before the next expiry
+        check."""
         if isinstance(key, ExpiryTimer):
             return self.expire(now_ms)
         turn = self._turns.begin(now_ms)
@@ -91,7 +94,8 @@ class GroupShard:
     def commit_offsets(
         self, token: Token, request: OffsetCommitRequest, api_version: int, now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """OffsetCommit with topics by name. Raises :class:`KafkaError` when the commit is not allowed."""
+        """Handle OffsetCommit with topics by name. Raises :class:`KafkaError` when the commit is not
+        allowed."""
         turn = self._turns.begin(now_ms)
         group = self.classic.by_id.get(request.group_id)
         if group is not None:
@@ -106,7 +110,8 @@ class GroupShard:
     def commit_offsets_in_transaction(
         self, token: Token, request: OffsetCommitRequest, producer: BatchKind, now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """TxnOffsetCommit: the offsets count once the transaction is committed (KIP-98, KIP-447).
+        """Handle TxnOffsetCommit. The offsets take effect when the transaction is committed (KIP-98,
+        KIP-447).
 
         Raises :class:`KafkaError` when nothing may be committed.
         """
@@ -122,16 +127,16 @@ class GroupShard:
     def delete_offsets(
         self, token: Token, request: OffsetDeleteRequest, now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """OffsetDelete. Raises :class:`KafkaError` when none may be deleted."""
+        """Handle OffsetDelete. Raises :class:`KafkaError` when no offset may be deleted."""
         turn = self._turns.begin(now_ms)
         group = self._existing(request.group_id)
         self.offsets.delete(turn, token, group, request)
         return replace(turn.out.effects(), is_refusable=True)
 
     def expire(self, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """Forget offsets past their retention, then groups that have neither members nor offsets.
+        """Remove offsets past their retention, then groups that have neither members nor offsets.
 
-        A turn looks at some of the groups, and sets the timer for the next ones.
+        Each call examines some of the groups, and sets the timer for the next ones.
         """
         turn = self._turns.begin(now_ms)
         waiting = self._to_expire or list(reversed(self.classic.by_id))
@@ -152,13 +157,13 @@ class GroupShard:
     # administration
 
     def describe(self, group_ids: Iterable[str]) -> list[DescribedGroup]:
-        """DescribeGroups."""
+        """Handle DescribeGroups."""
         return [describing.describe(group_id, self.classic.by_id.get(group_id)) for group_id in group_ids]
 
     def list_groups(
         self, group_ids: Iterable[str], states: Iterable[str], types: Iterable[str]
     ) -> list[ListedGroup]:
-        """ListGroups of some of the groups; empty filters let everything pass."""
+        """Handle ListGroups for some of the groups. An empty filter matches all groups."""
         by_id = self.classic.by_id
         groups = [by_id[group_id] for group_id in group_ids if group_id in by_id]
         return describing.list_groups(groups, states, types)
@@ -166,7 +171,7 @@ class GroupShard:
     def delete_groups(
         self, token: Token, group_ids: Iterable[str], now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """DeleteGroups: empty ones, with their offsets."""
+        """Handle DeleteGroups: delete empty groups with their offsets."""
         turn = self._turns.begin(now_ms)
         results = []
         for group_id in dict.fromkeys(group_ids):

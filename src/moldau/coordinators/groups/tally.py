@@ -1,11 +1,11 @@
-"""Counts of group events since the node started, for its meters."""
+"""Counts group events since the node started, for its metrics."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class GroupTally:
-    """Counts over all shards of a node. Records whose append fails afterwards stay counted, as in Kafka."""
+    """Counts over all shards of a node. As in Kafka, a record is counted even when its append fails later."""
 
     offset_commits: int = 0
     offset_expirations: int = 0

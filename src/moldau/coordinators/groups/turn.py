@@ -1,4 +1,4 @@
-"""One operation on a group: its inputs, and the collector of its effects. Pure."""
+"""One operation on a group: its inputs and its collected effects. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from moldau.coordinators.groups.tally import GroupTally
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatTimer:
-    """Deadline for the next sign of life of a member, or of a given-out id."""
+    """Deadline for the next request of a member, or for the join with an id that was given out."""
 
     group_id: str
     member_id: str
@@ -43,23 +43,23 @@ class Turn:
     settings: GroupSettings
     now_ms: int
     expiry_now_ms: int
-    """The time by which offsets expire: never later than ``now_ms``, and without jumps."""
+    """The time by which offsets expire. It is never later than ``now_ms``, and it has no jumps."""
     tally: GroupTally = field(default_factory=GroupTally)
     out: Outbox[ConsumerOffsetsRecord] = field(default_factory=Outbox)
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Begins the operations of a shard."""
+    """Creates the context for each operation of a shard."""
 
     settings: GroupSettings
     tally: GroupTally
     expiry_now_ms: Callable[[], int] | None = None
-    """Returns the time by which offsets expire; without it, that is the time of the operation."""
+    """Returns the time by which offsets expire. If it is ``None``, the time of the operation is used."""
 
     def begin(self, now_ms: int) -> Turn:
         """The context of an operation that happens now."""
-        # Read in each operation: an entry that is stamped while the clock is behind must not expire when the
-        # clock is corrected.
+        # The time is read in each operation. Otherwise an entry that was stamped by a slow clock would expire
+        # as soon as the clock is corrected.
         expiry_now_ms = now_ms if self.expiry_now_ms is None else self.expiry_now_ms()
         return Turn(self.settings, now_ms, expiry_now_ms, self.tally)

@@ -1,4 +1,4 @@
-"""Kafka's encoding of ``__transaction_state``: a version (int16), then the key or the value. Pure."""
+"""Kafka's encoding of ``__transaction_state``. Keys and values begin with an int16 version. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -16,14 +16,15 @@ from moldau.protocol.records.transactions import (
 )
 
 FLEXIBLE_VALUE_VERSION: Final = 1
-"""Since transaction.version 1; it has room for other producer ids and for the client's version."""
+"""The version of values since transaction.version 1. It has fields for other producer ids and for the
+client's version."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """The state of a transactional id, or with ``value=None`` its end.
+    """The state of a transactional id; ``value=None`` is its tombstone.
 
-    ``is_unreadable``: the id has a state which could not be read. Never written.
+    ``is_unreadable`` means that the id has a state which could not be read. Such a record is never written.
     """
 
     transactional_id: str
@@ -33,7 +34,7 @@ class TransactionRecord:
 
 
 class TransactionCodec:
-    """Between :class:`TransactionRecord` and the topic's keys and values."""
+    """Converts between :class:`TransactionRecord` and the topic's keys and values."""
 
     def encode(self, record: TransactionRecord) -> tuple[bytes | None, bytes | None]:
         """Key and value; the value of a tombstone is ``None``."""
@@ -43,9 +44,9 @@ class TransactionCodec:
         return key, RECORDS.encode_value(_message(record.value, record.value_version), record.value_version)
 
     def decode(self, key: bytes | None, value: bytes | None) -> TransactionRecord | None:
-        """The record; ``None`` for a kind that is not known.
+        """Decode the record; ``None`` for a kind that is not known.
 
-        Raises ``ProtocolError``, and :class:`UnreadableRecordError` where only the value cannot be read.
+        Raises ``ProtocolError``, and :class:`UnreadableRecordError` if only the value cannot be read.
         """
         if key is None:
             raise ProtocolError("the record has no key")
@@ -80,7 +81,7 @@ def _message(transaction: Transaction, version: int) -> TransactionLogValue:
         producer_epoch=transaction.producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=transaction.state.number,
-        # As Kafka writes it: null where the transaction has not begun.
+        # Kafka also writes null if the transaction has not begun.
         transaction_partitions=[
             PartitionsSchema(topic=topic, partition_ids=partitions) for topic, partitions in topics.items()
         ]

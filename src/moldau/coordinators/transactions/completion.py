@@ -1,9 +1,11 @@
-"""Has the markers of ended transactions written, until every partition has its own; then completes them.
+"""Writes the markers of ended transactions until every partition has one, and then completes the
+transactions.
 
-The order, for one transaction: its outcome is committed in ``__transaction_state``; each partition gets a
-marker, which is sent again until its leader says that it is committed; the completion is written. A new
-coordinator finds the transactions that are prepared in its log and continues with them: a partition may get a
-marker twice. From transaction version 2 on it refuses a copy that comes while the next transaction is open.
+For one transaction the order is as follows. Its outcome is committed in ``__transaction_state``. Each
+partition gets a marker, which is sent again until the partition's leader confirms its commit. Then the
+completion is written. A new coordinator finds the prepared transactions in its log and continues with them,
+so a partition may get a marker twice. From transaction version 2 on, the partition refuses a copy that
+arrives while the next transaction is open.
 """
 
 import asyncio
@@ -27,19 +29,19 @@ TransactionRuntime = CoordinatorRuntime[TransactionShard, TransactionRecord]
 
 
 class MarkerWriter(Protocol):
-    """Writes markers to partitions, wherever they are led."""
+    """Writes markers to partitions on any broker."""
 
     async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
         """Write a marker; return the partitions to retry.
 
-        Partitions whose topic is deleted are done. Raises TRANSACTION_COORDINATOR_FENCED when a newer
-        coordinator has written there, and nothing else.
+        A partition whose topic is deleted needs no marker. The only error that is raised is
+        TRANSACTION_COORDINATOR_FENCED, when a newer coordinator has written to a partition.
         """
         ...
 
 
 class TransactionCompletion:
-    """Works for the partitions of ``__transaction_state`` that this node leads."""
+    """Writes markers for the partitions of ``__transaction_state`` that this node leads."""
 
     def __init__(
         self, runtime: TransactionRuntime, writer: MarkerWriter, unexpected: UnexpectedErrors
@@ -53,24 +55,24 @@ class TransactionCompletion:
 
     @property
     def count(self) -> int:
-        """Transactions whose markers are being written."""
+        """Number of transactions whose markers are being written."""
         return len(self._completing)
 
     def look(self, partition: int) -> None:
-        """A transaction was prepared, or was loaded in that state; its markers are due once the state is
-        committed."""
+        """Look for prepared transactions in a partition, after one was prepared or loaded. Their markers
+        are written when the state is committed."""
         if partition not in self._looking:
             self._looking.add(partition)
             self._run(self._look(partition))
 
     async def close(self) -> None:
-        """Give up; another node, or the next start, continues."""
+        """Stop the work in progress; another node, or the next start, continues it."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _look(self, partition: int) -> None:
-        # The turn in which the record is replayed ends first.
+        # Wait until the turn in which the record is replayed has ended.
         await asyncio.sleep(0)
         self._looking.discard(partition)
         while (host := self._runtime.led(partition)) is not None:
@@ -80,7 +82,7 @@ class TransactionCompletion:
             except KafkaError as error:
                 if error.code is ErrorCode.not_coordinator:
                     return
-                # It is being loaded, or the commit is not known.
+                # The coordinator is being loaded, or it is unknown whether its records are committed.
                 await asyncio.sleep(RETRY_S)
                 continue
             for ended in found:

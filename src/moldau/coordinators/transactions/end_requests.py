@@ -1,7 +1,8 @@
-"""EndTxn: whether an end is legal, is a repetition, or comes from a producer that is fenced. Pure.
+"""EndTxn: decides whether an end is legal, is a repetition, or comes from a fenced producer. Pure.
 
-Before version 2 a producer keeps its epoch, and a repetition looks like the first request. From version 2 on
-the epoch is one higher once the end is decided, which tells a repetition from the next transaction (KIP-890).
+Before version 2 a producer keeps its epoch, so a repetition looks like the first request. From version 2 on
+the epoch grows by one when the end is decided. A repetition therefore differs from the end of the next
+transaction (KIP-890).
 """
 
 from typing import Final, NamedTuple
@@ -20,7 +21,7 @@ _ABORTS: Final = (TransactionPhase.PREPARE_ABORT, TransactionPhase.COMPLETE_ABOR
 
 
 class Ending(NamedTuple):
-    """An EndTxn. ``client_version`` is 2 from version 5 of the request on."""
+    """An EndTxn request. ``client_version`` is 2 for request version 5 and later."""
 
     transactional_id: str
     producer: ProducerIdentity
@@ -29,10 +30,10 @@ class Ending(NamedTuple):
 
 
 def check_end(found: Transaction, request: Ending) -> bool:
-    """Whether the request repeats an end that is complete; ``False`` where it must be carried out.
+    """Return True if the request repeats a completed end, and False if the end must be carried out.
 
-    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS (the markers of this very end
-    are being written) and INVALID_TXN_STATE.
+    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS (the markers of this end are
+    being written) and INVALID_TXN_STATE.
     """
     if request.client_version >= VERSION_WITH_BUMPS:
         return _check_bumping(found, request)
@@ -74,7 +75,7 @@ def _check_bumping(found: Transaction, request: Ending) -> bool:
                 return _repeats(found, request.committed)
     if request.committed:
         raise KafkaError(ErrorCode.invalid_txn_state)
-    # An abort without a transaction bumps the epoch: batches of a produce that failed are fenced by it.
+    # An abort without a transaction bumps the epoch, so that batches of a failed produce request are fenced.
     return False
 
 

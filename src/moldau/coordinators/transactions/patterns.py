@@ -1,8 +1,8 @@
 r"""Patterns of transactional ids (ListTransactions 2), matched in bounded time. Pure.
 
 Kafka's brokers use RE2's syntax. Python's engine backtracks, so one pattern could block a broker. Therefore
-only a part of the syntax that needs no backtracking is supported: literal characters, ``\`` before a special
-character, ``.`` and ``.*``. Other patterns are refused.
+only the following part of the syntax, which needs no backtracking, is supported: literal characters, ``\``
+before a special character, ``.`` and ``.*``. Other patterns are refused.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,8 @@ _SPECIAL: Final = frozenset("\\.^$*+?{}[]()|")
 
 
 def matcher(pattern: str | None) -> Callable[[str], bool]:
-    """Whether an id matches a pattern, whole. Raises INVALID_REGULAR_EXPRESSION."""
+    """Returns a function that checks whether a whole id matches the pattern. Raises
+    INVALID_REGULAR_EXPRESSION."""
     if not pattern:
         return lambda name: True
     tokens = _tokens(pattern)
@@ -48,7 +49,8 @@ def _tokens(pattern: str) -> list[str]:
 
 
 def _matches(tokens: list[str], name: str) -> bool:
-    """Goes back to the last ``.*`` only: any earlier one has matched as little as it could."""
+    """Match the tokens. After a mismatch it goes back to the last ``.*`` only, because every earlier
+    ``.*`` has matched as little as possible."""
     at = token = 0
     star = resume = -1
     while at < len(name):

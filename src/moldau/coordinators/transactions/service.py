@@ -1,4 +1,5 @@
-"""The transaction coordinator as request handlers see it: calls in values, outcomes by their error codes."""
+"""The transaction coordinator for request handlers. Calls take values, and errors are reported by error
+codes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,22 +37,23 @@ Operation = Callable[[TransactionShard, int, Token], Effects[TransactionRecord]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPorts:
-    """Ports of the coordinator to its node."""
+    """The functions of its node that the coordinator uses."""
 
     new_producer_id: Callable[[], Awaitable[int]]
-    """An id that no producer of the cluster has had. Raises ``KafkaError`` (retriable)."""
+    """Returns a producer id that no producer of the cluster has had. Raises ``KafkaError`` (retriable)."""
     markers: MarkerWriter
     level: Callable[[], int]
-    """The cluster's ``transaction.version``."""
+    """Returns the cluster's ``transaction.version``."""
     partition_count: Callable[[str], int]
-    """Number of partitions of a topic; 0 when it does not exist."""
+    """Returns the number of partitions of a topic; 0 when it does not exist."""
 
 
 class TransactionService:
-    """The transactional ids whose coordinator this node is.
+    """The transactional ids that this node coordinates.
 
     All calls raise ``KafkaError`` with the runtime's codes (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE), with INVALID_REQUEST for an empty transactional id, and with the shard's.
+    COORDINATOR_NOT_AVAILABLE), with INVALID_REQUEST for an empty transactional id, and with the codes of the
+    shard.
     """
 
     def __init__(
@@ -67,7 +69,8 @@ class TransactionService:
             topic=TRANSACTION_STATE,
             new_shard=self._new_shard,
             codec=TransactionCodec(),
-            # Each record is the whole state of one id. A damaged batch may have held an outcome.
+            # Each record is the whole state of one id. A damaged batch may have contained the outcome of a
+            # transaction.
             policy=LogPolicy(skips_broken=True, skips_damaged=False),
             key_type=TRANSACTION_KEY_TYPE,
             partition_of=coordinator_partition,
@@ -85,19 +88,20 @@ class TransactionService:
         )
 
     async def close(self) -> None:
-        """Let all partitions go."""
+        """Stop leading all partitions."""
         await self.runtime.close()
         await self.completion.close()
 
     def partition_of(self, transactional_id: str) -> int:
-        """The partition of ``__transaction_state`` that an id lives in. Raises INVALID_REQUEST for no id."""
+        """The partition of ``__transaction_state`` that stores an id. Raises INVALID_REQUEST for an empty
+        id."""
         if not transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "The transactional id is empty.")
         count = self._ports.partition_count(TRANSACTION_STATE.name) or self.settings.topic_partitions
         return self.runtime.kind.partition_of(transactional_id, count)
 
     async def init_producer(self, request: Initialization) -> ProducerAnswer:
-        """InitProducerId of a transactional id. Raises INVALID_TRANSACTION_TIMEOUT, too."""
+        """Handle InitProducerId for a transactional id. It also raises INVALID_TRANSACTION_TIMEOUT."""
         partition = self.partition_of(request.transactional_id)
         if not 0 < request.timeout_ms <= self.settings.max_timeout_ms:
             raise KafkaError(ErrorCode.invalid_transaction_timeout)
@@ -113,7 +117,7 @@ class TransactionService:
         partitions: Sequence[TxnPartition],
         client_version: int,
     ) -> None:
-        """Partitions join a transaction, which begins with the first of them."""
+        """Add partitions to a transaction. The first of them begins the transaction."""
         await self.runtime.write(
             self.partition_of(transactional_id),
             lambda shard, now_ms, token: shard.add_partitions(
@@ -124,24 +128,24 @@ class TransactionService:
     async def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Sequence[TxnPartition]
     ) -> dict[TxnPartition, ErrorCode]:
-        """Whether partitions belong to a transaction (KIP-890)."""
+        """Check whether partitions belong to a transaction (KIP-890)."""
         return await self._read(
             transactional_id, lambda shard, now_ms: shard.verify(transactional_id, producer, partitions)
         )
 
     async def end(self, request: Ending) -> ProducerAnswer:
-        """EndTxn: the answer comes when the outcome is decided; markers are written after it."""
+        """Handle EndTxn. The answer comes when the outcome is decided; the markers are written later."""
         return await self._with_new_id(
             self.partition_of(request.transactional_id),
             lambda new_id: lambda shard, now_ms, token: shard.end(token, request, new_id, now_ms),
         )
 
     async def describe(self, transactional_id: str) -> Transaction:
-        """DescribeTransactions, of one id."""
+        """Handle DescribeTransactions for one id."""
         return await self._read(transactional_id, lambda shard, now_ms: shard.describe(transactional_id))
 
     async def list_transactions(self, wanted: TransactionFilter) -> list[tuple[str, Transaction]]:
-        """ListTransactions: those of the partitions led here."""
+        """Handle ListTransactions: the transactions of the partitions led here."""
         waiting = [
             self.runtime.read_in_turns(
                 partition,
@@ -165,7 +169,7 @@ class TransactionService:
     async def _with_new_id(
         self, partition: int, operation: Callable[[int | None], Operation]
     ) -> ProducerAnswer:
-        """Run an operation, again with a new producer id where it asks for one."""
+        """Run an operation. If it asks for a new producer id, run it again with one."""
         new_id: int | None = None
         while True:
             try:

@@ -1,11 +1,11 @@
-"""The broker configs that transactions obey, with Kafka's defaults."""
+"""The broker configs of transactions, with Kafka's defaults."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """Kafka's config name behind each field."""
+    """Settings of transactions. Each field names its Kafka config."""
 
     topic_partitions: int = 50
     """``transaction.state.log.num.partitions``"""
@@ -18,4 +18,4 @@ class TransactionSettings:
     expiry_check_interval_ms: int = 3_600_000
     """``transaction.remove.expired.transaction.cleanup.interval.ms``"""
     max_record_bytes: int = 1_000_000
-    """The largest state of one transactional id: it has to fit in a batch of the topic."""
+    """The largest state of one transactional id, which must fit in a batch of the topic."""

@@ -1,8 +1,8 @@
 """The transactional ids of one partition of ``__transaction_state``: a shard. Pure.
 
-Every operation looks at the state, and refuses by :class:`KafkaError` or returns :class:`Effects` with one
-record: the new state of one id. Decisions that a client hears of only later (a producer is fenced while its
-answer says CONCURRENT_TRANSACTIONS) are records, too, so that a restart brings them back.
+Every operation reads the state. It raises :class:`KafkaError`, or returns :class:`Effects` with one record:
+the new state of one id. Some decisions are reported to a client only later: for example, a producer is fenced
+while its answer is CONCURRENT_TRANSACTIONS. These decisions are records, too, so that they survive a restart.
 
 Clauses: KIP-98 (states, fencing), KIP-360 (bumps that producers ask for), KIP-890 (version 2: each end bumps
 the epoch, partitions join by the brokers that append to them).
@@ -29,21 +29,22 @@ from moldau.coordinators.transactions.transaction import (
 from moldau.runtime import ErrorCode, KafkaError
 
 BATCH_OVERHEAD_BYTES: Final = 256
-"""More than the header of a batch and the fixed fields of a record take."""
+"""An upper limit of the size of a batch header and of the fixed fields of a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutCheck:
-    """Time to look for transactions past their time-out."""
+    """Timer of the next check for transactions past their time-out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryCheck:
-    """Time to look for transactional ids past their expiration."""
+    """Timer of the next check for transactional ids past their expiration."""
 
 
 class NewProducerIdNeededError(KafkaError):
-    """The operation needs a new producer id: it has to be asked again with one. Nothing has happened."""
+    """The operation needs a new producer id. The caller must repeat it with one; the first call has
+    changed nothing."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.coordinator_not_available, "a new producer id is needed")
@@ -58,7 +59,8 @@ class ProducerAnswer(NamedTuple):
 
 
 class Initialization(NamedTuple):
-    """InitProducerId of a transactional id. ``expected`` is the identity that the producer has (KIP-360)."""
+    """An InitProducerId request for a transactional id. ``expected`` is the identity that the producer has
+    (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -73,7 +75,7 @@ class Unfinished(NamedTuple):
 
 
 class TransactionFilter(NamedTuple):
-    """ListTransactions; an empty collection lets everything pass."""
+    """The filter of a ListTransactions request. An empty collection matches all transactions."""
 
     states: Collection[TransactionPhase] = ()
     producer_ids: Collection[int] = ()
@@ -90,9 +92,9 @@ class TransactionShard:
         on_prepared: Callable[[], None] = lambda: None,
         max_batch_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """``level``: the cluster's ``transaction.version``. ``on_prepared`` is called for each transaction
-        whose outcome is decided or loaded: its markers are due once that is committed (:meth:`unfinished`).
-        ``max_batch_bytes``: of the topic, now.
+        """``level`` returns the cluster's ``transaction.version``. ``on_prepared`` is called for each
+        transaction whose outcome is decided or loaded. Its markers must be written when the outcome is
+        committed (:meth:`unfinished`). ``max_batch_bytes`` returns the current limit of the topic.
         """
         self.settings = settings
         self.by_id: dict[str, Transaction] = {}
@@ -102,7 +104,7 @@ class TransactionShard:
         self._ongoing: dict[str, None] = {}
         self._prepared: dict[str, None] = {}
         self._unreadable: set[str] = set()
-        """Ids of which the newest record could not be read: their transactions may be decided."""
+        """Ids whose newest record could not be read. Their transactions may be decided."""
         self._checks_timeouts = False
 
     # replay
@@ -126,10 +128,10 @@ class TransactionShard:
             self._on_prepared()
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """The topic's own records are never part of a transaction."""
+        """There is nothing to do, because the topic's own records are never part of a transaction."""
 
     def _find(self, transactional_id: str) -> Transaction | None:
-        """The state of an id. Raises COORDINATOR_NOT_AVAILABLE where there is one that cannot be read."""
+        """The state of an id. Raises COORDINATOR_NOT_AVAILABLE if the state cannot be read."""
         if transactional_id in self._unreadable:
             raise KafkaError(
                 ErrorCode.coordinator_not_available,
@@ -176,7 +178,7 @@ class TransactionShard:
     def init_producer(
         self, token: Token, request: Initialization, new_id: int | None, now_ms: int
     ) -> Effects[TransactionRecord]:
-        """InitProducerId; answers a :class:`ProducerAnswer`.
+        """Handle InitProducerId; answers a :class:`ProducerAnswer`.
 
         An ongoing transaction is aborted with the next epoch, and the producer asks again after that.
         Raises PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and :class:`NewProducerIdNeededError`.
@@ -220,9 +222,11 @@ class TransactionShard:
         return answer(token, ProducerAnswer(ErrorCode.none, *identity), records)
 
     def _fenced(self, found: Transaction, now_ms: int) -> Transaction:
-        """The ongoing transaction must be aborted with the next epoch, by which the producer is fenced."""
+        """The ongoing transaction, fenced: it must be aborted with the next epoch, which fences the
+        producer."""
         fenced = found.prepared(now_ms, commits=False, bumps=True, client_version=found.client_version)
-        # The producer did not ask for the bump: its own next initialization is fenced, not a repetition.
+        # The producer did not ask for the bump. Its own next initialization must be fenced; it is not a
+        # repetition.
         return replace(fenced, last_producer_epoch=NO_EPOCH)
 
     # partitions
@@ -236,10 +240,10 @@ class TransactionShard:
         client_version: int,
         now_ms: int,
     ) -> Effects[TransactionRecord]:
-        """AddPartitionsToTxn and AddOffsetsToTxn; answers ``None``.
+        """Handle AddPartitionsToTxn and AddOffsetsToTxn; answers ``None``.
 
         Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and MESSAGE_TOO_LARGE
-        for a transaction of more partitions than a record can hold.
+        when the transaction has more partitions than a record can hold.
         """
         found = self._checked(transactional_id, producer)
         if found.state is TransactionPhase.ONGOING and found.partitions.issuperset(partitions):
@@ -255,7 +259,8 @@ class TransactionShard:
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TxnPartition]
     ) -> dict[TxnPartition, ErrorCode]:
-        """Whether partitions belong to the transaction (KIP-890). Raises as :meth:`add_partitions`."""
+        """Check whether partitions belong to the transaction (KIP-890). Raises the errors of
+        :meth:`add_partitions`."""
         found = self._checked(transactional_id, producer)
         return {
             each: ErrorCode.none if each in found.partitions else ErrorCode.transaction_abortable
@@ -292,7 +297,7 @@ class TransactionShard:
     def end(
         self, token: Token, request: Ending, new_id: int | None, now_ms: int
     ) -> Effects[TransactionRecord]:
-        """EndTxn; answers a :class:`ProducerAnswer` once the outcome is decided.
+        """Handle EndTxn; answers a :class:`ProducerAnswer` when the outcome is decided.
 
         Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, and
         :class:`NewProducerIdNeededError`.
@@ -333,7 +338,8 @@ class TransactionShard:
         return [Unfinished(name, self.by_id[name]) for name in self._prepared]
 
     def complete(self, token: Token, ended: Unfinished, now_ms: int) -> Effects[TransactionRecord]:
-        """Every partition has its marker; answers ``None``. Ignored for any transaction but that one."""
+        """Complete a transaction, because every partition has its marker. Answers ``None``. Ignored if the
+        id has another transaction now."""
         found = self.by_id.get(ended.transactional_id)
         if found is None or not found.state.is_prepared or found.ended != ended.transaction.ended:
             return answer(token, None)
@@ -346,7 +352,7 @@ class TransactionShard:
     # looking
 
     def describe(self, transactional_id: str) -> Transaction:
-        """DescribeTransactions. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+        """Handle DescribeTransactions. Raises TRANSACTIONAL_ID_NOT_FOUND."""
         found = self._find(transactional_id)
         if found is None:
             raise KafkaError(ErrorCode.transactional_id_not_found)
@@ -355,7 +361,7 @@ class TransactionShard:
     def list_transactions(
         self, names: Iterable[str], wanted: TransactionFilter, now_ms: int
     ) -> list[tuple[str, Transaction]]:
-        """ListTransactions, of some of the ids."""
+        """Handle ListTransactions for some of the ids."""
         return [
             (name, found)
             for name in names
@@ -367,18 +373,18 @@ class TransactionShard:
 
 
 def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
-    """Check that a producer that names its identity is the current one, or repeats a call.
+    """Check a producer that sends its identity: it must be the current one, or the call must be a repetition.
 
     Raises PRODUCER_FENCED.
     """
     if expected == found.identity and not expected.is_for_fencing:
         return
-    # The epoch was bumped, or the id gave way to the next one, and the answer was lost.
+    # The epoch was bumped, or the next producer id replaced this one, and the answer was lost.
     repeats = (
         expected.producer_id in (found.producer_id, found.previous_producer_id)
         and expected.producer_epoch == found.last_producer_epoch != NO_EPOCH
     )
-    # A repetition cannot have begun a transaction since.
+    # If a transaction has begun since then, the call is not a repetition.
     if not repeats or found.state is TransactionPhase.ONGOING:
         raise KafkaError(ErrorCode.producer_fenced)
 

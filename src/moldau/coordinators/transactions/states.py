@@ -5,21 +5,21 @@ from typing import Final
 
 
 class TransactionPhase(Enum):
-    """A state, by the name that clients see (DescribeTransactions, ListTransactions)."""
+    """The states, with the names that clients see (DescribeTransactions, ListTransactions)."""
 
     EMPTY = "Empty"
-    """The producer has an id, and no transaction yet."""
+    """The producer has an id, but no transaction yet."""
     ONGOING = "Ongoing"
     PREPARE_COMMIT = "PrepareCommit"
-    """The outcome is decided: every partition gets a marker, however often it has to be sent."""
+    """The outcome is decided. Markers are sent again until every partition has one."""
     PREPARE_ABORT = "PrepareAbort"
     COMPLETE_COMMIT = "CompleteCommit"
     """Every partition has its marker."""
     COMPLETE_ABORT = "CompleteAbort"
     DEAD = "Dead"
-    """Kafka's state of an id that expires. Written by Kafka's brokers only: here a tombstone ends an id."""
+    """Kafka's state of an id that expires. Only Kafka's brokers write it; Moldau writes a tombstone."""
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-    """Kafka's state between the fencing of a producer and the abort. Never written to a log."""
+    """Kafka's state between the fencing of a producer and the abort. It is never written to a log."""
 
     @property
     def number(self) -> int:
@@ -40,7 +40,7 @@ PREPARED: Final = frozenset({TransactionPhase.PREPARE_COMMIT, TransactionPhase.P
 QUIET: Final = frozenset(
     {TransactionPhase.EMPTY, TransactionPhase.COMPLETE_COMMIT, TransactionPhase.COMPLETE_ABORT}
 )
-"""States without a transaction: the producer may begin one, be initialized again, or expire."""
+"""States without a transaction: the producer may begin one or be initialized again, and the id may expire."""
 
 MOVES: Final = {
     TransactionPhase.EMPTY: frozenset(

@@ -1,4 +1,5 @@
-"""A transactional id with its producer and its transaction: a value, and the moves between values. Pure."""
+"""A transactional id with its producer and its transaction. It is a value; a transition returns a new
+value. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ NO_EPOCH: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 NO_TIME: Final = -1
 VERSION_WITH_BUMPS: Final = 2
-"""From this transaction version on every end of a transaction bumps the producer's epoch (KIP-890)."""
+"""From this transaction version on, every end of a transaction bumps the producer's epoch (KIP-890)."""
 
 
 class TxnPartition(NamedTuple):
@@ -29,12 +30,13 @@ class ProducerIdentity(NamedTuple):
 
     @property
     def is_for_fencing(self) -> bool:
-        """Whether this is the last epoch: markers may have it, clients never do."""
+        """Whether this is the last epoch. Only markers may have it; clients never get it."""
         return self.producer_epoch >= EPOCH_MAX
 
 
 class EndedTransaction(NamedTuple):
-    """Tells one prepared transaction of an id from the next: before version 2 both have the same producer."""
+    """Identifies one prepared transaction of an id. The producer is not enough, because before version 2
+    the next transaction has the same producer."""
 
     identity: ProducerIdentity
     start_ms: int
@@ -46,7 +48,7 @@ class Transaction:
     """The state of one transactional id.
 
     ``last_producer_epoch`` is the epoch before the last bump that the producer asked for. It is not written
-    to the log, so that a retry after a move of the coordinator is fenced, as in Kafka.
+    to the log. Therefore a retry after a move of the coordinator is fenced, as in Kafka.
     """
 
     producer_id: int
@@ -54,14 +56,14 @@ class Transaction:
     last_producer_epoch: int = NO_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    """The id with which the producer continues after the end, if its epochs are used up."""
+    """The id with which the producer continues after the end, if the epochs of the current id are used up."""
     timeout_ms: int
     state: TransactionPhase = TransactionPhase.EMPTY
     partitions: frozenset[TxnPartition] = frozenset()
     start_ms: int = NO_TIME
     updated_ms: int = NO_TIME
     client_version: int = 0
-    """The transaction version that the client has shown (KIP-890)."""
+    """The transaction version of the client, known from its requests (KIP-890)."""
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -69,18 +71,18 @@ class Transaction:
 
     @property
     def ended(self) -> EndedTransaction:
-        """Identifies the prepared transaction by logged values only, so that every coordinator computes
-        the same."""
+        """Identifies the prepared transaction. It uses logged values only, so that every coordinator
+        computes the same identity."""
         return EndedTransaction(self.identity, self.start_ms, self.updated_ms)
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the id has no further epoch to give: the last one is kept for fencing."""
+        """Whether the id has no further epoch for clients. The last epoch is reserved for fencing."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     @property
     def commits(self) -> bool:
-        """The outcome of a prepared transaction."""
+        """Whether the outcome of a prepared transaction is a commit."""
         return self.state is TransactionPhase.PREPARE_COMMIT
 
     def is_timed_out(self, now_ms: int) -> bool:
@@ -88,13 +90,13 @@ class Transaction:
         return self.start_ms + self.timeout_ms < now_ms
 
     def gives_way_to(self, producer: ProducerIdentity) -> bool:
-        """Whether this is the producer of the next id: it has to wait until the end is complete."""
+        """Whether this is the producer of the next id, which must wait until the end is complete."""
         return self.state.is_prepared and producer == (self.next_producer_id, 0)
 
     def initialized(
         self, timeout_ms: int, now_ms: int, identity: ProducerIdentity, last_epoch: int
     ) -> "Transaction":
-        """The producer starts over with this id and epoch."""
+        """The state after the producer starts over with this id and epoch."""
         rotated = identity.producer_id != self.producer_id
         return self._moved(
             TransactionPhase.EMPTY,
@@ -112,7 +114,7 @@ class Transaction:
     def with_partitions(
         self, partitions: Iterable[TxnPartition], now_ms: int, client_version: int
     ) -> "Transaction":
-        """Partitions join the transaction; the first ones begin it."""
+        """The state after partitions join the transaction. The first partitions begin it."""
         begins = self.state is not TransactionPhase.ONGOING
         return self._moved(
             TransactionPhase.ONGOING,
@@ -131,7 +133,8 @@ class Transaction:
         client_version: int,
         next_producer_id: int = NO_PRODUCER_ID,
     ) -> "Transaction":
-        """The outcome is decided. ``bumps``: markers carry the next epoch, which fences older batches."""
+        """The state after the outcome is decided. With ``bumps`` the markers have the next epoch, which
+        fences older batches."""
         return self._moved(
             TransactionPhase.PREPARE_COMMIT if commits else TransactionPhase.PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX) if bumps else self.producer_epoch,
@@ -143,7 +146,7 @@ class Transaction:
         )
 
     def rotated(self, producer_id: int, now_ms: int) -> "Transaction":
-        """The transaction is complete, and its producer continues with another id."""
+        """The state after the transaction is complete and its producer continues with another id."""
         return replace(
             self,
             producer_id=producer_id,
@@ -154,7 +157,8 @@ class Transaction:
         )
 
     def completed(self, now_ms: int) -> "Transaction":
-        """Every partition has its marker. An id whose epochs are used up gives way to the next one."""
+        """The state after every partition has its marker. If the epochs of the id are used up, the next id
+        replaces it."""
         rotates = self.next_producer_id != NO_PRODUCER_ID
         return self._moved(
             TransactionPhase.COMPLETE_COMMIT if self.commits else TransactionPhase.COMPLETE_ABORT,

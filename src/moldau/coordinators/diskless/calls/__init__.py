@@ -1,11 +1,13 @@
-"""Calls to a diskless coordinator and their answers: plain values, in process and by RPC.
+"""Calls to a diskless coordinator and their answers. They are plain values, used in the process and over the
+network.
 
-Fields of KIP-1164 have the same meaning here. Additional ones are: ``created_ms`` and the closing of keys
-(they fence late commits), min bytes and max wait (a cacher follows the coordinator), ``wal_start`` and "moved
-to tier" (a read below the WAL is answered, never out of range), and the calls that the KIP only implies.
+Fields of KIP-1164 have the same meaning here. Some fields are additional: ``created_ms`` and the closing of
+keys prevent late commits. Min bytes and max wait let a cacher wait for new batches. ``wal_start`` and "moved
+to tier" answer a read below the WAL; such a read is never out of range. The calls that the KIP only implies
+are declared here, too.
 
-A call that fails as a whole raises :class:`moldau.runtime.KafkaError`; errors of a single batch, partition or
-file are in its own ``error``.
+A call that fails as a whole raises :class:`moldau.runtime.KafkaError`; the error of a single batch, partition
+or file is in its own ``error``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,39 +31,41 @@ OBJECT_FORMAT_WAL: Final = 1
 """KIP-1164's WRITE_AHEAD_MULTI_SEGMENT."""
 
 MAX_FILE_BATCHES: Final = 65_536
-"""A file with more is refused: its record must fit one batch of the coordinator's log."""
+"""A file with more batches is refused, because its record must fit in one batch of the coordinator's log."""
 
 METADATA_MAX_MESSAGE_BYTES: Final = 8 << 20
-"""``max.message.bytes`` of ``__diskless_metadata``; large enough for the record of the largest file."""
+"""``max.message.bytes`` of ``__diskless_metadata``. It is large enough for the record of the largest file."""
 
 FENCE_ONLY: Final = -1
-"""As both offsets of a prune, it means: only record the epoch."""
+"""When both offsets of a prune have this value, the coordinator only records the epoch."""
 
 DEFINITE_REFUSALS: Final = frozenset(
     {ErrorCode.resource_not_found, ErrorCode.invalid_timestamp, ErrorCode.invalid_request}
 )
-"""Errors of ``commit_file`` after which nothing of the file is, or ever will be, committed.
+"""After these errors of ``commit_file`` no batch of the file is committed, now or later.
 
 RESOURCE_NOT_FOUND: the object was closed. INVALID_TIMESTAMP: it is older than the max commit age.
 INVALID_REQUEST: the call is malformed. After any other error the outcome is unknown: repeat the call.
 """
 
 FORGOTTEN: Final = ErrorCode.operation_not_attempted
-"""Code of a refused ``commit_file`` of a file that is older than the coordinator's memory of results.
+"""Error code for a ``commit_file`` call whose file is so old that the coordinator has removed its result.
 
 This call did nothing. The outcome of an earlier call is unknown, and stays unknown.
 """
 
 
 HELD: Final = ErrorCode.not_leader_or_follower
-"""Code of a batch without an offset, because an earlier batch of its producer is still missing.
+"""Error code of a batch that gets no offset yet, because an earlier batch of its producer is missing.
 
-Its broker commits it again with its next object, for about a second; then it lets the producer send it again.
+Its broker commits the batch again with its next object, for about a second. After that the broker makes the
+producer send the batch again.
 """
 
 
 UNGUARDED: Final = ErrorCode.not_enough_replicas
-"""Code of a transactional batch whose guard is not valid: nothing is committed, and it may be sent again.
+"""Error code of a transactional batch without a valid guard. The batch is not committed, and may be sent
+again.
 
 Its broker gets another guard, and asks the transaction's coordinator again, before it commits the batch.
 """
@@ -79,8 +83,9 @@ class PartitionId(NamedTuple):
 
 TRANSACTIONAL: Final = 1
 FOLLOWS_DROPPED: Final = 2
-"""Flags of a batch to commit. The second: its broker dropped an earlier batch of the producer. It is accepted
-only directly after the producer's last batch, and refused where the coordinator does not know the producer.
+"""Flags of a batch to commit. FOLLOWS_DROPPED means that its broker dropped an earlier batch of the
+producer. Such a batch is accepted only directly after the producer's last batch, and refused if the
+coordinator does not know the producer.
 """
 
 
@@ -103,7 +108,7 @@ class BatchToCommit(NamedTuple):
     last_sequence: int = -1
     flags: int = 0
     guard: int = 0
-    """The guard of a transactional batch; 0 for other batches."""
+    """The guard of a transactional batch; 0 for batches without a transaction."""
 
     @property
     def is_transactional(self) -> bool:
@@ -118,10 +123,10 @@ class CommitFileCall:
     size_bytes: int
     """Size of the object; below 4 GiB."""
     created_ms: int
-    """Creation time of the object, by the uploader's clock: a file that is too old is refused."""
+    """Creation time of the object, by the clock of the uploader. A file that is too old is refused."""
     uploader_broker_id: int
     batches: Sequence[BatchToCommit]
-    """Fastest when the batches of a partition are adjacent, as in a WAL object."""
+    """The commit is fastest when all batches of a partition are adjacent, as in a WAL object."""
     owner_ids: Sequence[int] = ()
     """Coordinators (metadata partitions) with batches in this file; the first owns it."""
     object_format: int = OBJECT_FORMAT_WAL
@@ -133,7 +138,7 @@ class CommittedBatch(NamedTuple):
     error: ErrorCode
     base_offset: int = -1
     log_append_time_ms: int = -1
-    """-1 for batches of CreateTime, as in a produce response."""
+    """The append time for LogAppendTime; -1 for CreateTime, as in a produce response."""
     log_start_offset: int = -1
     message: str | None = None
     is_duplicate: bool = False
@@ -150,7 +155,7 @@ class CommitFileResult:
 
 
 class BatchCoordinate(NamedTuple):
-    """The position of a committed batch in an object; or a transaction marker, which is in none."""
+    """The position of a committed batch in an object. A transaction marker has no object."""
 
     topic_id: UUID
     partition_index: int
@@ -160,13 +165,14 @@ class BatchCoordinate(NamedTuple):
     byte_offset: int
     size_bytes: int
     log_append_time_ms: int
-    """Time of the commit; the timestamp of its records if ``timestamp_type`` is LOG_APPEND_TIME."""
+    """Time of the commit. It is the timestamp of the batch's records if ``timestamp_type`` is
+    LOG_APPEND_TIME."""
     max_timestamp_ms: int
     timestamp_type: int
     is_transactional: bool = False
-    """A batch of a transaction, or a marker."""
+    """Whether this is a batch of a transaction, or a marker."""
     marker: TransactionEnd | None = None
-    """Set for a marker, without an object: readers build its batch."""
+    """Set for a marker, which has no object: readers build its batch from this value."""
 
 
 class PartitionToFind(NamedTuple):
@@ -180,31 +186,34 @@ class PartitionToFind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FindBatchesCall:
-    """Find batches from offsets on, waiting until ``min_bytes`` of them are there or ``max_wait_ms`` is over.
+    """Find batches from offsets on, waiting until they have ``min_bytes`` or until ``max_wait_ms`` have
+    passed.
 
-    Bytes are spent in the order of the partitions, and at least one batch is found if there is any. An
-    error, or a partition that has moved to the tier, is answered at once.
+    The byte limit is used up in the order of the partitions. At least one batch is returned if there is any.
+    The call does not wait when a partition has an error or has moved to the tier.
     """
 
     partitions: Sequence[PartitionToFind]
     max_bytes: int = 50 << 20
     max_batches_per_partition: int = 0
-    """0: as many as fit the bytes."""
+    """Maximum number of batches of one partition; 0 means that only the bytes are limited."""
     min_bytes: int = 0
     max_wait_ms: int = 0
 
 
 class AbortedRange(NamedTuple):
-    """An aborted transaction: read_committed consumers skip the producer's records in this range."""
+    """An aborted transaction: read_committed consumers skip the producer's records in this range of
+    offsets."""
 
     producer_id: int
     first_offset: int
     last_offset: int
-    """Offset of its marker."""
+    """Offset of the transaction's marker."""
 
 
 class FoundPartition(NamedTuple):
-    """A partition's batches from the one that contains the requested offset on, and its offsets."""
+    """The batches of a partition, beginning with the one that contains the requested offset, and the
+    partition's offsets."""
 
     topic_id: UUID
     partition_index: int
@@ -236,9 +245,9 @@ class TimestampToList(NamedTuple):
 class ListedOffset(NamedTuple):
     """An offset; for a timestamp, the first *batch* that may contain it.
 
-    With ``batch`` set, open it for the first record that has the timestamp and is not below
-    ``log_start_offset``; when it contains none, repeat the call from its last offset on. ``offset`` is then
-    the batch's base, or -1 where nothing is found.
+    When ``batch`` is set, the caller must read it to find the first record that has the timestamp and is not
+    below ``log_start_offset``. If the batch has no such record, the caller repeats the call from the batch's
+    last offset on. ``offset`` is the batch's base offset, or -1 if no batch was found.
     """
 
     topic_id: UUID
@@ -273,11 +282,11 @@ class DeletedRecords(NamedTuple):
 class PruneCall(NamedTuple):
     """Offsets [from_offset, to_offset) are readable from remote storage: remove their positions in objects.
 
-    The only compare-and-set of consolidation: ``from_offset`` must be the partition's wal_start and
-    ``epoch`` not older than the newest that pruned. A repeat of the prune that was done last succeeds.
+    This is the only compare-and-set of consolidation: ``from_offset`` must be the partition's wal_start, and
+    ``epoch`` must not be older than the epoch of any earlier prune. A repetition of the last prune succeeds.
 
-    With ``FENCE_ONLY`` for both offsets nothing moves: prunes of older epochs are refused afterwards, and the
-    answer contains the partition's state.
+    With ``FENCE_ONLY`` for both offsets, wal_start does not move. Prunes of older epochs are refused from
+    then on, and the answer contains the partition's state.
     """
 
     topic_id: UUID
@@ -286,7 +295,7 @@ class PruneCall(NamedTuple):
     to_offset: int
     epoch: int
     remote_metadata_position: int = -1
-    """Position in the remote log metadata that a replica must have read before it uses the new wal_start."""
+    """A replica must read the remote log metadata up to this position before it uses the new wal_start."""
 
 
 class PrunedPartition(NamedTuple):
@@ -297,11 +306,11 @@ class PrunedPartition(NamedTuple):
     log_start_offset: int = -1
     wal_start_offset: int = -1
     remote_metadata_position: int = -1
-    """The position given with the last prune. A reader of the metadata up to it knows all segments below
-    ``wal_start_offset``.
+    """The position given with the last prune. A reader of the metadata up to this position knows all
+    segments below ``wal_start_offset``.
     """
     wal_size_bytes: int = -1
-    """Approximate bytes in the WAL: the store is slightly behind the commits."""
+    """Approximate number of bytes in the WAL, because the store is slightly behind the commits."""
     wal_batches: int = -1
 
 
@@ -319,7 +328,8 @@ class Backlog(NamedTuple):
 
 
 class PartitionsToCreate(NamedTuple):
-    """Partitions of a topic that the metadata assign to this coordinator. Existing ones are not changed."""
+    """Partitions of a topic that the metadata image assigns to this coordinator. Existing partitions are
+    not changed."""
 
     topic_id: UUID
     name: str
@@ -333,7 +343,7 @@ class TopicResult(NamedTuple):
 
 
 class RetentionPolicy(NamedTuple):
-    """A partition's ``retention.ms`` and ``retention.bytes``; -1 for none."""
+    """A partition's ``retention.ms`` and ``retention.bytes``; -1 means no limit."""
 
     topic_id: UUID
     partition_index: int
@@ -342,7 +352,7 @@ class RetentionPolicy(NamedTuple):
 
 
 class DescribedPartition(NamedTuple):
-    """For tools: a partition's offsets and its part in objects."""
+    """A partition's offsets and its part in objects, for command-line tools."""
 
     topic_id: UUID
     partition_index: int
@@ -354,38 +364,40 @@ class DescribedPartition(NamedTuple):
     """Size of its live batches in objects."""
     batches: int
     objects_bytes: int
-    """Total size of the objects that hold live batches of it."""
+    """Total size of the objects that contain live batches of the partition."""
     deleted_bytes: int
-    """Bytes of those objects that belong to no live batch of this coordinator."""
+    """Bytes of those objects outside the live batches of this coordinator."""
 
 
 class DescribedObjects(NamedTuple):
-    """For tools: the objects with live batches of a topic at one coordinator, each counted once."""
+    """The objects at one coordinator with live batches of a topic, for command-line tools. Each object
+    counts once."""
 
     objects: int = 0
     size_bytes: int = 0
     deleted_bytes: int = 0
-    """Bytes that belong to no live batch of a topic of this coordinator."""
+    """Bytes of the objects outside the live batches of topics of this coordinator."""
     object_keys: Sequence[str] = ()
     """Keys of the objects, if the request asks for them."""
 
 
 class DescribeTopicsCall(NamedTuple):
-    """Describe some topics, or (``None``) all; ``with_object_keys`` names the objects, too."""
+    """Describe some topics, or all (``None``). ``with_object_keys`` adds the keys of their objects to the
+    answer."""
 
     topic_ids: Sequence[UUID] | None = None
     with_object_keys: bool = False
 
 
 class DescribedTopics(NamedTuple):
-    """The partitions of topics, those of one topic together, and the objects by topic."""
+    """The partitions of the topics, grouped by topic, and the objects of each topic."""
 
     partitions: Sequence[DescribedPartition]
     objects: Mapping[UUID, DescribedObjects]
 
 
 class DescribedCoordinator(NamedTuple):
-    """For tools: the state of a coordinator."""
+    """The state of a coordinator, for command-line tools."""
 
     coordinator_id: int
     epoch: int
@@ -397,7 +409,7 @@ class DescribedCoordinator(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     snapshot_offset: int = -1
-    """End of the newest snapshot; -1 when there is none."""
+    """End offset of the newest snapshot; -1 when there is none."""
     snapshot_epoch: int = -1
 
 
@@ -405,7 +417,7 @@ class DescribedCoordinator(NamedTuple):
 
 
 class DescribeFilesCall(NamedTuple):
-    """Describe some objects or, with ``None``, ``limit`` known ones after a key."""
+    """Describe some objects or, with ``None``, the next ``limit`` known objects after a key."""
 
     object_keys: Sequence[str] | None
     after_key: str = ""
@@ -418,22 +430,22 @@ class DescribedFile(NamedTuple):
     object_key: str
     is_known: bool = False
     is_closed: bool = False
-    """Nothing of it will be committed here any more."""
+    """Whether no batch of the object will be committed here any more."""
     has_live_batches: bool = False
     size_bytes: int = -1
     used_bytes: int = 0
     live_batches: int = 0
     created_ms: int = -1
     is_owned: bool = False
-    """Whether this coordinator frees it when it is unused."""
+    """Whether this coordinator frees the object when it is unused."""
     next_owner_ids: Sequence[int] = ()
     """The next owners in order, each of which must release it before it is freed."""
     unused_since_ms: int = -1
-    """Time at which its last batch here was removed; -1 while it has some."""
+    """Time at which the last batch of the object here was removed; -1 while a batch is left."""
 
 
 class ClosedFile(NamedTuple):
-    """The outcome of closing a key: an error only when the file still has live batches here."""
+    """The outcome of closing a key. ``error`` is set only when the file still has live batches here."""
 
     object_key: str
     error: ErrorCode = ErrorCode.none
@@ -441,19 +453,19 @@ class ClosedFile(NamedTuple):
 
 
 class FileToHandOver(NamedTuple):
-    """A file whose last batch at its owner is removed and that has further owners: hand it over to the
-    first.
+    """A file whose owner has no batches of it left, while further owners exist. It must be handed over to
+    the first of them.
     """
 
     object_key: str
     remaining_owner_ids: Sequence[int]
-    """The next owner first."""
+    """The remaining owners in order; the first is the next owner."""
     size_bytes: int
     created_ms: int
 
 
 class FreeFile(NamedTuple):
-    """An unused file: delete the object when ``free_since_ms`` is a grace period ago."""
+    """An unused file: its object must be deleted when ``free_since_ms`` is a grace period ago."""
 
     object_key: str
     free_since_ms: int

@@ -17,7 +17,8 @@ from moldau.protocol.rows import PARTITIONS, Cut
 from moldau.runtime import ErrorCode, KafkaError
 
 NUM_PARTITIONS_MAX: Final = 100_000
-"""Maximum number of partitions in a request by count, which takes only four bytes."""
+"""Maximum number of partitions in one request. A partition count takes only four bytes, so a small request
+could name very many."""
 
 
 def _result_rows(row: Callable[..., Any], results: Iterable[calls.TopicResult]) -> list[Any]:

@@ -1,4 +1,5 @@
-"""The call that commits a file. Version 0 has the KIP's structures, version 1 columns, version 2 guards."""
+"""The call that commits a file. Version 0 has the KIP's structures. Version 1 adds columns, and version 2
+adds guards."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""One call to a diskless coordinator, declared once for callers and for the answering broker."""
+"""One call to a diskless coordinator, declared once for the callers and for the broker that answers."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -24,18 +24,18 @@ class DisklessCall(CallDeclaration[A, R]):
     """A call whose request names its coordinator."""
 
     serve: Callable[[DisklessCoordinatorCalls, int, A], Awaitable[R]]
-    """The operation, at a coordinator."""
+    """The operation of the call on a coordinator."""
     topic_ids: Callable[[Any], Iterable[UUID]] = _no_topics
     """The topics that a request names, for calls that require READ on them."""
 
     def ask(self, coordinator_id: int, arguments: A, version: int, timeout_ms: int) -> Message:
-        """The request. Raises UNSUPPORTED_VERSION."""
+        """Build the request. Raises UNSUPPORTED_VERSION."""
         return self.request_of(arguments, version, coordinator_id=coordinator_id, timeout_ms=timeout_ms)
 
     async def answer(
         self, coordinators: DisklessCoordinatorCalls, request: Any, version: int, waited_ms: float
     ) -> Message:
-        """The response, as of :meth:`answer_by`."""
+        """Answer a request as :meth:`answer_by` does."""
 
         def serve(arguments: A) -> Awaitable[R]:
             return self.serve(coordinators, request.coordinator_id, arguments)

@@ -1,4 +1,4 @@
-"""The calls of tools: the topics and the state of a coordinator."""
+"""The calls of command-line tools: the topics and the state of a coordinator."""
 
 from typing import Any, Final
 
@@ -101,7 +101,7 @@ def _state_fields(found: calls.DescribedCoordinator, version: int) -> Fields:
 
 
 def _state(response: Any) -> calls.DescribedCoordinator:
-    """The caller sets its number."""
+    """The caller sets the number of the coordinator."""
     return calls.DescribedCoordinator(
         -1,
         response.epoch,

@@ -1,4 +1,4 @@
-"""Rows of partitions under their topics, as messages have them."""
+"""Groups rows of partitions by topic, as messages have them."""
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
@@ -9,7 +9,7 @@ from moldau.network.own_calls import Fields
 
 
 class OfPartition(Protocol):
-    """A value that names its partition."""
+    """A value that belongs to one partition."""
 
     @property
     def topic_id(self) -> UUID: ...
@@ -23,7 +23,7 @@ V = TypeVar("V")
 
 
 def by_topic(rows: Iterable[P]) -> list[tuple[UUID, list[P]]]:
-    """Groups adjacent items of one topic: results keep the order of the request."""
+    """Groups adjacent items of one topic, so that results keep the order of the request."""
     return [(topic_id, list(some)) for topic_id, some in groupby(rows, key=lambda row: row.topic_id)]
 
 

@@ -1,4 +1,4 @@
-"""Parts of transactions in diskless partitions: guards, and markers."""
+"""The parts of transactions in diskless partitions: guards and markers."""
 
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -6,11 +6,11 @@ from uuid import UUID
 from moldau.runtime import ErrorCode
 
 MARKER_SIZE_BYTES: Final = 78
-"""Size of the control batch that stands for a marker."""
+"""Size of the control batch that readers build for a marker."""
 
 
 class TransactionEnd(NamedTuple):
-    """The content of a marker."""
+    """The outcome that a marker contains."""
 
     producer_id: int
     producer_epoch: int
@@ -28,7 +28,8 @@ class GuardToIssue(NamedTuple):
 
 
 class IssuedGuard(NamedTuple):
-    """The producer's guard in the partition: the same until a marker, or another term, makes it void."""
+    """The producer's guard in the partition. It stays the same until a marker or a new epoch of the
+    coordinator makes it invalid."""
 
     topic_id: UUID
     partition_index: int
@@ -50,7 +51,7 @@ class MarkerToWrite(NamedTuple):
 
 
 class EndedTransactionPart(NamedTuple):
-    """The outcome of a marker, as of WriteTxnMarkers."""
+    """The outcome of writing a marker, as in WriteTxnMarkers."""
 
     topic_id: UUID
     partition_index: int

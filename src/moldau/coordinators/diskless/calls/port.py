@@ -1,4 +1,4 @@
-"""The calls of diskless coordinators, the same in process and over the network."""
+"""The calls of diskless coordinators, with the same signatures in process and over the network."""
 
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
@@ -10,10 +10,10 @@ from moldau.coordinators.diskless import calls
 class DisklessCoordinatorCalls(Protocol):
     """Each call names its coordinator (the partition of ``__diskless_metadata``) first.
 
-    In process it is ``DisklessCoordinator``, over the network ``RemoteDisklessCoordinators``. A call that
-    fails whole raises :class:`moldau.runtime.KafkaError`. After an error other than NOT_COORDINATOR and
-    COORDINATOR_LOAD_IN_PROGRESS the outcome of a call that changes something may be unknown; each may be
-    repeated.
+    ``DisklessCoordinator`` implements them in process, and ``RemoteDisklessCoordinators`` over the network. A
+    call that fails as a whole raises :class:`moldau.runtime.KafkaError`. After an error other than
+    NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS the outcome of a call that changes the state may be
+    unknown. Every call may be repeated.
     """
 
     def commit_file(

@@ -94,7 +94,7 @@ def _find_arguments(request: Any) -> calls.FindBatchesCall:
         request.fetch_max_bytes,
         request.max_batches_per_partition,
         request.min_bytes,
-        # At its deadline a caller gets the batches that are available.
+        # At the deadline the caller gets the batches that are available.
         min(request.max_wait_ms, request.timeout_ms // 2),
     )
 

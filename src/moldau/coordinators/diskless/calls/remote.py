@@ -15,18 +15,18 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
-"""Errors of a broker that does not lead the coordinator, or cannot now."""
+"""Errors of a broker that does not lead the coordinator, or cannot lead it now."""
 
 
 class CoordinatorChannel(Protocol):
     """Sends requests to the broker that leads a coordinator. Raises ``KafkaError``.
 
-    Requests to one coordinator are sent in the order of the calls once its address is known.
+    Once the address of a coordinator is known, requests to it are sent in the order of the calls.
     """
 
     @property
     def timeout_ms(self) -> int:
-        """Time for which a caller waits for an answer; it is sent to the coordinator."""
+        """Time in ms for which a caller waits for an answer. It is also sent to the coordinator."""
         ...
 
     async def version(self, coordinator_id: int, api_key: int) -> int:
@@ -34,7 +34,7 @@ class CoordinatorChannel(Protocol):
         ...
 
     async def send(self, coordinator_id: int, version: int, request: Message) -> Any:
-        """The response."""
+        """Send a request and return the response."""
         ...
 
 

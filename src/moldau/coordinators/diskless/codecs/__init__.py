@@ -1,1 +1,1 @@
-"""The encoding of records and calls of diskless coordinators: columns of small integers. Pure."""
+"""Encodes the records and calls of diskless coordinators as columns of small integers. Pure."""

@@ -15,7 +15,8 @@ NO_GUARD: Final = 0
 
 
 def encode_batches(batches: Sequence[BatchToCommit], *, with_guards: bool = True) -> bytes:
-    """Count, dictionaries, columns; the guards are the last one, where there are any."""
+    """Encode the number of batches, the dictionaries and the columns. Guards, if there are any, are the
+    last column."""
     out = bytearray()
     put_varint(out, len(batches))
     if not batches:
@@ -92,7 +93,7 @@ def decode_batches(content: bytes | memoryview) -> list[BatchToCommit]:
 
 
 def encode_results(results: Sequence[CommittedBatch]) -> bytes:
-    """Only refused batches have messages."""
+    """Encode the results. Only refused batches have messages."""
     out = bytearray()
     put_varint(out, len(results))
     if not results:

@@ -1,9 +1,10 @@
 """Columns of integers as bytes: a base, a width, and the differences from the base. Pure.
 
-A column is: its smallest value as a zigzag varint, the width in bytes (0 to 8) of the largest difference
-from it, then the differences as *planes* (all lowest bytes, all second bytes, ...). The number of values is
-not part of it. Varints per value would be as small, but cost half a microsecond each in Python; this costs
-a few hundredths, which is what makes 200,000 batches a second possible. Equal values take no bytes at all.
+A column begins with its smallest value as a zigzag varint. Then come the width in bytes (0 to 8) of the
+largest difference from that value, and the differences as *planes* (all lowest bytes, all second bytes, ...).
+The number of values is not part of the column. One varint per value would take as little space, but half a
+microsecond of Python for each. A column takes a few hundredths of a microsecond per value, which makes
+200,000 batches a second possible. Equal values take no bytes at all.
 """
 
 import struct
@@ -19,7 +20,7 @@ _LITTLE: Final = sys.byteorder == "little"
 
 
 class ColumnError(ValueError):
-    """The bytes are no column."""
+    """The bytes are not a valid column."""
 
 
 def put_varint(out: bytearray, value: int) -> None:
@@ -36,7 +37,7 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     if not values:
         return
     first = values[0]
-    # a third of the time that a search for bounds takes
+    # This test takes a third of the time of a search for the smallest and largest values.
     if values[-1] == first and values.count(first) == len(values):
         put_varint(out, first)
         out.append(0)
@@ -44,7 +45,7 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     low, high = min(values), max(values)
     width = ((high - low).bit_length() + 7) >> 3
     if low > 0 and width and width == (high.bit_length() + 7) >> 3:
-        low = 0  # equally small, and the values need no arithmetic
+        low = 0  # The result is as small, and the values need no subtraction.
     put_varint(out, low)
     out.append(width)
     if width == 1:
@@ -53,14 +54,15 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     if width > 8:
         raise ColumnError("a column spans more than 64 bits")
     differences = values if low == 0 else [value - low for value in values]
-    raw = struct.pack(f"<{len(values)}{_TYPECODES[width]}", *differences)  # twice as fast as an array
+    # This is twice as fast as an array.
+    raw = struct.pack(f"<{len(values)}{_TYPECODES[width]}", *differences)
     step = len(raw) // len(values)
     for plane in range(width):
         out += raw[plane::step]
 
 
 class ColumnReader:
-    """Reads what the functions above wrote, from the front."""
+    """Reads columns and varints from the front of the bytes."""
 
     __slots__ = ("_buffer", "_position")
 
@@ -94,7 +96,7 @@ class ColumnReader:
         return (value >> 1) ^ -(value & 1)
 
     def count(self) -> int:
-        """The next varint, which counts something."""
+        """The next varint, as a number of items."""
         value = self.varint()
         if value < 0:
             raise ColumnError("a negative count")
@@ -128,6 +130,6 @@ class ColumnReader:
         return self._position == len(self._buffer)
 
     def end(self) -> None:
-        """Check that nothing is left."""
+        """Check that no bytes are left."""
         if self._position != len(self._buffer):
             raise ColumnError(f"{len(self._buffer) - self._position} bytes are left over")

@@ -1,7 +1,7 @@
 """FileCommitted as two byte strings of columns: the receipt and the locations. Pure.
 
-The receipt contains the data for the uploader's answer; it is kept in memory while the uploader may repeat
-its request, so it contains nothing else. At 500 batches over 50 partitions the two take 10 to 13 bytes a
+The receipt contains only the data for the uploader's answer, because it stays in memory while the uploader
+may repeat its request. With 500 batches over 50 partitions, both strings together take 10 to 13 bytes per
 batch (KIP-1164's form: 67).
 """
 
@@ -16,7 +16,7 @@ from moldau.protocol.records.diskless import DisklessFileCommittedRecord
 from moldau.runtime import ErrorCode
 
 _NO_MARKERS: Final = 0
-"""The number of markers in the locations: always 0, because markers have a record of their own."""
+"""The number of markers in the locations. It is always 0, because markers have their own kind of record."""
 
 
 class Receipt(NamedTuple):
@@ -39,7 +39,7 @@ def _topics(record: FileCommitted) -> dict[UUID, int]:
 
 
 def encode_receipt(record: FileCommitted) -> bytes:
-    """Topics, runs, offset deltas, flags, rejected batches."""
+    """Encode topics, runs, offset deltas, flags and rejected batches."""
     out = bytearray()
     topics = _topics(record)
     put_varint(out, len(topics))
@@ -100,7 +100,7 @@ def decode_receipt(content: bytes) -> Receipt:
 
 
 def encode_locations(record: FileCommitted) -> bytes:
-    """Gaps between batches, sizes, timestamps, producers, sequences."""
+    """Encode gaps between batches, sizes, timestamps, producers and sequences."""
     out = bytearray()
     sizes, byte_offsets = record.sizes_bytes, record.byte_offsets
     ends = map(add, byte_offsets, sizes)
@@ -119,7 +119,7 @@ def encode_locations(record: FileCommitted) -> bytes:
 
 
 def encode_file(record: FileCommitted) -> DisklessFileCommittedRecord:
-    """The record in our version (1); leaves the receipt in ``record``."""
+    """Encode the record in Moldau's own version (1). This also stores the receipt in ``record``."""
     record.receipt = encode_receipt(record)
     return DisklessFileCommittedRecord(
         object_key=record.object_key,

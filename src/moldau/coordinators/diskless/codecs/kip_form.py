@@ -9,7 +9,7 @@ from moldau.protocol.records import diskless as wire
 
 
 def decode_kip_file(value: wire.DisklessFileCommittedRecord) -> FileCommitted:
-    """The record, with the time of the commit as the file's creation time."""
+    """Decode the record. The time of the commit is used as the file's creation time."""
     record = FileCommitted(
         object_key=value.object_key,
         object_format=value.object_format,

@@ -1,8 +1,8 @@
-"""Deletable objects of the WAL: the files that a coordinator knows to be unused.
+"""Finds the deletable objects of the WAL: the files that a coordinator knows to be unused.
 
-A file of the coordinator's own is *free* when none of its batches is live and no next owner is left: its
-object is deleted after a grace (``diskless/upkeep/file_deletion.py``). Where there are next owners, it is
-*handed over* to the first of them. A file of another owner is only reported back to it.
+A file of the coordinator's own is *free* when none of its batches is live and no next owner is left. Its
+object is deleted after a grace period (``diskless/upkeep/file_deletion.py``). If there are next owners, the
+file is *handed over* to the first of them. A file of another owner is only reported to that owner.
 """
 
 from moldau.coordinators.diskless.calls import FileToHandOver, FreeFile
@@ -10,13 +10,14 @@ from moldau.coordinators.diskless.store.database import END_OF_LOG, Database, de
 
 
 class DeletableFiles:
-    """Reads the files without live batches, the longest unused first."""
+    """Reads the files without live batches, beginning with the file that has been unused for the longest
+    time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def to_hand_over(self, limit: int) -> list[FileToHandOver]:
-        """Own files that the next owner has to decide on."""
+        """This coordinator's files that must be handed over to their next owner."""
         return [
             FileToHandOver(key, decode_owners(owners), size, created)
             for key, owners, size, created, _ in self._database.all(
@@ -28,7 +29,7 @@ class DeletableFiles:
         ]
 
     def free(self, limit: int, unused_before_ms: int = END_OF_LOG) -> list[FreeFile]:
-        """Own files without batches of other coordinators."""
+        """This coordinator's files that are unused and have no next owner."""
         return self._unused("owned = 1 and next_owners = '[]'", limit, unused_before_ms)
 
     def of_others(self, limit: int, unused_before_ms: int, unused_from_ms: int = 0) -> list[FreeFile]:

@@ -1,4 +1,4 @@
-"""FindBatches: budgets spent fairly, and waiting for enough bytes."""
+"""FindBatches: shares the byte limit between partitions, and waits for enough bytes."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,13 +10,14 @@ from moldau.runtime import ErrorCode
 
 
 class Finder:
-    """Answers FindBatches calls, waiting on commits."""
+    """Answers FindBatches calls; a call may wait for commits."""
 
     def __init__(self, waiters: CommitWaiters) -> None:
         self._waiters = waiters
 
     async def find(self, reader: Callable[[], StoreReader], call: FindBatchesCall) -> list[FoundPartition]:
-        """``reader`` is called again after each wait: the coordinator may have moved."""
+        """Find batches, and wait if necessary. ``reader`` is called again after each wait, because the
+        coordinator may have moved."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + call.max_wait_ms / 1000
         ids = [PartitionId(wanted.topic_id, wanted.partition_index) for wanted in call.partitions]
@@ -31,7 +32,8 @@ class Finder:
     def find_now(reader: StoreReader, call: FindBatchesCall) -> tuple[list[FoundPartition], bool]:
         """Find batches now; returns whether they are enough to answer.
 
-        The budget is used in the order of the call; "at least one batch" applies once.
+        The byte limit is used up in the order of the call. "At least one batch" applies to the call as a
+        whole.
         """
         left_bytes, total = call.max_bytes, 0
         found: list[FoundPartition] = []

@@ -1,4 +1,5 @@
-"""ListOffsets: special timestamps by the partition's offsets, others by the batch that may contain them."""
+"""ListOffsets: answers special timestamps with the partition's offsets, and other timestamps with the
+batch that may contain them."""
 
 from collections.abc import Sequence
 
@@ -19,7 +20,7 @@ from moldau.runtime import ErrorCode
 
 
 class StoredOffsetLister:
-    """Looks offsets up in a store."""
+    """Finds offsets by timestamp in a store."""
 
     def list(self, reader: StoreReader, timestamps: Sequence[TimestampToList]) -> list[ListedOffset]:
         return [self._one(reader, wanted) for wanted in timestamps]

@@ -1,4 +1,4 @@
-"""Reads of the committed state: SQLite first, then committed records that it does not contain yet."""
+"""Reads the committed state: first SQLite, then the committed records that SQLite does not contain yet."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -35,7 +35,7 @@ RETENTION_EXTENTS: Final = 1000
 
 
 class StoreReader:
-    """Answers from a store. Nothing here waits, and the size of each answer is bounded."""
+    """Answers from a store. No method waits, and the size of each answer is limited."""
 
     def __init__(self, store: DisklessStore) -> None:
         self._store = store
@@ -49,9 +49,10 @@ class StoreReader:
         return self._store.view.find(PartitionId(topic_id, partition_index))  # type: ignore[arg-type]
 
     def extents(self, partition: StoredPartition, offset: int) -> Iterator[tuple[Extent, str]]:
-        """Extents and object keys from the one that holds ``offset`` on; the key of a marker is empty.
+        """Extents with their object keys, beginning with the extent that contains ``offset``. A marker has an
+        empty key.
 
-        The caller must not suspend while it iterates: a write would move the tail.
+        The caller must not suspend while it iterates: a write would change the tail.
         """
         database, number = self._store.database, partition.number
         while True:
@@ -83,7 +84,7 @@ class StoreReader:
         *,
         at_least_one: bool,
     ) -> FoundPartition:
-        """Batches from the one that holds ``offset`` on, within the bounds."""
+        """Batches within the limits, beginning with the one that contains ``offset``."""
         partition = self.partition(topic_id, partition_index)
         if partition is None:
             return FoundPartition(
@@ -130,7 +131,7 @@ class StoreReader:
         return batches
 
     def wal_size(self, topic_id: UUID, partition_index: int) -> tuple[int, int]:
-        """Bytes and batches of a partition in SQLite; (0, 0) when it is not there."""
+        """Bytes and batches of a partition in SQLite; (0, 0) when the partition is not in SQLite."""
         partition = self.partition(topic_id, partition_index)
         written = None if partition is None else self._store.materialiser.partitions.get(partition.number)
         return (0, 0) if written is None else (written.size_bytes, written.batches)
@@ -161,9 +162,10 @@ class StoreReader:
         return None
 
     def _search(self, partition: StoredPartition, timestamp_ms: int, start: int) -> int:
-        """First offset of the first extent whose timestamp bound reaches the timestamp: by halving.
+        """First offset of the first extent whose timestamp bound reaches the timestamp, found by binary
+        search.
 
-        The bound ascends with the offsets, so no index by time is needed.
+        The bound never decreases as offsets grow, so no index by time is needed.
         """
         low, high = start, partition.next
         while low < high:
@@ -193,13 +195,13 @@ class StoreReader:
     # -- retention ------------------------------------------------------------------------------
 
     def retained_from(self, policy: RetentionPolicy, now_ms: int) -> int | None:
-        """The log start that the policy requires; ``None`` when nothing (more) must be deleted.
+        """The log start that the policy requires; ``None`` when there is nothing more to delete.
 
-        Bounded: at most ``RETENTION_EXTENTS`` extents are read; the next pass continues.
+        One call reads at most ``RETENTION_EXTENTS`` extents; the next pass continues.
         """
         partition = self.partition(policy.topic_id, policy.partition_index)
         if partition is None or partition.log_start < partition.wal_start:
-            return None  # the part in remote storage is older, and is deleted first
+            return None  # The part in remote storage is older, and is deleted first.
         written = self._store.materialiser.partitions.get(partition.number)
         excess = 0
         # While freed batches are still being subtracted, the size is too large.
@@ -219,7 +221,7 @@ class StoreReader:
             for batch in unpack(extent.first_offset, extent.packed):
                 if batch.last_offset < start:
                     continue
-                # Records without a timestamp have the age of their commit, as Kafka uses the file's age.
+                # Records without a timestamp have the age of their commit; Kafka uses the age of the file.
                 age_from_ms = batch.max_timestamp_ms if batch.max_timestamp_ms >= 0 else extent.committed_ms
                 expired = before_ms is not None and age_from_ms < before_ms
                 if not expired and excess < batch.size_bytes:
@@ -253,7 +255,8 @@ class StoreReader:
     # -- tools ----------------------------------------------------------------------------------
 
     def describe_partitions(self, partitions: Sequence[StoredPartition]) -> list[DescribedPartition]:
-        """Sums over files: for tools, not for a hot path."""
+        """Describe the partitions. It adds up sizes over files, so it is for command-line tools, not for
+        frequent calls."""
         described = []
         for partition in partitions:
             written = self._store.materialiser.partitions.get(partition.number)
@@ -287,7 +290,7 @@ class StoreReader:
         return DescribedObjects() if row is None else DescribedObjects(row[0], row[1] or 0, row[2] or 0, keys)
 
     def counts(self) -> tuple[int, int, int]:
-        """How many partitions, live batches and files there are."""
+        """Numbers of partitions, live batches and files."""
         written = self._store.materialiser.partitions.values()
         (files,) = self._store.database.one("select count(*) from files") or (0,)
         return sum(1 for _ in self._store.view), sum(found.batches for found in written), files

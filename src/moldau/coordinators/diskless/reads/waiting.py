@@ -1,4 +1,4 @@
-"""Waiters for commits, indexed by partition. For use on the event loop."""
+"""Waiters for commits, indexed by partition. They are used on the event loop only."""
 
 import asyncio
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ class CommitWaiters:
         return len(self._waiting)
 
     async def wait(self, partitions: Iterable[PartitionId], timeout_s: float) -> bool:
-        """Wait until one of the partitions changes; False at the time-out."""
+        """Wait until one of the partitions changes. Returns False when the time is over."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         ids = tuple(partitions)
@@ -36,7 +36,7 @@ class CommitWaiters:
                         del self._waiting[partition_id]
 
     def wake(self, partitions: Iterable[PartitionId]) -> None:
-        """These partitions have changed."""
+        """Wake the waiters of these partitions, which have changed."""
         if not self._waiting:
             return
         for partition_id in partitions:

@@ -1,6 +1,7 @@
 """The commit of a file: assigns offsets, checks sequences, and builds the answer. Pure.
 
-A refused batch does not fail its file: the others commit, and its bytes are dead.
+A refused batch does not fail its file. The other batches are committed, and the bytes of the refused batch
+stay unused.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +69,7 @@ _VERDICTS: Final = {
 
 
 class _Draft:
-    """A partition within the file being decided, including the effects of the file's earlier batches."""
+    """A partition while a file is being decided, with the effects of the file's earlier batches."""
 
     __slots__ = ("began", "next", "partition", "windows")
 
@@ -84,7 +85,7 @@ class _Draft:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no batch can be one beside an open transaction of its producer."""
+        """Whether no producer can have an open transaction in the partition."""
         return not (self.began or self.partition.has_open_transaction)
 
     def window(self, producer_id: int) -> Window | None:
@@ -92,7 +93,7 @@ class _Draft:
 
 
 class _Columns(NamedTuple):
-    """The fields of :class:`BatchToCommit`, each for all batches of a file or a stretch."""
+    """The fields of :class:`BatchToCommit`, each as a column over the batches of a file or of a stretch."""
 
     topic_ids: Sequence[UUID]
     partition_indexes: Sequence[int]
@@ -115,7 +116,7 @@ class _Columns(NamedTuple):
         return cls(*zip(*batches, strict=True))
 
     def between(self, start: int, end: int) -> "_Columns":
-        """The columns of the batches from ``start`` to before ``end``."""
+        """The columns of the batches from ``start`` up to, not including, ``end``."""
         columns: Iterable[Any] = (column[start:end] for column in self)
         return _Columns(*columns)
 
@@ -123,9 +124,10 @@ class _Columns(NamedTuple):
 class CommitDecision:
     """Decides one file; ``record`` is the result.
 
-    The rule is :meth:`_check_each`: it accepts or refuses batch by batch. Two specialisations accept batches
-    without special cases by columns, and decide nothing otherwise: :meth:`_accept_file` a whole file,
-    :meth:`_accept_stretch` the adjacent batches of one partition (decision 0029).
+    The rule is :meth:`_check_each`: it accepts or refuses batch by batch. Two faster methods accept batches
+    by columns when there are no special cases: :meth:`_accept_file` accepts a whole file, and
+    :meth:`_accept_stretch` the adjacent batches of one partition (decision 0029). When they find a special
+    case, they change nothing.
     """
 
     def __init__(
@@ -137,8 +139,8 @@ class CommitDecision:
         elapsed_ms: int | None = None,
         guards: TransactionGuards | None = None,
     ) -> None:
-        """``gaps``, ``guards``: of the coordinator's producers. ``elapsed_ms``: the time by which waits for
-        missing batches are measured; ``now_ms`` by default.
+        """``gaps`` and ``guards`` are those of the coordinator's producers. ``elapsed_ms`` is the time by
+        which waits for missing batches are measured; by default it is ``now_ms``.
         """
         self._gaps = ProducerGaps() if gaps is None else gaps
         self._guards = TransactionGuards() if guards is None else guards
@@ -187,8 +189,9 @@ class CommitDecision:
     def _accept_file(self, columns: _Columns) -> bool:
         """Accept a plain file at once; returns False, without a change, if it must be checked in detail.
 
-        The conditions: a partition appears in one place only, and each producer is known there with a full
-        window and has one batch, the next one; or no batch has a producer.
+        The conditions are that each partition appears in one place only, and that each producer is known
+        there with a full window and has exactly one batch, the next in sequence. Alternatively, no batch has
+        a producer.
         """
         topic_ids, indexes, counts = columns.topic_ids, columns.partition_indexes, columns.records_counts
         producer_ids, sequences = columns.producer_ids, columns.base_sequences
@@ -231,7 +234,7 @@ class CommitDecision:
         return True
 
     def _decide_plain(self, batches: Sequence[BatchToCommit], columns: _Columns, position: int) -> None:
-        """Decide plain batches, the first of which is at ``position`` of the file."""
+        """Decide plain batches; the first of them is at ``position`` in the file."""
         accepted_from = 0
         for start, end in _stretches(columns):
             if not self._accept_stretch(columns, start, end):
@@ -247,7 +250,7 @@ class CommitDecision:
         return draft
 
     def _accept_stretch(self, columns: _Columns, start: int, end: int) -> bool:
-        """Assign offsets to a plain stretch; returns False, without a change, if a batch must be refused.
+        """Assign offsets to a plain stretch. Returns False, without a change, if a batch must be refused.
 
         :meth:`_record_accepted` adds the result to the record.
         """
@@ -281,7 +284,7 @@ class CommitDecision:
         sequences: Sequence[int],
         deltas: Sequence[int],
     ) -> dict[int, Window] | None:
-        """Windows after batches that all follow their producer's last one; ``None`` if one does not."""
+        """The windows if every batch is the next one of its producer, else ``None``."""
         windows: dict[int, Window] = {}
         lookup = draft.window if draft.windows else draft.partition.producers.get
         repeated = len(set(producer_ids)) != len(producer_ids)
@@ -405,7 +408,8 @@ class CommitDecision:
         return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
 
     def _transaction_error(self, draft: _Draft, batch: BatchToCommit) -> ErrorCode | None:
-        """The reason why a batch in sequence is not appended; also notes that it begins a transaction."""
+        """The reason why a batch that is in sequence must not be appended; also notes that the batch
+        begins a transaction."""
         producer_id = batch.producer_id
         if not batch.is_transactional:
             return ErrorCode.invalid_txn_state if draft.is_in_transaction(producer_id) else None
@@ -416,7 +420,7 @@ class CommitDecision:
         return None
 
     def _check_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
-        """Hold a batch whose predecessor is missing; after the time limit refuse it, or accept its
+        """Hold a batch whose predecessor is missing. After the time limit, refuse the batch or accept its
         sequence.
         """
         epoch, sequence = batch.producer_epoch, batch.base_sequence
@@ -432,7 +436,7 @@ class CommitDecision:
 
 
 def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
-    """Begin and end of the adjacent batches of one partition."""
+    """Begin and end of each run of adjacent batches of one partition."""
     start = 0
     for _, run in groupby(zip(columns.topic_ids, columns.partition_indexes, strict=True)):
         end = start + len(list(run))
@@ -441,7 +445,7 @@ def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
 
 
 def _is_plain(columns: _Columns, file_bytes: int) -> bool:
-    """Whether none of these batches is a special case, apart from their producers."""
+    """Whether no batch is a special case, apart from the rules about its producer."""
     byte_offsets, sizes, deltas = columns.byte_offsets, columns.sizes_bytes, columns.offset_deltas
     return not (
         min(deltas) < 0
@@ -466,7 +470,7 @@ def result_of(
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
         log_starts += repeat(-1 if partition is None else partition.log_start, count)
-        # All but the last: the next run begins after it.
+        # The last run is left out, because the next run would begin after it.
         offsets += accumulate(spans[position : position + count - 1], initial=offset)
         position += count
     times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None
@@ -480,7 +484,7 @@ def result_of(
         strict=False,
     )
     found: list[CommittedBatch] = list(map(tuple.__new__, repeat(CommittedBatch), rows))
-    # In ascending order of position, so that earlier insertions do not move later ones.
+    # Insert in ascending order of position, so that earlier insertions do not move later ones.
     for rejected in receipt.rejected:
         found.insert(rejected.position, _rejected(rejected))
     return CommitFileResult(found)

@@ -1,4 +1,4 @@
-"""Decides the markers that end transactions. Pure."""
+"""Decides on the markers that end transactions. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,7 +11,8 @@ from moldau.coordinators.diskless.state.transactions import NO_COORDINATOR_EPOCH
 from moldau.runtime import ErrorCode
 
 VERSION_WITH_BUMPS: Final = 2
-"""From this transaction version on a marker has the epoch after that of its transaction (KIP-890)."""
+"""From this transaction version on, a marker has the producer epoch that follows the epoch of its
+transaction (KIP-890)."""
 
 
 def decide_markers(
@@ -43,7 +44,8 @@ def decide_markers(
 
 
 def _error(partition: PartitionState | None, marker: MarkerToWrite) -> ErrorCode:
-    """As a classic partition's leader: a marker with none of its transaction open passes, and fences."""
+    """Check a marker as the leader of a classic partition does. A marker without an open transaction is
+    accepted, and fences the producer."""
     if partition is None:
         return ErrorCode.unknown_topic_or_partition
     producer_id, epoch = marker.producer_id, marker.producer_epoch
@@ -58,6 +60,7 @@ def _error(partition: PartitionState | None, marker: MarkerToWrite) -> ErrorCode
             return ErrorCode.transaction_coordinator_fenced
     is_of_next = partition.is_in_transaction(producer_id) and window is not None and epoch == epoch_of(window)
     if marker.transaction_version >= VERSION_WITH_BUMPS and is_of_next:
-        # A late copy: the epoch of its transaction was lower, and the producer's next one is open.
+        # This is a late copy of a marker: the epoch of its transaction was lower, and the producer's next
+        # transaction is open.
         return ErrorCode.invalid_producer_epoch
     return ErrorCode.none

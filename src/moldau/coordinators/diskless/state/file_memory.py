@@ -1,4 +1,5 @@
-"""The object keys that the coordinator remembers: results for repeated calls, and closed keys. Pure."""
+"""The object keys that the coordinator remembers: the results for repeated calls, and the closed keys.
+Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,22 +10,23 @@ from moldau.coordinators.diskless.state.records import FileCommitted
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorTimes:
-    """Time limits of the coordinator, and how long it remembers files."""
+    """Time limits of the coordinator, and the times for which it remembers files."""
 
     max_commit_age_ms: int = 120_000
-    """An older file is not committed any more. Below the orphan scan's grace."""
+    """An older file is refused. The value must be below the grace period of the orphan scan."""
     clock_skew_ms: int = 60_000
-    """Maximum difference of the clocks of brokers."""
+    """Maximum difference between the clocks of two brokers."""
     producer_id_expiration_ms: int = 86_400_000
 
     @property
     def repeat_age_ms(self) -> int:
-        """A file younger than this is answered from memory if it was committed."""
+        """If a committed file is younger than this, a repeated call is answered from memory."""
         return 2 * self.max_commit_age_ms
 
     @property
     def remember_ms(self) -> int:
-        """How long results and closed keys are kept: those of younger files must exist."""
+        """Time for which results and closed keys are kept. They are needed for every file that is younger
+        than ``repeat_age_ms``."""
         return self.repeat_age_ms + self.clock_skew_ms
 
 
@@ -67,7 +69,8 @@ class FileMemory:
     def forget_before(self, time_ms: int) -> None:
         """Drop results and closed keys older than ``time_ms``.
 
-        All of them are checked: the clock of a new leader may be behind the previous one's.
+        All entries are checked, because the clock of a new leader may be behind the clock of the previous
+        leader.
         """
         results, closed = self._results, self._closed
         self._results = {key: found for key, found in results.items() if found.committed_ms >= time_ms}

@@ -1,22 +1,23 @@
 """Batches of idempotent producers that arrive before their predecessors, through other brokers. Pure.
 
-A batch may overtake the previous one where a producer changes brokers with requests in flight. It is then
-*held*: its broker commits it again with its next object, while the missing one is in progress. If the missing
-batch does not arrive in time, the held one is checked, as Kafka's brokers do immediately.
+A batch may overtake the previous batch when a producer changes brokers with requests in flight. It is then
+*held*: its broker commits it again with its next object, while the missing batch is in progress. If the
+missing batch does not arrive in time, the sequence of the held batch is checked. Kafka's brokers check it
+immediately.
 
-This is transient state: it is in no record, and a new leader starts the waits over.
+This state is in no record, so the waits start again at a new leader.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 PATIENCE_MS: Final = 30_000
-"""How long to wait for a known producer's missing batch. OUT_OF_ORDER_SEQUENCE_NUMBER makes clients begin a
-new epoch, and then batches of the old one that are still in progress are lost or duplicated.
+"""How long to wait for a known producer's missing batch. OUT_OF_ORDER_SEQUENCE_NUMBER makes clients begin
+a new epoch. Batches of the old epoch that are still in progress are then lost or duplicated.
 """
 BELIEF_MS: Final = 10_000
-"""How long to wait for sequence 0 of an unknown producer. After that it is assumed that the producer began
-elsewhere, before it was forgotten; its order up to here is not proven.
+"""How long to wait for sequence 0 of an unknown producer. After that time the coordinator assumes that the
+producer began at another broker and was then removed here. The order of its earlier batches is not proven.
 """
 _GAPS_MAX: Final = 10_000
 _SEQUENCES: Final = 1 << 31
@@ -25,24 +26,25 @@ _SEQUENCES: Final = 1 << 31
 @dataclass(slots=True)
 class _Gap:
     expected: int
-    """The missing sequence; -1 where the producer, or its epoch, is unknown."""
+    """The missing sequence; -1 if the producer or its epoch is unknown."""
     since_ms: int
-    """Start of the gap, by a clock that does not jump."""
+    """Start of the gap, by a clock without jumps."""
     lowest: int
     """The lowest sequence that has arrived."""
 
 
 class ProducerGaps:
-    """The gaps of one coordinator's producers; the oldest are forgotten first."""
+    """The gaps of one coordinator's producers. When there are too many, the oldest gaps are removed first."""
 
     def __init__(self) -> None:
         self._gaps: dict[tuple[int, int, int], _Gap] = {}
 
     def waited_ms(self, key: tuple[int, int, int], expected: int, sequence: int, now_ms: int) -> int:
-        """How long a batch's predecessor has been missing; ``key``: partition number, producer id, epoch.
+        """How long a batch's predecessor has been missing. ``key`` is the partition number, producer id and
+        epoch.
 
-        ``now_ms`` is of a clock that does not jump: a wait that ends too soon loses batches. Counted from the
-        arrival of the first batch after the gap, from any broker.
+        The time begins with the arrival of the first batch after the gap, from any broker. ``now_ms`` must
+        come from a clock without jumps, because a wait that ends too soon loses batches.
         """
         gap = self._gaps.get(key)
         if gap is None or gap.expected != expected or gap.since_ms > now_ms:
@@ -55,6 +57,6 @@ class ProducerGaps:
         return now_ms - gap.since_ms
 
     def is_first(self, key: tuple[int, int, int], sequence: int) -> bool:
-        """Whether no lower sequence has arrived while the gap existed."""
+        """Whether no lower sequence has arrived since the gap began."""
         gap = self._gaps.get(key)
         return gap is None or gap.lowest == sequence

@@ -1,17 +1,20 @@
-"""Guards of transactional batches: a late one never begins a transaction that has no end. Pure.
+"""Guards of transactional batches. They prevent a late batch from beginning a transaction that never ends.
+Pure.
 
-A batch waits in a buffer and an upload, and its transaction may be aborted meanwhile; with transaction
-versions 0 and 1 the producer's epoch does not change then. So each transactional batch is committed with a
-guard, which this coordinator issued before the transaction's coordinator was asked whether the partition
-belongs to the transaction. A marker of the producer makes the guard void, and so does another term: guards
-are in memory only, and a producer whose batch has an unknown one sends it again.
+A batch waits in a buffer and during an upload, and its transaction may be aborted in that time. With
+transaction versions 0 and 1 the abort does not change the producer's epoch. Therefore each transactional
+batch is committed with a guard. This coordinator issues the guard before the broker asks the transaction's
+coordinator whether the partition belongs to the transaction. A marker of the producer makes the guard
+invalid. A new leader does, too, because guards are in memory only; a producer whose batch has an unknown
+guard sends the batch again.
 """
 
 from typing import Final, NamedTuple, TypeAlias
 
 NO_GUARD: Final = 0
 GUARDS_MAX: Final = 100_000
-"""Guards beyond it are forgotten, the oldest first; their producers get others."""
+"""Maximum number of guards. When there are more, the oldest are removed and their producers get new
+guards."""
 
 GuardKey: TypeAlias = tuple[int, int]
 """Number of the partition, and producer id."""
@@ -23,7 +26,7 @@ class _Guard(NamedTuple):
 
 
 class TransactionGuards:
-    """The guards of one coordinator in one term."""
+    """The guards of one coordinator in one leader epoch."""
 
     def __init__(self) -> None:
         self._issued: dict[GuardKey, _Guard] = {}
@@ -32,7 +35,7 @@ class TransactionGuards:
         return len(self._issued)
 
     def issue(self, key: GuardKey, producer_epoch: int, fresh: int) -> int:
-        """The producer's guard in a partition; ``fresh`` is its number where a new one is needed."""
+        """The producer's guard in a partition. If a new guard is needed, its number is ``fresh``."""
         issued = self._issued.get(key)
         if issued is None or issued.producer_epoch != producer_epoch:
             self._issued.pop(key, None)
@@ -46,5 +49,5 @@ class TransactionGuards:
         return guard != NO_GUARD and self._issued.get(key) == (producer_epoch, guard)
 
     def void(self, key: GuardKey) -> None:
-        """The producer's transaction has ended in the partition."""
+        """Remove the guard, because the producer's transaction has ended in the partition."""
         self._issued.pop(key, None)

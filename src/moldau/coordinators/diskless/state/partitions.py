@@ -9,7 +9,7 @@ from moldau.coordinators.diskless.state.transactions import PartitionTransaction
 
 
 class PartitionState:
-    """One partition as the coordinator decides on it, including uncommitted decisions."""
+    """One partition as the coordinator sees it, including uncommitted decisions."""
 
     __slots__ = (
         "id",
@@ -27,36 +27,36 @@ class PartitionState:
 
     def __init__(self, number: int, partition_id: PartitionId, name: str) -> None:
         self.number = number
-        """Offset of the record that created it: names it in the store."""
+        """Offset of the record that created the partition; it identifies the partition in the store."""
         self.id = partition_id
         self.name = name
         self.log_start = 0
         self.wal_start = 0
-        """Records below it are in remote storage; never below ``log_start``."""
+        """Records below this offset are in remote storage. It is never below ``log_start``."""
         self.next = 0
         self.producers: dict[int, Window] = {}
         self.prune_epoch = -1
         self.last_prune = (-1, -1)
-        """Both offsets of the last prune: a repeat of it succeeds."""
+        """Both offsets of the last prune, so that a repetition of it succeeds."""
         self.remote_position = -1
         self.transactions: PartitionTransactions | None = None
-        """None: it has never had any."""
+        """``None`` until the partition has its first transaction."""
 
     @property
     def last_stable(self) -> int:
-        """The end of a read_committed read."""
+        """The last stable offset."""
         if self.transactions is None:
             return self.next
         return self.transactions.last_stable(self.log_start, self.next)
 
     def begin_transaction(self, producer_id: int, offset: int) -> None:
-        """A transactional batch was appended at ``offset``."""
+        """Note a transactional batch that was appended at ``offset``."""
         if self.transactions is None:
             self.transactions = PartitionTransactions()
         self.transactions.begin(producer_id, offset)
 
     def end_transaction(self, producer_id: int, coordinator_epoch: int) -> int:
-        """A marker was appended; returns the transaction's first offset, -1 when none was open."""
+        """Note an appended marker. Returns the first offset of the transaction, or -1 when none was open."""
         if self.transactions is None:
             self.transactions = PartitionTransactions()
         return self.transactions.end(producer_id, coordinator_epoch)
@@ -66,7 +66,7 @@ class PartitionState:
         return self.transactions is not None and bool(self.transactions.open_from)
 
     def is_in_transaction(self, producer_id: int) -> bool:
-        """Whether a transaction of the producer is open here."""
+        """Whether the producer has an open transaction here."""
         return self.transactions is not None and producer_id in self.transactions.open_from
 
     def expired_producers(self, cutoff_ms: int) -> Iterator[int]:
@@ -91,7 +91,7 @@ class PartitionState:
         self.transactions = None if other.transactions is None else other.transactions.copy()
 
     def delete_before(self, offset: int) -> None:
-        """Move the log start, never back."""
+        """Move the log start forward; it never moves back."""
         self.log_start = max(self.log_start, offset)
         self.wal_start = max(self.wal_start, self.log_start)
 

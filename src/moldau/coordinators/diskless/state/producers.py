@@ -1,9 +1,9 @@
 """Idempotent producers of a partition: their last batches and Kafka's sequence rules. Pure.
 
-A window is one byte string, the same in memory and in the store: each batch changes one, and creating,
-freeing and writing tuples of tuples took a third of the coordinator's time. It consists of native 64 bit
-integers: the epoch and the time of the last batch in ms, then an :data:`Entry` for each of the last batches
-of that epoch, oldest first.
+A window is one byte string, the same in memory and in the store. Each batch changes a window, and tuples of
+tuples would take a third of the coordinator's time. The string consists of native 64-bit integers: the epoch
+and the time of the last batch in ms, then an :data:`Entry` for each of the last batches of that epoch, oldest
+first.
 """
 
 from array import array
@@ -17,12 +17,13 @@ from typing import Final, NamedTuple, TypeAlias
 SEQUENCE_MODULUS: Final = 1 << 31
 WINDOW_BATCHES: Final = 5
 NO_EPOCH: Final = -1
-"""A producer id without an epoch, which Kafka accepts with any sequence."""
+"""The epoch of a producer id without an epoch. Kafka accepts it with any sequence."""
 
 Window: TypeAlias = bytes
 
 Entry: TypeAlias = tuple[int, int, int, int]
-"""base sequence, last sequence, base offset, append time (-1 for CreateTime): the answer for a duplicate."""
+"""Base sequence, last sequence, base offset, append time (-1 for CreateTime). It is the answer for a
+duplicate."""
 
 _HEAD: Final = Struct("=2q")
 _ENTRY: Final = Struct("=4q")
@@ -30,7 +31,7 @@ _FULL: Final = Struct(f"{_HEAD.size + WINDOW_BATCHES * _ENTRY.size}s")
 _NUMBERS: Final = _FULL.size // 8
 """Number of integers in a full window."""
 _NO_BATCH: Final = (-1, -1, -1, -1)
-"""The entry of a producer whose epoch is known by a marker only: sequence 0 follows it."""
+"""The entry of a producer whose epoch is known only from a marker. The next batch must have sequence 0."""
 
 
 class OpenWindow(NamedTuple):
@@ -42,7 +43,7 @@ class OpenWindow(NamedTuple):
 
 
 class Verdict(Enum):
-    """Errors of a batch's producer fields."""
+    """Errors in the producer fields of a batch."""
 
     STALE_EPOCH = "stale epoch"
     OUT_OF_ORDER = "out of order"
@@ -50,7 +51,7 @@ class Verdict(Enum):
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
-    """Sequence of a batch's last record; after 2^31 - 1 follows 0."""
+    """Sequence of the last record of a batch. The sequence after 2^31 - 1 is 0."""
     return (base_sequence + last_offset_delta) % SEQUENCE_MODULUS
 
 
@@ -60,15 +61,15 @@ def opened(window: Window) -> OpenWindow:
 
 
 def time_of(window: Window) -> int:
-    """Time of its last commit, in ms."""
+    """Time of the producer's last commit, in ms."""
     time_ms: int = _HEAD.unpack_from(window)[1]
     return time_ms
 
 
 def expiry_cutoff_ms(now_ms: int, expiration_ms: int) -> int:
-    """The time before which the last batch of an expired producer was committed.
+    """The time limit of expiry: a producer has expired when its last batch was committed before it.
 
-    ``expiration_ms``: ``producer.id.expiration.ms``.
+    ``expiration_ms`` is ``producer.id.expiration.ms``.
     """
     return now_ms - expiration_ms
 
@@ -76,9 +77,11 @@ def expiry_cutoff_ms(now_ms: int, expiration_ms: int) -> int:
 def expired_ids(
     windows: Mapping[int, Window], cutoff_ms: int, in_transaction: Collection[int]
 ) -> Iterator[int]:
-    """Ids of the expired producers of a partition: last batch before the cutoff, and no open transaction.
+    """Ids of the expired producers of a partition. Their last batch is older than the cutoff, and they have
+    no open transaction.
 
-    ``windows``: by producer id; ``in_transaction``: ids of the producers with an open transaction here.
+    ``windows`` is by producer id; ``in_transaction`` has the ids of the producers with an open transaction
+    here.
     """
     for producer_id, window in windows.items():
         if time_of(window) < cutoff_ms and producer_id not in in_transaction:
@@ -88,9 +91,10 @@ def expired_ids(
 def check_sequence(
     window: Window | None, epoch: int, base_sequence: int, delta: int
 ) -> Verdict | Entry | None:
-    """``None``: append it. An entry: it is a duplicate of that batch.
+    """Return ``None`` when the batch must be appended, or the entry of the batch that it duplicates.
 
-    A producer, and each new epoch of it, begins at 0; one without an epoch at any sequence.
+    A producer begins at sequence 0, and so does each new epoch of it. A producer without an epoch may begin
+    at any sequence.
     """
     if window is None:
         return None if base_sequence == 0 or epoch == NO_EPOCH else Verdict.AHEAD
@@ -112,7 +116,7 @@ def check_sequence(
 
 
 def expected_sequence(window: Window | None, epoch: int) -> int:
-    """The sequence of an epoch's next batch; -1 where the epoch is not known."""
+    """The sequence of an epoch's next batch; -1 if the epoch is not known."""
     if window is None or _HEAD.unpack_from(window)[0] != epoch:
         return -1
     last: int = _ENTRY.unpack_from(window, len(window) - _ENTRY.size)[1]
@@ -120,7 +124,7 @@ def expected_sequence(window: Window | None, epoch: int) -> int:
 
 
 def follows(window: Window, epoch: int, base_sequence: int) -> bool:
-    """Whether a batch is the next one of the window's epoch."""
+    """Whether a batch is the next one in the epoch of the window."""
     last: int = _ENTRY.unpack_from(window, len(window) - _ENTRY.size)[1]
     return base_sequence == (last + 1) % SEQUENCE_MODULUS and epoch == _HEAD.unpack_from(window)[0]
 
@@ -134,13 +138,14 @@ def extended(window: Window | None, epoch: int, now_ms: int, entry: Entry) -> Wi
 
 
 def epoch_of(window: Window) -> int:
-    """The producer's newest epoch."""
+    """The newest epoch of the producer."""
     epoch: int = _HEAD.unpack_from(window)[0]
     return epoch
 
 
 def marked(window: Window | None, epoch: int, now_ms: int) -> Window:
-    """The window after a transaction marker: a newer epoch begins at sequence 0, the same one goes on."""
+    """The window after a transaction marker. A newer epoch begins at sequence 0; the sequence of the same
+    epoch continues."""
     if window is None or epoch_of(window) != epoch:
         return _HEAD.pack(epoch, now_ms) + _ENTRY.pack(*_NO_BATCH)
     return _HEAD.pack(epoch, now_ms) + window[_HEAD.size :]
@@ -154,13 +159,14 @@ def all_extended(
     base_offsets: Sequence[int],
     now_ms: int,
 ) -> list[Window] | None:
-    """The windows after one more batch of CreateTime each, column by column.
+    """The windows after one more batch of CreateTime in each, computed column by column.
 
-    ``None`` when a batch is not the next of its window, or a window is not full yet: check them one by one.
+    Returns ``None`` when a batch is not the next of its window, or when a window is not full yet. The batches
+    must then be checked one by one.
     """
     count, step = len(windows), _NUMBERS
     numbers = array("q", b"".join(windows))
-    # No window is longer than a full one.
+    # No window is longer than a full window.
     if len(numbers) != step * count:
         return None
     pack = Struct(f"={count}q").pack
@@ -168,7 +174,7 @@ def all_extended(
     before = map(sub, base_sequences, repeat(1))
     if numbers[::step].tobytes() != packed_epochs or numbers[step - 3 :: step].tobytes() != pack(*before):
         return None
-    # All move by one entry: each window's oldest entry is where the next header is written.
+    # This moves all windows by one entry: each window's oldest entry is now at the place of the next header.
     del numbers[:4]
     numbers.extend((0, 0, 0, 0))
     numbers[::step] = array("q", packed_epochs)

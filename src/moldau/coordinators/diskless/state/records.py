@@ -39,7 +39,7 @@ class FilesClosed(NamedTuple):
 
 
 class FileTakenOver(NamedTuple):
-    """This coordinator now owns the file; if it did not know the object, the object is closed."""
+    """This coordinator now owns the file. If it did not know the object, the object is closed."""
 
     object_key: str
     size_bytes: int
@@ -66,12 +66,12 @@ class Pruned(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """Expiry of older state. It is a record, so that a coordinator's state depends on its log alone."""
+    """Removes old state. It is a record, so that a coordinator's state depends on its log alone."""
 
     files_before_ms: int
-    """Results of files committed, and object keys closed, before it."""
+    """Results of files committed before this time, and keys closed before it, are removed."""
     producers_before_ms: int
-    """Producers whose last batch was committed before it."""
+    """Producers whose last batch was committed before this time are removed."""
 
 
 class Run(NamedTuple):
@@ -80,21 +80,22 @@ class Run(NamedTuple):
     topic_id: UUID
     partition_index: int
     base_offset: int
-    """Offset of the first batch; the others follow without a gap."""
+    """Offset of the first batch. The offsets of the others follow without a gap."""
     batches: int
 
 
 class Moved(NamedTuple):
-    """The change of a partition by a run."""
+    """The change of a partition caused by a run."""
 
     partition: PartitionState
     next_offset: int
     windows: Mapping[int, Window]
-    """Windows after the run, by producer id, of the producers with batches in the file."""
+    """The windows after the run, by producer id, for the producers with batches in the file."""
 
 
 class Rejected(NamedTuple):
-    """A batch without a new offset: refused, or (``error`` none) a duplicate of an accepted one."""
+    """A batch without a new offset. It is refused, or (when ``error`` is none) a duplicate of an accepted
+    batch."""
 
     position: int
     """Position in the request."""
@@ -104,7 +105,7 @@ class Rejected(NamedTuple):
 
 
 class MarkerExtent(NamedTuple):
-    """A transaction's end in a partition: an extent of one offset, without an object."""
+    """The end of a transaction in a partition. It is an extent of one offset, without an object."""
 
     topic_id: UUID
     partition_index: int
@@ -133,8 +134,8 @@ NO_PRODUCER = 0
 class FileCommitted:
     """A file and its accepted batches, column by column in the order of the request.
 
-    Its columns do not change after the decision or after reading. ``receipt`` is set by the codec: the
-    encoded answer, kept for repeats of the request.
+    Its columns do not change after the record is decided or read. ``receipt`` is set by the codec: it is the
+    encoded answer, kept for repetitions of the request.
     """
 
     object_key: str
@@ -157,7 +158,8 @@ class FileCommitted:
     base_sequences: list[int]
     receipt: bytes = field(default=b"", compare=False, repr=False)
     decided: Sequence[Moved] | None = field(default=None, compare=False, repr=False)
-    """From the decision to its replay: the changes of each run, so that they are computed once."""
+    """The changes of each run. They are kept from the decision to its replay, so that they are computed
+    once."""
 
 
 DisklessRecord: TypeAlias = (

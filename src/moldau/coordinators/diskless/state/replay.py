@@ -15,7 +15,7 @@ from moldau.coordinators.diskless.state.records import (
 
 
 class BegunIn(NamedTuple):
-    """A transactional batch: it begins its producer's transaction in the partition, if none is open."""
+    """A transactional batch. It begins its producer's transaction in the partition, if none is open."""
 
     run: int
     """Position of its run in the file."""
@@ -43,8 +43,8 @@ def begun_in(record: FileCommitted) -> list[BegunIn]:
 def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[Moved]:
     """Apply the file to the partitions and their producers, and return the changes, run by run.
 
-    A recent decision contains its computed changes; for a record of the log they are computed here, by the
-    same rules.
+    A recent decision already contains its changes. For a record that is read from the log, they are computed
+    here by the same rules.
     """
     decided, record.decided = record.decided, None
     moves = _moves(partitions, record) if decided is None else decided
@@ -63,7 +63,7 @@ def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[M
 
 
 def replay_markers(partitions: PartitionTable, record: TransactionsEnded) -> Sequence[Moved]:
-    """Apply the markers, and return the changes, one by one."""
+    """Apply the markers, and return the change of each."""
     replayed: list[Moved] = []
     for marker in record.markers:
         partition = partitions.find(marker.topic_id, marker.partition_index)
@@ -80,7 +80,7 @@ def replay_markers(partitions: PartitionTable, record: TransactionsEnded) -> Seq
 
 
 def _moves(partitions: PartitionTable, record: FileCommitted) -> Iterator[Moved]:
-    """The change of each run, after those before it."""
+    """The change of each run. Later runs include the changes of earlier runs."""
     start = 0
     for topic_id, index, offset, count in record.runs:
         partition = partitions.find(topic_id, index)

@@ -1,9 +1,9 @@
 """The diskless coordinator's decisions over one partition of ``__diskless_metadata`` (KIP-1164). Pure.
 
-Only ``replay`` changes persistent state. The runtime replays a decision immediately, so the state here is
-speculative: everything decided, committed or not; reads through the runtime answer when it is committed. The
-positions of batches, and the files in use, are in the store, which materialises the same records once they
-are committed.
+Only ``replay`` changes persistent state. The runtime replays a decision immediately, so the state here
+contains all decisions, committed or not. Reads through the runtime are answered when those decisions are
+committed. The positions of batches and the files in use are in the store, which materialises the same records
+after their commit.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -55,7 +55,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class DisklessShard:
-    """State and decisions of one coordinator. Operations return effects that end in one answer."""
+    """State and decisions of one coordinator. Each operation returns effects that lead to exactly one
+    answer."""
 
     def __init__(self, settings: CoordinatorTimes | None = None) -> None:
         self.settings = settings or CoordinatorTimes()
@@ -64,18 +65,18 @@ class DisklessShard:
         self._gaps = ProducerGaps()
         self._guards = TransactionGuards()
         self.on_file: Callable[[int, Sequence[Moved]], None] | None = None
-        """Called in replay with the log offset and the changes of a file's runs, or of markers; used by the
-        store.
+        """The store's callback in replay. It gets the log offset and the changes of a file's runs, or of
+        markers.
         """
         self.on_expired: Callable[[int, Sequence[tuple[int, int]]], None] | None = None
-        """Called in replay with the log offset and the producers that were forgotten: the store's hook."""
+        """The store's callback in replay. It gets the log offset and the producers that were removed."""
 
     # -- commit ---------------------------------------------------------------------------------
 
     def commit_file(
         self, call: CommitFileCall, now_ms: int, token: Token, elapsed_ms: int | None = None
     ) -> Effects[DisklessRecord]:
-        """Commit a file. ``elapsed_ms`` is the time of a clock that does not jump; ``now_ms`` by default.
+        """Commit a file. ``elapsed_ms`` comes from a clock without jumps; by default it is ``now_ms``.
 
         Answers :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN.
         """
@@ -88,7 +89,7 @@ class DisklessShard:
         return answer(token, commit.result_of(record, now_ms, self.partitions), [record])
 
     def repeated(self, call: CommitFileCall, now_ms: int) -> CommitFileResult | None:
-        """The answer to a repeat; ``None`` for a file that may be committed now."""
+        """The answer to a repeated call; ``None`` for a file that may be committed now."""
         key = call.object_key
         known = self.files.result(key)
         if known is not None:
@@ -112,7 +113,8 @@ class DisklessShard:
     # -- transactions ---------------------------------------------------------------------------
 
     def guard(self, wanted: GuardToIssue, fresh: int) -> IssuedGuard:
-        """The producer's guard in a partition; a new one has the number ``fresh``. Changes no record."""
+        """The producer's guard in a partition. A new guard has the number ``fresh``. This writes no
+        record."""
         topic_id, index, producer_id, epoch = wanted
         partition = self.partitions.find(topic_id, index)
         if partition is None:
@@ -157,7 +159,7 @@ class DisklessShard:
     # -- offsets --------------------------------------------------------------------------------
 
     def delete_records(self, requests: Sequence[OffsetToDelete], token: Token) -> Effects[DisklessRecord]:
-        """Move log starts, never back. Answers a list of :class:`DeletedRecords`."""
+        """Move log starts forward, never back. Answers a list of :class:`DeletedRecords`."""
         records: list[DisklessRecord] = []
         results: list[DeletedRecords] = []
         for topic_id, index, asked in requests:
@@ -209,9 +211,9 @@ class DisklessShard:
     def close_files(
         self, object_keys: Sequence[str], live: Collection[str], now_ms: int, token: Token
     ) -> Effects[DisklessRecord]:
-        """Log that these objects will not be committed any more. Answers a list of results.
+        """Record in the log that these objects will not be committed any more. Answers a list of results.
 
-        ``live`` are the keys of files in the store. A file that was committed here is refused.
+        ``live`` contains the keys of files in the store. A file that was committed here is refused.
         """
         closing: dict[str, None] = {}
         results: list[ClosedFile] = []
@@ -234,12 +236,12 @@ class DisklessShard:
         now_ms: int,
         token: Token,
     ) -> Effects[DisklessRecord]:
-        """Own the file from now on. Answers ``None``; a repeat changes nothing."""
+        """Become the owner of the file. Answers ``None``; a repetition changes nothing."""
         record = FileTakenOver(object_key, size_bytes, created_ms, now_ms, tuple(remaining_owner_ids))
         return answer(token, None, [record])
 
     def release_files(self, object_keys: Sequence[str], token: Token) -> Effects[DisklessRecord]:
-        """These files were handed over or deleted. Answers ``None``."""
+        """Release files that were handed over or deleted. Answers ``None``."""
         records = [FilesReleased(tuple(object_keys))] if object_keys else []
         return answer(token, None, records)
 
@@ -296,7 +298,7 @@ class DisklessShard:
                 assert_never(record)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
-        """The coordinator's own log has no transactions."""
+        """There is nothing to do, because the coordinator's own log has no transactions."""
 
     def on_loaded(self, now_ms: int) -> Effects[DisklessRecord]:
         return Effects()

@@ -1,6 +1,8 @@
-"""Transactions of a partition: the open ones bound read_committed reads, the aborted ones are left out. Pure.
+"""The transactions of a partition. The last stable offset depends on the open ones; read_committed readers
+skip the aborted ones. Pure.
 
-Both are known without reading an object: batches are flagged in their file's record, ends are records.
+No object has to be read for them, because a file's record marks transactional batches, and the ends of
+transactions are records.
 """
 
 from bisect import bisect_left
@@ -15,7 +17,7 @@ NO_COORDINATOR_EPOCH = -1
 
 
 class PartitionTransactions:
-    """The open transactions of one partition, and the coordinators that ended others."""
+    """The open transactions of one partition, and the epochs of the coordinators that ended earlier ones."""
 
     __slots__ = ("coordinator_epochs", "open_from")
 
@@ -35,28 +37,30 @@ class PartitionTransactions:
     def last_stable(self, log_start: int, end_offset: int) -> int:
         """The first offset that may belong to an open transaction; ``end_offset`` when there is none.
 
-        Never below ``log_start``: DeleteRecords may delete the beginning of an open transaction.
+        It is never below ``log_start``, because DeleteRecords may delete the beginning of an open
+        transaction.
         """
         return max(log_start, next(iter(self.open_from.values()), end_offset))
 
     def begin(self, producer_id: int, offset: int) -> None:
-        """A transactional batch was appended."""
+        """Note a transactional batch that was appended."""
         self.open_from.setdefault(producer_id, offset)
 
     def end(self, producer_id: int, coordinator_epoch: int) -> int:
-        """A marker was appended; returns the transaction's first offset, -1 when none was open."""
+        """Note an appended marker. Returns the first offset of the transaction, or -1 when none was open."""
         self.coordinator_epochs[producer_id] = coordinator_epoch
         return self.open_from.pop(producer_id, NO_OFFSET)
 
     def row(self, producer_id: int) -> tuple[int, int]:
-        """First offset of its open transaction, and the epoch of its last coordinator; -1 each for none."""
+        """First offset of the producer's open transaction, and the epoch of its last coordinator; -1 for
+        each that does not exist."""
         return (
             self.open_from.get(producer_id, NO_OFFSET),
             self.coordinator_epochs.get(producer_id, NO_COORDINATOR_EPOCH),
         )
 
     def restore(self, rows: Iterable[tuple[int, int, int]]) -> None:
-        """The rows of producers, each with its id first, in any order."""
+        """Restore the rows of producers, in any order. A row begins with the producer id."""
         for producer_id, first_offset, coordinator_epoch in sorted(rows, key=lambda row: row[1]):
             if first_offset >= 0:
                 self.open_from[producer_id] = first_offset
@@ -65,14 +69,15 @@ class PartitionTransactions:
 
 
 class AbortedExtent(NamedTuple):
-    """An aborted transaction as in Kafka's transaction index."""
+    """An aborted transaction, as in Kafka's transaction index."""
 
     last_offset: int
-    """Offset of its marker."""
+    """Offset of the transaction's marker."""
     first_offset: int
     producer_id: int
     last_stable_offset: int
-    """Of the partition after the marker: transactions that end later begin there or above it."""
+    """The last stable offset of the partition after the marker. Transactions that end later begin at or
+    above it."""
 
 
 class AbortedExtents:
@@ -100,7 +105,7 @@ class AbortedExtents:
         return found
 
     def delete_before(self, offset: int) -> None:
-        """Forget those whose marker is below ``offset``."""
+        """Remove the transactions whose marker is below ``offset``."""
         del self._extents[: self._first_from(offset)]
 
     def _first_from(self, offset: int) -> int:

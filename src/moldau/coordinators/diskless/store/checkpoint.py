@@ -1,7 +1,7 @@
 """Snapshots of a coordinator's state in KIP-630's form, written while commits continue.
 
-A snapshot's records have a value only: a byte for the table, then some of its rows, by columns. It is the
-content of SQLite at the snapshot's end offset, so loading it fills the tables.
+A record of a snapshot has a value and no key: a byte for the table, then some of its rows, by columns. The
+snapshot has the content of SQLite at its end offset, so loading it fills the tables.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader, SnapshotWriter
 
 ROWS_PER_RECORD: Final = 250
-"""Reading this many takes about a millisecond of the event loop."""
+"""Reading this number of rows takes about a millisecond of the event loop."""
 FORMAT: Final = 1
 
 _INTEGER: Final = 0
@@ -28,11 +28,11 @@ _TEXT: Final = 2
 
 
 class SnapshottedLog(Protocol):
-    """The coordinator's log as the store uses it: facts for checks, and snapshots."""
+    """The coordinator's log as the store uses it: its identity and epochs for checks, and its snapshots."""
 
     @property
     def identity(self) -> str:
-        """Unique identity of the log, over all clusters."""
+        """Identity of the log, which is unique across all clusters."""
         ...
 
     @property
@@ -62,7 +62,7 @@ class SnapshottedLog(Protocol):
 
 
 def encode_rows(table: int, rows: Sequence[Sequence[Any]]) -> bytes:
-    """A snapshot record's value."""
+    """Encode the value of a snapshot record."""
     out = bytearray((FORMAT, table))
     put_varint(out, len(rows))
     columns = list(zip(*rows, strict=True))
@@ -82,7 +82,7 @@ def encode_rows(table: int, rows: Sequence[Sequence[Any]]) -> bytes:
 
 
 def decode_rows(value: bytes) -> tuple[int, list[tuple[Any, ...]]]:
-    """Table number and rows. Raises :class:`ColumnError`, or ``ValueError`` for another format."""
+    """Decode the table number and rows. Raises :class:`ColumnError`, or ``ValueError`` for another format."""
     reader = ColumnReader(value)
     version, table = reader.raw(2)
     if version != FORMAT:

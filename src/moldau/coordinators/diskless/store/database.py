@@ -1,4 +1,5 @@
-"""The SQLite connection of one coordinator: opening, trusting, writing. Only the store calls it."""
+"""The SQLite connection of one coordinator: opening it, checking whether its file is valid, and writing.
+Only the store uses it."""
 
 import contextlib
 import json
@@ -32,7 +33,7 @@ class Applied(NamedTuple):
 
 
 class WrittenPartition(PartitionState):
-    """A partition as SQLite has it."""
+    """A partition as stored in SQLite."""
 
     __slots__ = ("batches", "deleted", "size_bytes", "timestamp_bound_ms")
 
@@ -40,7 +41,7 @@ class WrittenPartition(PartitionState):
         super().__init__(number, partition_id, name)
         self.deleted = False
         self.size_bytes = 0
-        """Size of its batches that were not freed yet."""
+        """Size of the partition's batches that were not freed yet."""
         self.batches = 0
         self.timestamp_bound_ms = -1
 
@@ -53,7 +54,7 @@ class WrittenPartition(PartitionState):
 
 
 class FileRow(NamedTuple):
-    """A file at its commit or takeover."""
+    """A file at the time of its commit or takeover."""
 
     id: int
     object_key: str
@@ -79,10 +80,10 @@ class Database:
     """One open database."""
 
     def __init__(self, connection: apsw.Connection, *, new_for: str | None) -> None:
-        """``new_for``: the log for whose state new tables are created."""
+        """Use an open connection. ``new_for`` is the log whose identity is written into new tables."""
         self.connection = connection
         self.on_damage: Callable[[Exception], None] = lambda _: None
-        """Called when SQLite finds its file damaged at a read or a write."""
+        """Called when SQLite finds damage in its file during a read or a write."""
         self.concurrent_readers = prepare(connection)
         if new_for is not None:
             connection.execute(TABLES)
@@ -90,10 +91,11 @@ class Database:
 
     @classmethod
     def open_clean(cls, opener: SqliteOpener, disk: Disk, path: str, log: str) -> "Database | None":
-        """Open the existing database, if it was closed cleanly by this version for this log, with an intact
-        checksum.
+        """Open the existing database if this version closed it cleanly for this log and its checksum is
+        correct.
 
-        It is dirty from now on. A matching offset and epoch do not prove that it belongs to the log.
+        Opening marks it as not cleanly closed. A matching offset and epoch do not prove that it belongs to
+        the log.
         """
         seal = break_seal(disk, path)
         if seal is not Seal.WHOLE:
@@ -125,19 +127,19 @@ class Database:
         self.connection.pragma("synchronous", "off")
 
     def close(self, *, clean: bool) -> bool:
-        """Close; returns whether it is clean and may be sealed."""
+        """Close the database. Returns whether it is clean, so that its checksum may be written."""
         if clean:
             try:
                 self._mark(clean=True)
             except apsw.Error:
                 clean = False
-        # A full disk must not stop the rest of the shutdown: the file is a cache.
+        # A full disk must not stop the rest of the shutdown, because the file is only a cache.
         with contextlib.suppress(apsw.Error):
             self.connection.close(True)
         return clean
 
     def _damaged(self, error: Exception) -> KafkaError:
-        """A damaged file is not read any more: callers retry, and it is rebuilt meanwhile."""
+        """Report a damaged file, which is not read any more. Callers retry while the file is rebuilt."""
         self.on_damage(error)
         return KafkaError(ErrorCode.coordinator_load_in_progress, f"The coordinator is rebuilt: {error}")
 
@@ -222,7 +224,7 @@ class Database:
         )
 
     def take_over(self, row: FileRow) -> None:
-        """Own a file, whether it was known or not."""
+        """Become the owner of a file, whether it was known or not."""
         self.connection.execute(
             "insert into files values (?,?,?,?,?,?,?,?,?,?) on conflict (object_key)"
             " do update set owned = 1, next_owners = excluded.next_owners,"
@@ -279,8 +281,8 @@ class Database:
         return has_more_aborted or len(below) == limit
 
     def forget_partition(self, number: int, limit: int) -> bool:
-        """Drop a deleted partition after its producers, ``limit`` at a time; returns whether more are
-        left.
+        """Delete the rows of a deleted partition, ``limit`` at a time, those of its producers first.
+        Returns whether rows are left.
         """
         for table in ("producers", "transactions"):
             self.connection.execute(

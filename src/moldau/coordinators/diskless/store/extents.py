@@ -1,8 +1,9 @@
 """Extents: the batches of one partition in one file, packed. Pure.
 
-A batch takes 21 bytes: byte offset, size and last offset delta (32 bits each), the largest timestamp (64)
-and flags (8), each as a column, so that bytes are freed and timestamps found batch by batch without
-reading objects. A marker is packed as a batch without a place, with the marker's content after it.
+A batch takes 21 bytes: byte offset, size and last offset delta (32 bits each), the largest timestamp (64) and
+flags (8), each as a column. With these columns the store can free bytes and find timestamps for single
+batches without reading objects. A marker is packed as a batch without a position, followed by the marker's
+content.
 """
 
 import struct
@@ -15,12 +16,12 @@ from moldau.coordinators.diskless.state.records import FLAG_TRANSACTIONAL, FileC
 
 BATCH_BYTES: Final = 21
 NO_FILE: Final = -1
-"""Stands for the file of a marker, which is in no object."""
+"""The file id of a marker, which is in no object."""
 _MARKER: Final = struct.Struct("=qhib")
 
 
 class Extent(NamedTuple):
-    """One row of the store. Its primary key is (partition, last offset)."""
+    """One row of the table of extents. Its primary key is (partition, last offset)."""
 
     partition: int
     """The partition's number."""
@@ -31,7 +32,8 @@ class Extent(NamedTuple):
     size_bytes: int
     max_timestamp_ms: int
     timestamp_bound_ms: int
-    """Largest timestamp of this and all earlier extents: ascends, so that it can be searched."""
+    """Largest timestamp of this extent and all earlier ones. It never decreases, so that it can be
+    searched."""
     committed_ms: int
     packed: bytes
 
@@ -41,7 +43,7 @@ class Extent(NamedTuple):
 
 
 class ExtentBatch(NamedTuple):
-    """A batch unpacked."""
+    """An unpacked batch."""
 
     base_offset: int
     last_offset: int
@@ -52,7 +54,7 @@ class ExtentBatch(NamedTuple):
 
 
 class FileColumns:
-    """A file's columns as bytes, made once and sliced for each of its extents."""
+    """The columns of a file as bytes. They are made once, and each extent of the file is a slice of them."""
 
     __slots__ = ("_deltas", "_flags", "_offsets", "_sizes", "_timestamps")
 
@@ -64,7 +66,7 @@ class FileColumns:
         self._flags = bytes(record.flags)
 
     def packed(self, start: int, end: int) -> bytes:
-        """The batches from ``start`` to before ``end``."""
+        """The batches from ``start`` up to, not including, ``end``."""
         a, b = 4 * start, 4 * end
         return b"".join(
             (
@@ -118,7 +120,7 @@ def marker_in(extent: Extent) -> TransactionEnd | None:
 
 
 class Trimmed(NamedTuple):
-    """The remainder of a trimmed extent, and the freed amounts."""
+    """The rest of an extent after a trim, and the freed amounts."""
 
     left: Extent | None
     freed_batches: int
@@ -126,7 +128,7 @@ class Trimmed(NamedTuple):
 
 
 def trim(extent: Extent, start_offset: int) -> Trimmed:
-    """Drop the batches that are entirely below ``start_offset``; one that contains it is kept."""
+    """Drop the batches that are entirely below ``start_offset``; a batch that contains it is kept."""
     if extent.last_offset < start_offset:
         return Trimmed(None, extent.batches, extent.size_bytes)
     freed = freed_bytes = 0

@@ -1,4 +1,5 @@
-"""Writes committed records into SQLite, in order, and accounts for freed batches: the only writer."""
+"""Writes committed records into SQLite, in order, and subtracts the sizes of freed batches. It is the only
+writer."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -30,23 +31,23 @@ from moldau.coordinators.diskless.store.extents import Extent
 from moldau.coordinators.diskless.store.view import NOTHING, AbortedRow, Change, TransactionRow
 
 TRIM_EXTENTS: Final = 500
-"""Extents freed in a round: pruning and deletion stay off the commit path, bounded by result size."""
+"""Number of extents freed in one round, so that pruning and deletion do not delay commits."""
 
 
 class Unwritten(NamedTuple):
-    """A committed record and the results of its replay."""
+    """A committed record, and the results of its replay."""
 
     offset: int
     record: DisklessRecord
     moved: Sequence[Moved]
     change: Change = NOTHING
     expired: Sequence[tuple[int, int]] = ()
-    """Producers that the record made forgotten: (partition number, producer id)."""
+    """Producers that expired by this record, as (partition number, producer id)."""
 
 
 class Materialiser:
-    """Owns the tables. ``partitions`` are as written, by number, including deleted ones until they are
-    removed.
+    """Owns the tables. ``partitions`` is their written state by number; deleted partitions stay in it
+    until their rows are removed.
     """
 
     def __init__(self, database: Database, coordinator_id: int) -> None:
@@ -54,15 +55,15 @@ class Materialiser:
         self.coordinator_id = coordinator_id
         self.partitions = {found.number: found for found in database.partitions()}
         self.by_id = {found.id: found for found in self.partitions.values() if not found.deleted}
-        """The partitions that are not deleted."""
+        """The partitions that are not deleted, by id."""
         self.to_trim = dict(self.partitions)
-        """Partitions that may have batches below their WAL start, or that are deleted."""
+        """Numbers of partitions that may have batches below their WAL start, or that are deleted."""
 
     def find(self, partition_id: PartitionId) -> WrittenPartition | None:
         return self.by_id.get(partition_id)
 
     def write(self, taken: Sequence[Unwritten], applied: Applied, now_ms: int) -> None:
-        """All of ``taken`` in one transaction, or nothing."""
+        """Write all records of ``taken`` in one transaction, or none."""
         slice_ = _Slice(self, now_ms)
         with self.database.transaction():
             for unwritten in taken:
@@ -88,7 +89,7 @@ class Materialiser:
         except BaseException:
             partition.batches, partition.size_bytes = before
             raise
-        # To the end of the queue: one large partition must not delay the others.
+        # Move the partition to the end of the queue, so that one large partition does not delay the others.
         del self.to_trim[number]
         if more:
             self.to_trim[number] = partition
@@ -97,9 +98,9 @@ class Materialiser:
 
 
 class _Slice:
-    """Records of one transaction; similar ones are combined.
+    """The records of one transaction; similar records are combined.
 
-    Partitions are changed in copies, which replace the originals once the transaction is committed.
+    Partitions are changed in copies, which replace the originals after the transaction is committed.
     """
 
     def __init__(self, owner: Materialiser, now_ms: int) -> None:
@@ -250,7 +251,7 @@ class _Slice:
         self._results = []
 
     def write(self) -> None:
-        """Within the transaction, after all records were added."""
+        """Write the changes of all added records within the transaction."""
         self._write_files()
         self._database.add_extents(self._extents)
         self._database.put_windows(self._windows)
@@ -261,7 +262,7 @@ class _Slice:
         self._database.put_partitions(self._changed.values())
 
     def done(self) -> None:
-        """The transaction is committed."""
+        """Use the changed copies, because the transaction is committed."""
         owner = self._owner
         owner.partitions.update(self._changed)
         for partition_id in self._removed:

@@ -1,8 +1,8 @@
 """The store's tables in SQLite, and the port that opens connections.
 
-They contain all state of a partition. A change of tables adds its rows at the end of ``TABLE_NAMES``, whose
-numbers are in snapshots, and takes the next ``VERSION``; databases of an older version are rebuilt from
-snapshot and log.
+The tables contain all state of a partition. A new table must be added at the end of ``TABLE_NAMES``, because
+snapshots contain its numbers. Each change of the tables needs the next ``VERSION``; a database of an older
+version is rebuilt from snapshot and log.
 """
 
 from typing import Final, Protocol
@@ -13,13 +13,13 @@ VERSION: Final = 3
 
 
 class SqliteOpener(Protocol):
-    """Opens the database at an absolute path: the seam for a simulated disk."""
+    """Opens the database at an absolute path. A simulation replaces it to simulate the disk."""
 
     def __call__(self, path: str, /) -> apsw.Connection: ...
 
 
 def open_sqlite(path: str) -> apsw.Connection:
-    """The operating system's files."""
+    """Open a database on the operating system's files."""
     return apsw.Connection(path)
 
 
@@ -70,10 +70,11 @@ TABLE_NAMES: Final = (
 
 
 def prepare(connection: apsw.Connection) -> bool:
-    """Settings of a rebuildable cache with one writer; returns whether readers need not wait for it.
+    """Apply the settings for a cache with one writer that can be rebuilt. Returns whether readers can work
+    beside the writer.
 
-    ``synchronous=off``: a crash of the machine may tear the file. So it is trusted only when it was closed
-    cleanly (``meta.clean``, itself synced), and rebuilt from snapshot and log otherwise.
+    With ``synchronous=off`` a crash of the machine may damage the file. Therefore the file is used only when
+    it was closed cleanly (``meta.clean``, which is synced). Otherwise it is rebuilt from snapshot and log.
     """
     mode = connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "off")

@@ -1,13 +1,13 @@
 """The materialised state of one coordinator: SQLite plus committed records that it does not contain yet.
 
-The runtime passes committed records on; reads see them immediately (``view``), and SQLite gets them a little
-later, many in one transaction together with the applied offset and epoch. The file is a cache: one that was
-not closed cleanly, or does not match the log, is dropped and rebuilt from the latest snapshot; the runtime
-replays the rest.
+The runtime passes committed records to the store. Reads see them immediately (``view``). They are written to
+SQLite a little later, many in one transaction, together with the applied offset and epoch. The file is a
+cache. If it was not closed cleanly or does not match the log, it is dropped and rebuilt from the latest
+snapshot, and the runtime replays the later records.
 
-Writing is done on the event loop, in slices of ``FLUSH_RECORDS``: a thread would compete with the loop for
-the interpreter's lock without a gain. Snapshots are read from a connection and a read transaction of their
-own.
+The store writes on the event loop, in slices of ``FLUSH_RECORDS``. A thread would compete with the loop for
+the interpreter's lock and gain nothing. A snapshot is read from a separate connection with its own read
+transaction.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ logger = logging.getLogger(__name__)
 
 FLUSH_DELAY_S: Final = 0.02
 FLUSH_RECORDS: Final = 12
-"""Maximum number of records in a transaction; the event loop runs after each. A larger number combines more
-writes of a producer's window; a smaller one makes commits wait less.
+"""Maximum number of records in a transaction; other tasks of the event loop run after each transaction. A
+larger number combines more writes of a producer's window; with a smaller one, commits wait less.
 """
 MAX_UNWRITTEN_RECORDS: Final = 256
-"""With more unwritten records than this, records are written as they are passed on."""
+"""When more records than this are unwritten, each new record is written immediately."""
 
 Listener: TypeAlias = Callable[[Sequence[StoredPartition]], None]
 """Called with the partitions that a commit has changed."""
 
 
 class DisklessStore:
-    """Implements the runtime's ``ShardStore``; reads go through ``view`` and ``database``."""
+    """Implements the runtime's ``ShardStore``. Reads use ``view`` and ``database``."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class DisklessStore:
         listener: Listener | None = None,
         on_damage: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_damage`` is called once when SQLite finds its file damaged.
+        """``on_damage`` is called once when SQLite finds damage in its file.
 
-        The store must then be restored, which rebuilds it.
+        The store must then be restored, which rebuilds the file.
         """
         self.coordinator_id = coordinator_id
         self.view = CommittedView()
@@ -78,12 +78,12 @@ class DisklessStore:
         self._materialiser: Materialiser | None = None
         self._unwritten: deque[Unwritten] = deque()
         self._moved: dict[int, Sequence[Moved]] = {}
-        """Changes of files that are replayed but not committed yet, by offset."""
+        """Changes of files that are replayed but not committed yet, by log offset."""
         self._expired: dict[int, Sequence[tuple[int, int]]] = {}
-        """Producers that were forgotten in a replay that is not committed yet, by offset."""
+        """Producers that expired in a replay that is not committed yet, by log offset."""
         self._handle: asyncio.Handle | None = None
         self._closing: asyncio.Future[None] | None = None
-        """The last database of this store, until it is closed."""
+        """The task that closes the last database of this store; ``None`` when none is being closed."""
         self._paused = 0
         self._is_disk_full = False
         self._is_damaged = False
@@ -138,7 +138,7 @@ class DisklessStore:
         return applied.offset
 
     def _matches(self, applied: Applied) -> bool:
-        """Whether the log has, just before the applied offset, a record of the applied epoch."""
+        """Whether the record just before the applied offset has the applied epoch in the log."""
         if not self.log.start_offset <= applied.offset <= self.log.end_offset:
             return False
         return applied.epoch == self._epoch_before(applied.offset)
@@ -233,18 +233,20 @@ class DisklessStore:
             closing = self.machine.workers.run(self._close_database, database, clean and not self._is_damaged)
             self._closing = asyncio.ensure_future(closing)
         if self._closing is not None:
-            # Also when a load is cancelled: the next one must not find the file half closed.
+            # This also holds when a load is cancelled: the next load must not find a file that is still being
+            # closed.
             await asyncio.shield(self._closing)
 
     def _close_database(self, database: Database, clean: bool) -> None:
         """Syncs the file, so it must run on a worker thread."""
         if database.close(clean=clean):
-            # A full disk must not end the stop: without its sum the database is rebuilt.
+            # A full disk must not stop the shutdown. Without its checksum the database is rebuilt at the next
+            # start.
             with contextlib.suppress(OSError):
                 seal_database(self.machine.disk, self.path)
 
     def _found_damage(self, error: Exception) -> None:
-        """Mark the file as not to be trusted."""
+        """Mark the file as damaged, so that it is not used again."""
         if not self._is_damaged:
             self._is_damaged = True
             logger.error("%s is damaged and is rebuilt from the log: %s", self.path, error)
@@ -253,12 +255,12 @@ class DisklessStore:
     # -- to SQLite ------------------------------------------------------------------------------
 
     def write_all(self) -> None:
-        """Write everything that is committed."""
+        """Write all records that are committed."""
         while self._unwritten:
             self._write_some()
 
     async def catch_up(self) -> None:
-        """Write the committed records; the event loop runs in between."""
+        """Write the committed records in slices; other tasks of the event loop run in between."""
         end = self.committed_offset
         while self._unwritten and self._unwritten[0].offset < end and self._materialiser is not None:
             if not self._paused:
@@ -266,7 +268,8 @@ class DisklessStore:
             await asyncio.sleep(0)
 
     def pause_writing(self) -> None:
-        """Stop writes while a reader uses a database that cannot have a reader and a writer at once."""
+        """Stop writes while a snapshot is read, for databases that do not support a reader beside the
+        writer."""
         self._paused += 1
 
     def resume_writing(self) -> None:
@@ -291,7 +294,7 @@ class DisklessStore:
                 materialiser.trim_some(self.machine.clock.now_ms())
         except Exception as error:
             if self._is_damaged:
-                return  # it is restored soon
+                return  # The store is restored soon.
             if isinstance(error, apsw.FullError):
                 log = logger.debug if self._is_disk_full else logger.warning
                 log("%s cannot be written while its disk is full; it is tried again.", self.path)
@@ -304,7 +307,8 @@ class DisklessStore:
         if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
         else:
-            # the rest may wait for more records: a transaction's cost depends on its pages
+            # The remaining records may wait for more, because the cost of a transaction depends on the number
+            # of changed pages.
             self._plan_writing()
 
     def _write_some(self) -> None:
@@ -315,7 +319,8 @@ class DisklessStore:
         for offset, _, _, change, _ in taken:
             unwritten.popleft()
             view.file_keys.pop(offset, None)
-            # An extent leaves the tail only when it is in SQLite; a deleted partition leaves as a whole.
+            # An extent leaves the tail only when it is in SQLite. The tail of a deleted partition is dropped
+            # as a whole.
             for extent in change.extents:
                 partition = view.by_number.get(extent.partition)
                 if partition is not None:

@@ -1,4 +1,5 @@
-"""The committed state for reads: partitions with the records that SQLite does not contain yet. Pure."""
+"""The committed state for reads: the partitions, including the records that SQLite does not contain yet.
+Pure."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from moldau.coordinators.diskless.store.extents import Extent, FileColumns, mark
 
 
 class StoredPartition(PartitionState):
-    """A partition as committed."""
+    """A partition with all committed changes."""
 
     __slots__ = ("aborted", "tail", "timestamp_bound_ms")
 
@@ -30,13 +31,14 @@ class StoredPartition(PartitionState):
         super().__init__(number, partition_id, name)
         self.timestamp_bound_ms = -1
         self.tail: deque[Extent] = deque()
-        """Committed, not yet in SQLite."""
+        """Extents that are committed but not in SQLite yet."""
         self.aborted = AbortedExtents()
-        """Transactions whose marker is not below the WAL's start."""
+        """The aborted transactions whose marker is not below the WAL's start."""
 
 
 class TransactionRow(NamedTuple):
-    """A producer's transactions in a partition after a record; -1 where there is none."""
+    """The transaction fields of a producer in a partition after a record; -1 for a value that does not
+    exist."""
 
     partition: int
     producer_id: int
@@ -55,7 +57,7 @@ class AbortedRow(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The effects of a record: partitions whose readers wake, and rows to write."""
+    """The effects of a record: the partitions whose readers must be woken, and the rows to write."""
 
     partitions: Sequence[StoredPartition] = ()
     extents: Sequence[Extent] = ()
@@ -67,7 +69,7 @@ NOTHING: Final = Change()
 
 
 class CommittedView:
-    """All partitions as committed. ``apply`` takes the records in order."""
+    """All partitions with their committed changes. ``apply`` must be called with the records in order."""
 
     def __init__(self) -> None:
         self._by_id: dict[PartitionId, StoredPartition] = {}
@@ -86,14 +88,14 @@ class CommittedView:
         self._by_id[partition.id] = partition
 
     def forget_producers(self, expired: Iterable[tuple[int, int]]) -> None:
-        """Producers without an open transaction: (partition number, producer id)."""
+        """Remove these producers: (partition number, producer id). They have no open transaction."""
         for number, producer_id in expired:
             partition = self.by_number.get(number)
             if partition is not None and partition.transactions is not None:
                 partition.transactions.coordinator_epochs.pop(producer_id, None)
 
     def apply(self, offset: int, record: DisklessRecord, moved: Sequence[Moved]) -> Change:
-        """Apply the record; ``moved`` are the changes of a file's runs, computed in its replay."""
+        """Apply the record. ``moved`` contains the changes of a file's runs, which its replay computed."""
         match record:
             case FileCommitted():
                 return self._file(offset, record, moved)

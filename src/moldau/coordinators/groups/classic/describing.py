@@ -13,7 +13,8 @@ CLASSIC: Final = "classic"
 
 
 def describe(group_id: str, group: Group | None) -> DescribedGroup:
-    """One group for DescribeGroups; an unknown one is dead (with an error for clients of KIP-1043)."""
+    """The DescribeGroups answer for one group. An unknown group is dead (with an error for clients of
+    KIP-1043)."""
     if group is None:
         return DescribedGroup(
             group_id=group_id,
@@ -21,7 +22,8 @@ def describe(group_id: str, group: Group | None) -> DescribedGroup:
             error_code=ErrorCode.group_id_not_found,
             error_message=f"Group {group_id} not found.",
         )
-    # Only the members of a stable group have a common protocol, so only then is there data to show.
+    # Only in a stable group do all members have a common protocol, so other groups have no protocol data to
+    # show.
     name = group.protocol_name if group.state is GroupState.STABLE else None
     return DescribedGroup(
         group_id=group_id,
@@ -43,7 +45,7 @@ def describe(group_id: str, group: Group | None) -> DescribedGroup:
 
 
 def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-    """The groups with the requested states and types, ignoring case; no filter means all."""
+    """The groups with the requested states and types, ignoring case; an empty filter means all."""
     wanted_states = {state.lower() for state in states}
     wanted_types = {each.lower() for each in types}
     if wanted_types and CLASSIC not in wanted_types:

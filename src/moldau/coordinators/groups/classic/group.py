@@ -1,4 +1,4 @@
-"""A classic group: its members, generation and state. Pure; the moves are in the modules beside it."""
+"""A classic group: its members, generation and state. Pure. The modules beside it change it."""
 
 import struct
 from collections import Counter
@@ -15,9 +15,9 @@ UNKNOWN_MEMBER_ID: Final = ""
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics of ``ConsumerProtocolSubscription`` blobs; ``None`` when one is unreadable.
+    """All topics of ``ConsumerProtocolSubscription`` blobs; ``None`` when a blob is unreadable.
 
-    Only the fields of version 0 are read, with which every later version begins.
+    Only the fields of version 0 are read, because every later version begins with them.
     """
     topics: set[str] = set()
     try:
@@ -54,20 +54,21 @@ class Group:
         """Time of the last change of the state; -1 when an old record lacks it."""
         self.generation = 0
         self.protocol_type: str | None = None
-        """``None``: a simple group, which only holds offsets."""
+        """The protocol type; ``None`` for a simple group, which only stores offsets."""
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.static_ids: dict[str, str] = {}
         """Member id by ``group.instance.id``."""
         self.pending_joins: dict[str, None] = {}
-        """Ids given out with MEMBER_ID_REQUIRED whose clients have not joined again yet (KIP-394)."""
+        """Ids that were given out with MEMBER_ID_REQUIRED, and whose clients have not joined again yet
+        (KIP-394)."""
         self.pending_syncs: dict[str, None] = {}
         """Members of this generation that have not requested their assignment yet."""
         self.topics: frozenset[str] | None = None
         """Topics of the members' subscriptions; ``None`` when they are unknown."""
         self.member_added = False
-        """A member has joined during the initial delay, which is then extended."""
+        """Whether a member has joined during the initial delay, which is then extended."""
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
         self._supported: Counter[str] = Counter()
@@ -90,7 +91,7 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """All members have joined the next generation."""
+        """Whether all members have joined the next generation."""
         return not self.pending_joins and all(
             member.awaiting_join is not None for member in self.members.values()
         )
@@ -99,7 +100,8 @@ class Group:
         return self.leader == member_id
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read ``topic``; assumed for a consumer group whose subscriptions are unknown."""
+        """Whether members read ``topic``. If the subscriptions of a consumer group are unknown, the answer
+        is True."""
         return self.uses_consumer_protocol if self.topics is None else topic in self.topics
 
     def supports(self, protocol_type: str, names: Collection[str]) -> bool:
@@ -129,7 +131,7 @@ class Group:
     # changes
 
     def move_to(self, state: GroupState, now_ms: int) -> None:
-        """Change the state; an illegal move is a bug."""
+        """Change the state. An illegal transition raises an error, because it is a bug."""
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(f"group {self.group_id}: {self.state.value} -> {state.value} is not legal")
         self.previous_state = self.state
@@ -151,7 +153,7 @@ class Group:
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove a member, or an id that was only given out."""
+        """Remove a member, or an id that was given out but not used yet."""
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -209,14 +211,15 @@ class Group:
         return False
 
     def select_protocol(self) -> str:
-        """The protocol with most votes among those that all members support; the first voted wins a tie."""
+        """The protocol with the most votes among the protocols that all members support. On a tie, the
+        protocol that got the first vote wins."""
         everyone = len(self.members)
         candidates = {name for name, count in self._supported.items() if count == everyone}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def next_generation(self, now_ms: int) -> None:
-        """Fix the members of the next generation and the protocol they speak."""
+        """Fix the members of the next generation and its protocol."""
         self.generation += 1
         self.pending_syncs.clear()
         self.protocol_name = self.select_protocol() if self.members else None
@@ -233,7 +236,7 @@ class Group:
             self.topics = subscribed_topics(member.metadata(name) for member in self.members.values())
 
     def end(self) -> None:
-        """The group is deleted, together with its remaining members."""
+        """Mark the group as deleted, and remove its remaining members."""
         self.state = GroupState.DEAD
         for member in self.members.values():
             self._held.size_bytes -= member.metadata_bytes
@@ -241,7 +244,7 @@ class Group:
     # record
 
     def stored(self, assignments: dict[str, bytes] | None = None) -> StoredGroup:
-        """The group as a record; ``assignments`` replace the members' current ones."""
+        """The record of the group; ``assignments`` replace the members' current ones."""
         name = self.protocol_name
         return StoredGroup(
             self.protocol_type or "",
@@ -266,7 +269,7 @@ class Group:
 
     @classmethod
     def restore(cls, group_id: str, stored: StoredGroup, held: HeldMetadata | None = None) -> "Group":
-        """The group as a record has it: stable with its members, or empty."""
+        """The group that a record describes: stable with its members, or empty."""
         group = cls(group_id, stored.state_timestamp_ms, held)
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type or None

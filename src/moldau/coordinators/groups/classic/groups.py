@@ -1,7 +1,8 @@
-"""The groups of the classic protocol in a partition of ``__consumer_offsets``: a machine of the shard. Pure.
+"""The classic groups in a partition of ``__consumer_offsets``. It is one of the state machines of the shard.
+Pure.
 
-Each completed generation is stored. Intermediate state (joining members) is lost with the shard, as members
-expect.
+Each completed generation is stored. Intermediate state (such as joining members) is lost with the shard,
+which the clients of the protocol can handle.
 """
 
 from moldau.coordinators.effects import Effects, TimerKey, Token
@@ -30,7 +31,7 @@ class ClassicGroups:
     # replay
 
     def replay(self, record: GroupRecord) -> None:
-        """Apply one record. A live shard's groups already have the state of the record."""
+        """Apply one record. The groups of an active shard already have the state of the record."""
         if record.value is None:
             gone = self.by_id.pop(record.group_id, None)
             if gone is not None:
@@ -42,7 +43,8 @@ class ClassicGroups:
             self.by_id[record.group_id] = Group.restore(record.group_id, record.value, self._held)
 
     def ensure(self, group_id: str) -> None:
-        """A group that commits offsets exists, with or without members."""
+        """Create the group if it does not exist. A group that commits offsets exists with or without
+        members."""
         if group_id not in self.by_id:
             self.by_id[group_id] = Group(group_id, -1, self._held)
 
@@ -56,7 +58,7 @@ class ClassicGroups:
                 rebalance.prepare(turn, group)
 
     def on_timer(self, turn: Turn, key: TimerKey) -> None:
-        """A session, or a join or sync phase, is over."""
+        """Handle the end of a session, or of a join or sync phase."""
         assert isinstance(key, HeartbeatTimer | JoinTimer | SyncTimer)
         group = self.by_id.get(key.group_id)
         if group is not None:
@@ -70,13 +72,13 @@ class ClassicGroups:
 
     @property
     def metadata_bytes(self) -> int:
-        """Bytes of metadata that all members keep in memory."""
+        """Bytes of metadata that the members of all groups keep in memory."""
         return self._held.size_bytes
 
     # requests of members
 
     def join(self, event: joining.Join, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """JoinGroup; the first member creates the group."""
+        """Handle JoinGroup; the first member creates the group."""
         turn = self._turns.begin(now_ms)
         request = event.request
         group = self.by_id.get(request.group_id)
@@ -97,7 +99,7 @@ class ClassicGroups:
         return turn.out.effects()
 
     def sync(self, token: Token, request: SyncGroupRequest, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """SyncGroup; a follower's answer waits for the leader's assignment."""
+        """Handle SyncGroup; a follower's answer waits for the leader's assignment."""
         turn = self._turns.begin(now_ms)
         group = self.by_id.get(request.group_id)
         if group is None:
@@ -109,7 +111,7 @@ class ClassicGroups:
     def heartbeat(
         self, token: Token, request: HeartbeatRequest, now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """Heartbeat."""
+        """Handle Heartbeat."""
         turn = self._turns.begin(now_ms)
         group = self.by_id.get(request.group_id)
         if group is None:
@@ -119,7 +121,7 @@ class ClassicGroups:
         return turn.out.effects()
 
     def leave(self, token: Token, request: LeaveGroupRequest, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """LeaveGroup in the form of version 3 and later: members in a list."""
+        """Handle LeaveGroup in the form of version 3 and later, with a list of members."""
         turn = self._turns.begin(now_ms)
         group = self.by_id.get(request.group_id)
         if group is None:
@@ -139,13 +141,13 @@ class ClassicGroups:
     # calls of the other machines
 
     def note_commit(self, turn: Turn, group: Group, request: OffsetCommitRequest) -> None:
-        """A commit counts as a sign of life of its member."""
+        """Restart the session of the member that commits, because a commit is a sign that it is alive."""
         member = group.members.get(request.member_id)
         if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             sessions.restart_heartbeat(turn, group, member)
 
     def delete(self, turn: Turn, group: Group) -> None:
-        """Delete an empty group, and the ids that it has given out."""
+        """Delete an empty group, and the member ids that it has given out."""
         turn.out.records.append(GroupRecord(group.group_id, None))
         for member_id in group.pending_joins:
             turn.out.cancel_timer(HeartbeatTimer(group.group_id, member_id))

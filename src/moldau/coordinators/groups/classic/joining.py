@@ -1,4 +1,5 @@
-"""JoinGroup: KIP-345 static members, KIP-394 required ids, KIP-814 skipped assignment. Pure."""
+"""JoinGroup with KIP-345 (static members), KIP-394 (required member ids) and KIP-814 (skipped assignment).
+Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -39,9 +40,9 @@ class Join:
     api_version: int
     client: ClientFacts
     new_member_id: str
-    """The id that the member gets if it has none."""
+    """The id that the member gets if the request contains none."""
     metadata_room: int
-    """Bytes that the metadata of members may still grow by."""
+    """Number of bytes by which the metadata of members may still grow."""
 
     @property
     def protocols(self) -> tuple[tuple[str, bytes], ...]:
@@ -53,12 +54,12 @@ class Join:
 
     @property
     def metadata_bytes(self) -> int:
-        """Size of the metadata for all protocols, with their names."""
+        """Size of the metadata for all protocols of the request, including their names."""
         return sum(len(each.name) + len(each.metadata) for each in self.request.protocols)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Version 0 has only the session timeout."""
+        """The time-out of the rebalance. Version 0 has only a session timeout, which is used instead."""
         request = self.request
         return (
             request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
@@ -89,7 +90,7 @@ def join(turn: Turn, group: Group, event: Join) -> None:
 
 
 def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
-    """Whether the bound on metadata allows the join. A small amount is always allowed, and the amount that
+    """Whether the limit on metadata allows the join. A small amount is always allowed, and the amount that
     the member already has is not counted."""
     size = event.metadata_bytes
     member = group.members.get(event.request.member_id)
@@ -98,7 +99,8 @@ def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
 
 
 def _has_room(turn: Turn, group: Group, member_id: str) -> bool:
-    """``group.max.size``: while joining, waiting members count, so that the last to arrive are refused."""
+    """Whether ``group.max.size`` allows the join. During a join phase only waiting members count, so the
+    last members to arrive are refused."""
     match group.state:
         case GroupState.EMPTY | GroupState.DEAD:
             return True
@@ -146,7 +148,7 @@ def _add(turn: Turn, group: Group, event: Join, member_id: str) -> None:
         group.member_added = True
     group.add(member)
     # A new member does not know its id and cannot send heartbeats. If its client gives up and joins again,
-    # that is not visible here: so its wait is bounded.
+    # the coordinator does not notice it. Therefore the wait of a new member is limited.
     restart_heartbeat(turn, group, member, turn.settings.new_member_join_timeout_ms)
     rebalance_or_complete(turn, group)
 
@@ -163,7 +165,7 @@ def _join_known(turn: Turn, group: Group, event: Join) -> None:
         case GroupState.PREPARING_REBALANCE:
             _rejoin(turn, group, event, member)
         case GroupState.COMPLETING_REBALANCE if same:
-            # It may have missed the first answer.
+            # The member may have missed the first answer.
             turn.out.reply(event.token, joined(group, member.member_id))
         case GroupState.STABLE if same and not group.is_leader(member.member_id):
             turn.out.reply(event.token, joined(group, member.member_id))
@@ -181,14 +183,14 @@ def _rejoin(turn: Turn, group: Group, event: Join, member: Member) -> None:
 
 
 def _take_over(turn: Turn, group: Group, event: Join, member: Member) -> None:
-    """The member speaks and waits through this request from now on."""
+    """Use this request as the member's connection and waiting request from now on."""
     answer_join(turn, member, join_error(ErrorCode.rebalance_in_progress, member.member_id))
     group.update(member, event.protocols, event.rebalance_timeout_ms, event.request.session_timeout_ms)
     member.awaiting_join = event.token
 
 
 def _replace_static(turn: Turn, group: Group, event: Join, old_id: str) -> None:
-    """A restarted process joins with its ``group.instance.id`` (KIP-345)."""
+    """Handle a restarted process that joins with its ``group.instance.id`` (KIP-345)."""
     old_leader = group.leader
     member = group.members[old_id]
     answer_join(turn, member, join_error(ErrorCode.fenced_instance_id, old_id))
@@ -212,8 +214,8 @@ def _replace_static(turn: Turn, group: Group, event: Join, old_id: str) -> None:
 def _resumed(group: Group, event: Join, old_leader: str | None) -> JoinGroupResponse:
     """The generation continues with its assignment.
 
-    A leader must not compute a new one. Before version 9 the only way is to name another member, its former
-    id, as leader; since then the response has a field for it (KIP-814).
+    A leader must not compute a new assignment. Before version 9 the only way to prevent it is to name another
+    member, its former id, as the leader. Since version 9 the response has a field for it (KIP-814).
     """
     member_id = event.new_member_id
     is_leader = group.is_leader(member_id)

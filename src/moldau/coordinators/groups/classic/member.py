@@ -8,7 +8,7 @@ from moldau.coordinators.effects import Token
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """The connection of a member, as stored in its group."""
+    """The client of a member, as stored in its group."""
 
     client_id: str = ""
     host: str = ""
@@ -37,7 +37,8 @@ class Member:
     """``(name, metadata)`` of the supported protocols, in the member's order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """It has not been answered yet: it does not know its id, so it cannot send heartbeats."""
+    """Whether the member has not been answered yet. It then does not know its id, and cannot send
+    heartbeats."""
     awaiting_join: Token | None = field(default=None)
     awaiting_sync: Token | None = field(default=None)
 
@@ -47,8 +48,9 @@ class Member:
 
     @property
     def excused_from_heartbeat(self) -> bool:
-        """Its request is waiting here, so missing heartbeats do not end its session. Not while it is new:
-        its client may have joined again under another id.
+        """Whether missing heartbeats do not end the session, because a request of the member is waiting
+        here. This does not hold for a new member, because its client may have joined again under another
+        id.
         """
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
@@ -61,9 +63,9 @@ class Member:
 
     @property
     def metadata_bytes(self) -> int:
-        """Size of its metadata for all protocols, with their names."""
+        """Size of the member's metadata for all protocols, including their names."""
         return sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The first of its protocols that is a candidate."""
+        """The first of the member's protocols that is a candidate."""
         return next(name for name, _ in self.protocols if name in candidates)

@@ -1,8 +1,9 @@
 """The transition of a group from one generation to the next. Pure.
 
-Prepare: call everyone to join, until all have or the rebalance timeout is over. Complete: fix the
-generation, answer the joins, and wait for the leader's assignment. A group that was empty waits a
-little longer for further members (``group.initial.rebalance.delay.ms``).
+In the prepare phase all members are asked to join; it ends when all have joined or when the rebalance timeout
+is over. In the complete phase the generation is fixed, the joins are answered, and the leader's assignment is
+awaited. A group that was empty waits a little longer for further members
+(``group.initial.rebalance.delay.ms``).
 """
 
 from moldau.coordinators.groups.classic.group import Group
@@ -41,7 +42,7 @@ def list_members(group: Group) -> list[JoinGroupResponseMember]:
 
 
 def rebalance_or_complete(turn: Turn, group: Group) -> None:
-    """Something about the membership has changed."""
+    """React to a change of the membership: begin a rebalance, or complete the join phase."""
     if can_rebalance(group.state):
         prepare(turn, group)
     else:
@@ -49,7 +50,7 @@ def rebalance_or_complete(turn: Turn, group: Group) -> None:
 
 
 def prepare(turn: Turn, group: Group) -> None:
-    """Call everyone to join the next generation."""
+    """Ask all members to join the next generation."""
     if group.state is GroupState.COMPLETING_REBALANCE:
         reset_assignments(turn, group, ErrorCode.rebalance_in_progress)
     group.pending_syncs.clear()
@@ -69,7 +70,8 @@ def prepare(turn: Turn, group: Group) -> None:
 
 
 def complete_if_all_joined(turn: Turn, group: Group) -> None:
-    """End the join phase early, unless it is a group's first: that one lasts its whole delay."""
+    """End the join phase early if all members have joined. The first join phase of a group always lasts
+    its whole delay."""
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and group.previous_state is not GroupState.EMPTY
@@ -79,7 +81,7 @@ def complete_if_all_joined(turn: Turn, group: Group) -> None:
 
 
 def on_join_timer(turn: Turn, group: Group) -> None:
-    """The time of the join phase is over."""
+    """Handle the end of the join phase's time."""
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
     if group.previous_state is GroupState.EMPTY and group.member_added and group.initial_remaining_ms:
@@ -95,7 +97,7 @@ def on_join_timer(turn: Turn, group: Group) -> None:
 def complete_join(turn: Turn, group: Group) -> None:
     """Begin the next generation with the joined members.
 
-    Static members stay even when they have not: their session timeout decides about them.
+    Static members stay even when they have not joined; they are removed when their session times out.
     """
     turn.out.cancel_timer(JoinTimer(group.group_id))
     absent = [
@@ -104,7 +106,8 @@ def complete_join(turn: Turn, group: Group) -> None:
     for member in absent:
         dismiss(turn, group, member.member_id)
     if not group.elect_joined_leader() and group.members:
-        # Only static members without an answer are left: wait for one of them, or for their sessions to end.
+        # Only static members that have not joined are left. Wait until one of them joins, or until their
+        # sessions end.
         turn.out.set_timer(JoinTimer(group.group_id), group.rebalance_timeout_ms)
         return
     group.next_generation(turn.now_ms)
@@ -120,7 +123,7 @@ def complete_join(turn: Turn, group: Group) -> None:
 
 
 def reset_assignments(turn: Turn, group: Group, error: ErrorCode) -> None:
-    """The assignment in progress is void; members that wait for it must join again."""
+    """Cancel the assignment in progress: members that wait for it must join again."""
     for member in group.members.values():
         member.assignment = b""
         if answer_sync(turn, member, SyncGroupResponse(error_code=error)):
@@ -128,7 +131,7 @@ def reset_assignments(turn: Turn, group: Group, error: ErrorCode) -> None:
 
 
 def on_sync_timer(turn: Turn, group: Group) -> None:
-    """Members that joined and then fell silent are removed, and the rest rebalances."""
+    """Remove members that joined but did not request their assignment in time, and rebalance the others."""
     if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_syncs:
         return
     for member_id in tuple(group.pending_syncs):
@@ -137,7 +140,7 @@ def on_sync_timer(turn: Turn, group: Group) -> None:
 
 
 def on_heartbeat_timer(turn: Turn, group: Group, member_id: str) -> None:
-    """A member's session, or the time to join with a given-out id, is over."""
+    """Handle the end of a member's session, or of the time to join with an id that was given out."""
     if member_id in group.pending_joins:
         dismiss(turn, group, member_id)
         complete_if_all_joined(turn, group)

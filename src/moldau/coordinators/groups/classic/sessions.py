@@ -1,4 +1,4 @@
-"""A member's session: its signs of life, its waiting requests, its end. Pure."""
+"""A member's session: its heartbeats, its waiting requests, and its end. Pure."""
 
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
 from moldau.coordinators.groups.classic.member import Member
@@ -9,12 +9,12 @@ from moldau.runtime import ErrorCode
 
 
 def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGroupResponse:
-    """A refused join."""
+    """The JoinGroup response that refuses a join."""
     return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=None)
 
 
 def restart_heartbeat(turn: Turn, group: Group, member: Member, timeout_ms: int | None = None) -> None:
-    """A sign of life: restart the member's session timeout."""
+    """Restart the member's session timeout after a request of the member."""
     turn.out.set_timer(
         HeartbeatTimer(group.group_id, member.member_id),
         member.session_timeout_ms if timeout_ms is None else timeout_ms,
@@ -38,7 +38,7 @@ def answer_sync(turn: Turn, member: Member, response: SyncGroupResponse) -> bool
 
 
 def dismiss(turn: Turn, group: Group, member_id: str) -> None:
-    """Remove a member or a given-out id; its waiting request is answered."""
+    """Remove a member, or an id that was given out, and answer its waiting request."""
     member = group.remove(member_id)
     turn.out.cancel_timer(HeartbeatTimer(group.group_id, member_id))
     if member is not None:

@@ -6,16 +6,16 @@ from typing import Final
 
 
 class GroupState(enum.Enum):
-    """Kafka's names, which DescribeGroups and ListGroups send to clients."""
+    """The states have Kafka's names, which DescribeGroups and ListGroups send to clients."""
 
     EMPTY = "Empty"
-    """No members; possibly committed offsets."""
+    """The group has no members; it may have committed offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
     """Members are called to join the next generation."""
     COMPLETING_REBALANCE = "CompletingRebalance"
     """The generation is fixed; its leader computes the assignment."""
     STABLE = "Stable"
-    """Every member can have its assignment."""
+    """Every member can get its assignment."""
     DEAD = "Dead"
     """The group was removed."""
 
@@ -35,5 +35,5 @@ TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
 
 
 def can_rebalance(state: GroupState) -> bool:
-    """Whether a rebalance may start now (a running one is joined instead)."""
+    """Whether a rebalance may start now. If one is already running, members join it instead."""
     return GroupState.PREPARING_REBALANCE in TRANSITIONS[state]

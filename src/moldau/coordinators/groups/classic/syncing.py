@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat and LeaveGroup: requests of a member within a generation. Pure."""
+"""SyncGroup, Heartbeat and LeaveGroup: the requests of a member within a generation. Pure."""
 
 from moldau.coordinators.effects import Token
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
@@ -42,14 +42,14 @@ def sync(turn: Turn, group: Group, token: Token, request: SyncGroupRequest) -> N
 
 
 def assigned(group: Group, assignment: bytes) -> SyncGroupResponse:
-    """A member's assignment in the present generation."""
+    """The SyncGroup response with a member's assignment in the present generation."""
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=assignment
     )
 
 
 def heartbeat(turn: Turn, group: Group, token: Token, request: HeartbeatRequest) -> None:
-    """A member is alive; the answer tells whether it must join again."""
+    """Restart the member's session; the answer says whether the member must join again."""
     error = ErrorCode.none
     try:
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -65,7 +65,7 @@ def heartbeat(turn: Turn, group: Group, token: Token, request: HeartbeatRequest)
 
 
 def leave(turn: Turn, group: Group, token: Token, identities: list[MemberIdentity]) -> None:
-    """Members leave by themselves, or an operator removes static members by their instance id."""
+    """Remove members that leave, or static members that an operator removes by instance id."""
     results = [
         MemberResponse(
             member_id=identity.member_id,
@@ -123,10 +123,10 @@ def _has_synced(turn: Turn, group: Group, member_id: str) -> None:
 
 
 def _assign(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
-    """The generation is complete: store it and answer all waiting members."""
+    """Complete the generation: store it and answer all waiting members."""
     stored = group.stored(assignments)
     if stored.batch_size_bytes(group.group_id) > turn.settings.max_write_bytes:
-        # It cannot be stored in one batch, so it must not take effect.
+        # The assignment is too large for one batch, so it must not take effect.
         reset_assignments(turn, group, ErrorCode.unknown_server_error)
         prepare(turn, group)
         return

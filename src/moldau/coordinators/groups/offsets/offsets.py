@@ -1,6 +1,7 @@
-"""The committed offsets of one partition of ``__consumer_offsets``: a machine of the shard. Pure.
+"""The committed offsets of one partition of ``__consumer_offsets``. It is one of the state machines of the
+shard. Pure.
 
-They change only by replay.
+The offsets change only by replay.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,7 @@ from moldau.protocol.messages.offset_fetch import OffsetFetchResponseTopics
 
 
 class GroupOffsets:
-    """The offsets of all groups of any protocol."""
+    """The offsets of all groups, with any protocol."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -33,11 +34,11 @@ class GroupOffsets:
             self.store.put(record.group_id, place, record.value, offset, kind.producer_id, kind.transactional)
 
     def replay_marker(self, producer_id: int, committed: bool) -> None:
-        """A transaction that committed offsets has ended."""
+        """Apply the end of a transaction that committed offsets."""
         self.store.end_transaction(producer_id, committed)
 
     def commit(self, turn: Turn, token: Token, request: OffsetCommitRequest) -> None:
-        """OffsetCommit with topics by name, from a client that is allowed to commit."""
+        """Handle OffsetCommit with topics by name, from a client that is allowed to commit."""
         topics = operations.commit(turn, request)
         turn.out.reply(token, OffsetCommitResponse(topics=topics))
 
@@ -49,7 +50,7 @@ class GroupOffsets:
         *,
         require_stable: bool,
     ) -> list[OffsetFetchResponseTopics]:
-        """OffsetFetch of one group. An unknown group has no offsets."""
+        """Handle OffsetFetch of one group. An unknown group has no offsets."""
         return operations.fetch(self.store, group_id, topics, topic_id_of, require_stable=require_stable)
 
     def fetch_present(
@@ -60,17 +61,17 @@ class GroupOffsets:
         *,
         require_stable: bool,
     ) -> list[OffsetFetchResponseTopics]:
-        """OffsetFetch of those places of a group that have an offset."""
+        """Handle OffsetFetch for those of ``places`` that have an offset in the group."""
         topics = operations.present(self.store, group_id, places, topic_id_of)
         return self.fetch(group_id, topics, topic_id_of, require_stable=require_stable)
 
     def delete(self, turn: Turn, token: Token, group: Group, request: OffsetDeleteRequest) -> None:
-        """OffsetDelete. Raises :class:`KafkaError` when none may be deleted."""
+        """Handle OffsetDelete. Raises :class:`KafkaError` when no offset may be deleted."""
         topics = operations.delete(turn, self.store, group, request.topics)
         turn.out.reply(token, OffsetDeleteResponse(topics=topics))
 
     def delete_all(self, turn: Turn, group_id: str) -> None:
-        """The group is deleted: its offsets go, too."""
+        """Delete all offsets of a deleted group."""
         turn.out.records.extend(
             OffsetRecord(group_id, topic, partition, None) for topic, partition in self.store.places(group_id)
         )
@@ -82,7 +83,7 @@ class GroupOffsets:
     def forget_partitions(
         self, token: Token, group_ids: Iterable[str], is_gone: Callable[[str, int], bool], now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """Topics were deleted: their offsets in these groups go, too. Answers the number of tombstones."""
+        """Delete the offsets of deleted topics in these groups. Answers the number of tombstones."""
         turn = self._turns.begin(now_ms)
         for group_id in group_ids:
             turn.out.records.extend(

@@ -30,8 +30,8 @@ INT64_MAX: Final = 2**63 - 1
 def check_commit(group: Group, request: OffsetCommitRequest) -> None:
     """Check that this client may commit for the group now; raises :class:`KafkaError`.
 
-    A negative generation is a client that assigns partitions itself, or an admin client: allowed while the
-    group has no members.
+    A client that assigns partitions itself, or an admin client, sends a negative generation. It may commit
+    while the group has no members.
     """
     generation = request.generation_id_or_member_epoch
     if generation < 0 and group.state is GroupState.EMPTY:
@@ -46,10 +46,10 @@ def check_commit(group: Group, request: OffsetCommitRequest) -> None:
 
 
 def check_transactional_commit(group: Group, request: OffsetCommitRequest) -> None:
-    """Whether a transaction may commit offsets for the group now; raises :class:`KafkaError`.
+    """Check that a transaction may commit offsets for the group now; raises :class:`KafkaError`.
 
-    A producer that names its consumer is checked like the consumer (KIP-447); older ones name none, and their
-    fence is the transactional id.
+    A producer that names its consumer is checked like the consumer (KIP-447). Older producers do not name
+    one; they are fenced by their transactional id.
     """
     generation = request.generation_id_or_member_epoch
     if generation < 0 and (
@@ -105,7 +105,7 @@ def fetch(
 ) -> list[OffsetFetchResponseTopics]:
     """The group's offsets for these partitions; -1 where there is none.
 
-    An offset of a former topic of the same name does not count: it would refer to other data.
+    An offset of an earlier topic with the same name is ignored, because it refers to other data.
     """
     return [
         OffsetFetchResponseTopics(
@@ -125,7 +125,7 @@ def present(
     places: Iterable[Place],
     topic_id_of: Callable[[str], UUID | None],
 ) -> Iterable[tuple[str, Sequence[int]]]:
-    """The places with an offset of the current topic, by topic."""
+    """Those of ``places`` that have an offset of the current topic, grouped by topic."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in places:
         value = store.get(group_id, topic, partition)
@@ -162,9 +162,9 @@ def delete(
 def expire(turn: Turn, store: OffsetStore, group: Group) -> bool:
     """Delete offsets past their retention; returns whether the group has none left (KIP-211).
 
-    An empty group's retention is counted from the moment it became empty. A consumer group with members
-    keeps the offsets of the topics it reads; for others it is counted from their last commit. A simple
-    group's is counted from the last commit.
+    The retention time of an empty group begins when the group becomes empty. A consumer group with members
+    keeps the offsets of the topics that it reads. For its other offsets, and for simple groups, the time
+    begins at the last commit.
     """
     if group.protocol_type is None:
         since_ms = None

@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch between their wire versions and the shard's one form."""
+"""Converts OffsetCommit and OffsetFetch between their wire versions and the one form that the shard uses."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -29,7 +29,7 @@ TOPIC_IDS_VERSION: Final = 10
 GROUPS_VERSION: Final = 8
 """First version of OffsetFetch with several groups."""
 TOP_LEVEL_ERROR_VERSION: Final = 2
-"""Below this version, OffsetFetch has errors only per partition."""
+"""Before this version, OffsetFetch has errors only per partition."""
 NO_OFFSET: Final = -1
 
 
@@ -51,7 +51,7 @@ def refused_topic(topic: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCo
 
 
 class CommitPlan:
-    """The existing topics of an OffsetCommit, and the order for building the answer."""
+    """The existing topics of an OffsetCommit, and the order of the request, in which the answer is built."""
 
     def __init__(self, request: OffsetCommitRequest, api_version: int, directory: TopicDirectory) -> None:
         self._results: list[OffsetCommitResponseTopic | None] = []
@@ -83,7 +83,7 @@ class CommitPlan:
         )
 
     def response(self, answer: OffsetCommitResponse) -> OffsetCommitResponse:
-        """The shard's answer with the refused topics and partitions in their places."""
+        """The shard's answer, with the refused topics and partitions inserted at their places."""
         answered = iter(zip(self._accepted, answer.topics, strict=True))
         topics = []
         for refused in self._results:
@@ -126,7 +126,7 @@ def _resolve(
 
 
 def fetch_groups(request: OffsetFetchRequest, api_version: int) -> Sequence[OffsetFetchRequestGroup]:
-    """The requested groups, in the form of version 8."""
+    """The requested groups, in the form of request version 8."""
     if api_version >= GROUPS_VERSION:
         return request.groups
     topics = None
@@ -139,9 +139,10 @@ def fetch_groups(request: OffsetFetchRequest, api_version: int) -> Sequence[Offs
 
 
 def without_repetitions(groups: Sequence[OffsetFetchRequestGroup]) -> Iterator[OffsetFetchRequestGroup]:
-    """The groups; a group whose offsets are all requested appears once, however often it is named.
+    """The groups without repetitions: a group whose offsets are all requested appears once, even if the
+    request names it several times.
 
-    Otherwise a few bytes could request all of them many times.
+    Otherwise a few bytes could request all of its offsets many times.
     """
     whole: set[str] = set()
     for group in groups:
@@ -155,7 +156,7 @@ def without_repetitions(groups: Sequence[OffsetFetchRequestGroup]) -> Iterator[O
 def fetch_error(
     group: OffsetFetchRequestGroup, error: ErrorCode, api_version: int
 ) -> OffsetFetchResponseGroup:
-    """A group whose offsets are not available."""
+    """The response for a group whose offsets are not available."""
     topics: Iterable[OffsetFetchRequestTopics] = ()
     if api_version < TOP_LEVEL_ERROR_VERSION:
         topics = group.topics or ()
@@ -179,7 +180,7 @@ def unknown_offsets(topic: OffsetFetchRequestTopics, error: ErrorCode) -> Offset
 
 
 def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> OffsetFetchResponse:
-    """The answer in the form that the version has."""
+    """The response in the form of the request's version."""
     if api_version >= GROUPS_VERSION:
         return OffsetFetchResponse(groups=groups)
     (group,) = groups
@@ -203,7 +204,8 @@ def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> 
 
 
 class FetchPlan:
-    """The topics of one group's OffsetFetch by name, and the order for building the answer."""
+    """The topics of one group's OffsetFetch by name, and the order of the request, in which the answer is
+    built."""
 
     def __init__(self, group: OffsetFetchRequestGroup, api_version: int, directory: TopicDirectory) -> None:
         self._group = group
@@ -222,7 +224,7 @@ class FetchPlan:
             ]
 
     def response(self, found: list[OffsetFetchResponseTopics]) -> OffsetFetchResponseGroup:
-        """The shard's answer with ids for names, and errors for ids that no topic has."""
+        """The shard's answer, with ids instead of names, and errors for ids that no topic has."""
         group = self._group
         if not self._by_id:
             return OffsetFetchResponseGroup(group_id=group.group_id, topics=found)

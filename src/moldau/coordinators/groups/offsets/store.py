@@ -1,6 +1,6 @@
-"""Committed offsets of all groups of a shard, and those of open transactions. Pure.
+"""Committed offsets of all groups of a shard, and pending offsets of open transactions. Pure.
 
-It changes only by replay.
+The store changes only by replay.
 """
 
 from collections.abc import Iterator
@@ -32,15 +32,15 @@ class OffsetStore:
         return None if stored is None else stored.value
 
     def committed_places(self, group_id: str) -> list[Place]:
-        """Partitions with a committed offset, in the order of first commit."""
+        """Partitions with a committed offset, in the order of their first commits."""
         return list(self._groups.get(group_id, ()))
 
     def of_group(self, group_id: str) -> dict[Place, CommittedOffset]:
-        """A copy, in the order of first commit."""
+        """A copy of the group's offsets, in the order of their first commits."""
         return {place: stored.value for place, stored in self._groups.get(group_id, {}).items()}
 
     def places(self, group_id: str) -> list[Place]:
-        """All partitions with an offset, including open transactions' ones."""
+        """All partitions with an offset, including offsets of open transactions."""
         places = dict.fromkeys(self._groups.get(group_id, ()))
         for producer_id in sorted(self._open_by_group.get(group_id, ())):
             places.update(dict.fromkeys(self._open[producer_id].get(group_id, ())))
@@ -83,7 +83,7 @@ class OffsetStore:
         producer_id: int,
         transactional: bool,
     ) -> None:
-        """Apply a commit; one of a transaction stays pending until the transaction ends."""
+        """Apply a commit. A commit of a transaction stays pending until the transaction ends."""
         stored = StoredOffset(value, record_offset)
         if transactional:
             self._open.setdefault(producer_id, {}).setdefault(group_id, {})[place] = stored
@@ -92,7 +92,7 @@ class OffsetStore:
             self._groups.setdefault(group_id, {})[place] = stored
 
     def remove(self, group_id: str, place: Place) -> None:
-        """A tombstone: it also removes the pending offsets of open transactions for the partition."""
+        """Apply a tombstone. It also removes the pending offsets of open transactions for the partition."""
         offsets = self._groups.get(group_id)
         if offsets is not None:
             offsets.pop(place, None)
@@ -102,7 +102,7 @@ class OffsetStore:
             self._open[producer_id].get(group_id, {}).pop(place, None)
 
     def end_transaction(self, producer_id: int, committed: bool) -> list[str]:
-        """Apply a transaction's offsets, or drop them; return the affected groups."""
+        """Apply or drop a transaction's offsets; return the affected groups."""
         ended = self._open.pop(producer_id, {})
         for group_id, offsets in ended.items():
             producers = self._open_by_group[group_id]
@@ -114,8 +114,8 @@ class OffsetStore:
         return list(ended)
 
     def _merge(self, group_id: str, offsets: dict[Place, StoredOffset]) -> None:
-        # The record with the higher log offset wins, regardless of when its transaction ended: the compacted
-        # log keeps only that one, and a restart must result in the same state.
+        # The record with the higher log offset wins, even if its transaction ended earlier. The compacted log
+        # keeps only that record, and a restart must result in the same state.
         for place, stored in offsets.items():
             present = self._groups.get(group_id, {}).get(place)
             if present is None or stored.record_offset > present.record_offset:

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit in the form of OffsetCommit, and its answers back. Pure."""
+"""Converts TxnOffsetCommit into OffsetCommit, and the answers back. Pure."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ from moldau.protocol.messages.txn_offset_commit import (
 from moldau.runtime import ErrorCode
 
 COMMIT_VERSION: Final = 9
-"""The last version of OffsetCommit that names topics by name, as TxnOffsetCommit does."""
+"""The last version of OffsetCommit with topic names, which TxnOffsetCommit also has."""
 
 
 def as_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:

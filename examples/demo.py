@@ -1,12 +1,14 @@
-"""Moldau in a minute: a stream into object storage, a crash in the middle, nothing missing, and the bill.
+"""Moldau in a minute: a stream into object storage, a crash in the middle, no record missing, and the number
+of requests.
 
-Starts ``moldau dev`` on a temporary folder, whose topics are diskless: records are in the object store when
-they are acknowledged. Produces a stream of orders with one ordinary Kafka client (librdkafka), kills the node
-without warning half-way, deletes its local cache of the topic, starts it again and produces the rest. Then
-another ordinary client (kafka-python) reads everything back, and the demo prints the content of the object
-store. Finally Spark moves the topic into Kafka segments, exports it to a table and queries the table, and the
-demo prints the number of the node's requests to the store. Needs nothing but this repository and, for the
-table, Java: ``make demo``. ``make demo ARGS=--cluster`` shows a cluster instead: see ``demo_cluster.py``.
+The demo starts ``moldau dev`` on a temporary folder. All topics are diskless, so records are in the object
+store when they are acknowledged. It produces a stream of orders with an ordinary Kafka client (librdkafka).
+After half of the orders it kills the node without warning, deletes the node's local cache of the topic,
+starts the node again, and produces the remaining orders. Then another ordinary client (kafka-python) reads
+all orders, and the demo prints the content of the object store. Finally Spark moves the topic into Kafka
+segments, exports it to a table and queries the table, and the demo prints the number of the node's requests
+to the store. ``make demo`` starts it. It needs only this repository and, for the table, Java. ``make demo
+ARGS=--cluster`` shows a cluster instead (``demo_cluster.py``).
 """
 
 import argparse
@@ -112,7 +114,7 @@ def check(acknowledged: set[int], consumed: list[int]) -> bool:
 
 
 def show_store(node: Node) -> None:
-    """The content of the object store, according to the store and to the coordinators."""
+    """Print the content of the object store, as the store lists it and as the coordinators describe it."""
     stored = stored_objects(node)
     table = Table(title=f"In the object store: {stored.files} objects, {stored.size_bytes / MIB:.1f} MiB")
     for column in ("topic", "records", "batches", "bytes", "objects"):
@@ -162,7 +164,9 @@ def show_table(node: Node, acknowledged: set[int]) -> bool:
 
 
 def show_bill(node: Node) -> None:
-    """Number of requests to the store; the shorter the stream, the higher the number for each GiB."""
+    """Print the number of requests to the store. A short stream has a higher number for each GiB than a long
+    one.
+    """
     stored = stored_objects(node)
     table = Table(title="The bill")
     for column in ("request", "count", "per GiB"):
@@ -183,7 +187,7 @@ def main() -> int:
 
 
 def single_node() -> int:
-    """Show one node; return the exit code."""
+    """Run the demo with one node; return the exit code."""
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="moldau-demo-") as folder:
         node = Node(folder)

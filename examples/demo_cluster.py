@@ -1,10 +1,12 @@
-"""Moldau's cluster in a minute: three kinds of topics, three nodes killed in turn, nothing missing.
+"""A Moldau cluster in a minute: three kinds of topics, three nodes killed one after the other, no record
+missing.
 
-Starts three brokers in three racks and three controllers, each a process, with a replicated classic topic, a
-diskless and a tiered one. While an idempotent producer and a consumer group continue, the broker that leads
-the coordinator of the diskless topic, the active controller and another broker are killed with SIGKILL and
-started again, one after the other. Finally every topic is read from its beginning, and the demo prints the
-result, and the producer's longest pause at each kill. Started by ``demo.py --cluster``.
+The demo starts three brokers in three racks and three controllers, each in its own process. It creates a
+replicated classic topic, a diskless topic and a tiered topic. An idempotent producer and a consumer group run
+all the time. Meanwhile three nodes are killed with SIGKILL and started again, one after the other: the broker
+that leads the coordinator of the diskless topic, the active controller, and another broker. Finally every
+topic is read from its beginning. The demo prints the result and the producer's longest pause at each kill.
+``demo.py --cluster`` starts it.
 """
 
 import json
@@ -38,7 +40,7 @@ WARM_UP_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A node that was killed, and the longest pause of the producer in each topic until it was back."""
+    """A node that was killed, and the producer's longest pause in each topic until the node was back."""
 
     name: str
     pauses_s: Mapping[str, float]
@@ -56,7 +58,7 @@ class ClusterDemo:
         self._kills: list[Kill] = []
 
     def run(self) -> bool:
-        """Play the demo; return whether nothing is missing, doubled or out of order."""
+        """Run the demo; return whether no record is missing, doubled or out of order."""
         for topic, configs in TOPICS.items():
             options = [each for config in configs for each in ("--config", config)]
             self._moldau("topics", "create", topic, "-p", str(PARTITIONS), "-r", str(REPLICAS), *options)
@@ -132,8 +134,8 @@ class ClusterDemo:
         return is_right
 
     def _show_reader(self) -> None:
-        """The records that the consumer group read while nodes failed: all, and some of them again after a
-        failure.
+        """Print the number of records that the consumer group read while nodes failed: each at least once,
+        some again after a failure.
         """
         self._reader.end(self._stream.acknowledged, self._deadline)
         read = self._reader.numbers
@@ -150,7 +152,7 @@ class ClusterDemo:
         console.print(table)
 
     def _show_tier(self) -> None:
-        """The part of the tiered topic that is only in the object store."""
+        """Print how much of the tiered topic is only in the object store."""
         partitions = json.loads(self._moldau("tiered", "topics", "tiered", "--json"))[0]["partitions"]
         segments = sum(part["segments"] for part in partitions)
         remote_only = sum(part["local_start"] - part["log_start"] for part in partitions)
@@ -164,7 +166,7 @@ class ClusterDemo:
         return leader
 
     def _all_in_sync(self) -> bool:
-        """Whether all replicas are in sync in each partition that has a log, also of internal topics."""
+        """Whether all replicas are in sync in each partition that has a log, including internal topics."""
         try:
             topics = self._admin.list_topics(timeout=10).topics.values()
         except KafkaException:
@@ -199,7 +201,9 @@ class ClusterDemo:
 
 
 def run(timeout_s: float) -> int:
-    """Play the demo within ``timeout_s``; return the exit code: 1 when something is missing or late."""
+    """Run the demo within ``timeout_s``. Returns the exit code, which is 1 if records are missing or the demo
+    is late.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     is_right = False
     deadline = Deadline(timeout_s)

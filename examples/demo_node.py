@@ -1,5 +1,6 @@
-"""The demo's node: a ``moldau dev`` process that can be killed, and the content and cost of its object
-store."""
+"""The demo's node, which is a ``moldau dev`` process that can be killed, and the content and cost of its
+object store.
+"""
 
 import contextlib
 import os
@@ -19,7 +20,7 @@ from rich.console import Console
 console = Console()
 
 SETTINGS = (
-    # Spark consolidates at the end, without a wait for an hour or 64 MiB.
+    # With these settings Spark consolidates at the end, without waiting for an hour or for 64 MiB.
     "diskless.consolidation.enable=false",
     "diskless.consolidation.segment.bytes=1048576",
     "diskless.consolidation.max.age.ms=0",
@@ -33,7 +34,7 @@ class Node:
         self.folder = pathlib.Path(folder)
         self.bootstrap = ""
         self.requests: Counter[str] = Counter()
-        """Requests to the object store, by kind, in all of the node's lives."""
+        """Number of requests to the object store, by kind, over all starts of the node."""
         self._port = free_port()
         self._metrics_port = 0
         self._process: subprocess.Popen[str] | None = None
@@ -62,7 +63,7 @@ class Node:
         )
 
     def kill(self) -> None:
-        """End it like a power cut: no warning, no clean-up."""
+        """Kill the process without warning and clean-up, as in a power cut."""
         assert self._process is not None
         self._count_requests()
         os.kill(self._process.pid, signal.SIGKILL)
@@ -70,7 +71,7 @@ class Node:
         console.print(f"[red]node {self._process.pid} killed[/] with SIGKILL, in the middle of the stream")
 
     def stop(self) -> None:
-        """End it cleanly."""
+        """Stop the process cleanly."""
         assert self._process is not None
         if self._process.poll() is not None:
             return
@@ -80,14 +81,14 @@ class Node:
         console.print(f"node {self._process.pid} stopped, exit code {code}")
 
     def _count_requests(self) -> None:
-        """Add up this process's requests to the object store, from its /metrics."""
+        """Add this process's requests to the object store, which are in its /metrics."""
         for name, value in self.metrics().items():
             meter, _, labels = name.partition("{")
             if meter == "moldau_objects_ObjectStorage_RequestsPerSec_total":
                 self.requests[labels.split('"')[1]] += round(value)
 
     def metrics(self) -> dict[str, float]:
-        """The node's numbers by name."""
+        """The node's metrics by name."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics") as page:
             lines = page.read().decode().splitlines()
         pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
@@ -95,8 +96,8 @@ class Node:
 
 
 def free_port() -> int:
-    """A port that stays free while the node is stopped: from the range that the system assigns only on
-    request.
+    """A port that stays free while the node is stopped. It is outside the range from which the system chooses
+    ports.
     """
     while True:
         port = random.SystemRandom().randrange(15_000, 32_000)
@@ -114,6 +115,6 @@ class Stored:
 
 
 def stored_objects(node: Node) -> Stored:
-    """The objects of the development node's store, which is a folder; a real one would be a bucket."""
+    """The objects of the development node's store, which is a folder. In production it would be a bucket."""
     sizes = [path.stat().st_size for path in (node.folder / "data" / "objects").rglob("*") if path.is_file()]
     return Stored(len(sizes), sum(sizes))

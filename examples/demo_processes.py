@@ -20,10 +20,10 @@ from typing import Any
 from demo_node import console
 
 SETTINGS = (
-    # A killed broker is fenced after 3 s instead of Kafka's 9 s: a demo is short.
+    # A killed broker is fenced after 3 s instead of Kafka's 9 s, because a demo is short.
     "broker.heartbeat.interval.ms=500",
     "broker.session.timeout.ms=3000",
-    # One coordinator for all diskless partitions, so that its broker is the worst one to lose.
+    # All diskless partitions have one coordinator, so the loss of its broker has the largest effect.
     "diskless.metadata.topic.num.partitions=1",
     "min.insync.replicas=2",
     # A tiered topic's segments leave the brokers' disks within seconds instead of minutes.
@@ -35,11 +35,11 @@ STOP_TIMEOUT_S = 20.0
 
 
 class Late(Exception):
-    """Something did not happen before the demo's deadline; the message names it."""
+    """An event did not happen before the demo's deadline. The message names the event."""
 
 
 class Deadline:
-    """The time by which the demo must be done."""
+    """The time at which the demo must be done."""
 
     def __init__(self, timeout_s: float) -> None:
         self._end = time.monotonic() + timeout_s
@@ -53,7 +53,7 @@ class Deadline:
 
 
 class ClusterProcesses:
-    """Three brokers in three racks and three controllers, each a process."""
+    """Three brokers in three racks and three controllers, each in its own process."""
 
     def __init__(self, folder: pathlib.Path, deadline: Deadline) -> None:
         self.bootstrap = ""
@@ -91,7 +91,9 @@ class ClusterProcesses:
         self._advice[node_id] = found[1]
 
     def start_again(self, node_id: int) -> None:
-        """Start a killed node on its data, as ``moldau dev`` advised; return once it accepts clients."""
+        """Start a killed node on its data with the command of ``moldau dev``; return once it accepts
+        clients.
+        """
         began = time.monotonic()
         log = pathlib.Path(self._node(node_id)["log"])
         process = self._run([*shlex.split(self._advice[node_id]), "--log-level", "warning"], log)
@@ -135,7 +137,7 @@ class ClusterProcesses:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                # A terminal's Ctrl-C is only for the demo, which ends the others in order.
+                # Ctrl-C in a terminal reaches only the demo, which then ends the other processes in order.
                 start_new_session=True,
             )
 

@@ -1,5 +1,6 @@
-"""The cluster demo's clients: a producer and a consumer that continue while nodes die, and the final
-reading."""
+"""The cluster demo's clients: a producer and a consumer that continue while nodes are down, and the final
+reading.
+"""
 
 import contextlib
 import json
@@ -22,7 +23,7 @@ QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda _: None, "reconnect.
 
 
 class OrderStream:
-    """An idempotent producer in a thread of its own: an order for each topic every 10 ms."""
+    """An idempotent producer in its own thread. It sends an order to each topic every 10 ms."""
 
     def __init__(self, bootstrap: str, topics: Sequence[str]) -> None:
         self.acknowledged: dict[str, set[int]] = {topic: set() for topic in topics}
@@ -40,14 +41,15 @@ class OrderStream:
         self._thread.start()
 
     def end(self, deadline: Deadline) -> int:
-        """Send no more; return the number of records that are neither acknowledged nor refused at the
-        deadline."""
+        """Stop sending. Returns the number of records that are neither acknowledged nor refused at the
+        deadline.
+        """
         self._ended.set()
         self._thread.join()
         return self._producer.flush(deadline.left_s("the end of the stream"))
 
     def is_served_since(self, moment: float) -> bool:
-        """Whether records that were sent after ``moment`` are acknowledged in each partition."""
+        """Whether in each partition a record that was sent after ``moment`` is acknowledged."""
         return all(sent > moment for sent in self._sent_at.values())
 
     def pauses_s(self, begin: float, end: float) -> dict[str, float]:
@@ -85,7 +87,7 @@ class OrderStream:
 
 
 class GroupReader:
-    """A consumer group's only member, in rack b and in a thread of its own."""
+    """The only member of a consumer group, in rack b and in its own thread."""
 
     def __init__(self, bootstrap: str, topics: Sequence[str]) -> None:
         self.numbers: dict[str, list[int]] = {topic: [] for topic in topics}
@@ -100,7 +102,7 @@ class GroupReader:
         self._thread.start()
 
     def end(self, expected: Mapping[str, set[int]], deadline: Deadline) -> None:
-        """Wait until it has read ``expected``, and leave the group."""
+        """Wait until the reader has read ``expected`` records, and leave the group."""
         try:
             while any(len(set(self.numbers[topic])) < len(numbers) for topic, numbers in expected.items()):
                 left = {topic: len(numbers - set(self.numbers[topic])) for topic, numbers in expected.items()}

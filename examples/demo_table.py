@@ -1,9 +1,9 @@
-"""The last part of the demo: the topic leaves the WAL for Kafka segments, and becomes a table that is
-queried.
+"""The last part of the demo: the topic is moved from the WAL to Kafka segments, and exported to a table that
+is queried.
 
-Started by ``demo.py`` in a process of its own, with one Spark session for all: consolidates the topic,
-exports it to Parquet with its values decoded from JSON, queries the table with Spark SQL, and prints the
-result as one JSON line.
+``demo.py`` starts this module in a separate process with one Spark session. It consolidates the topic,
+exports it to Parquet with values decoded from JSON, queries the table with Spark SQL, and prints the result
+as one JSON line.
 """
 
 import json

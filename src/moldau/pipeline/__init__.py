@@ -2,5 +2,5 @@
 
 The rooms, from the lowest: ``reading`` and ``values``, then ``export``, ``source``, ``sink``,
 ``consolidation`` and ``checks``; the modules of this folder run jobs. Importing this package imports neither
-PySpark nor PyArrow; ``requirements.py`` reports what is missing.
+PySpark nor PyArrow; ``requirements.py`` reports which packages are missing.
 """

@@ -1,8 +1,8 @@
 """``format("moldau")``: topics as DataFrames, in batch and in streaming queries.
 
-The columns are those of Spark's Kafka connector. ``load()`` determines the ends of the topics once: every
-action on a batch DataFrame sees the same records. Tasks read their ranges themselves, from the objects of
-diskless topics and otherwise through brokers; only coordinates are planned.
+The columns are those of Spark's Kafka connector. ``load()`` determines the ends of the topics once, so every
+action on a batch DataFrame sees the same records. A plan contains only coordinates. Tasks read their ranges
+themselves: diskless topics from their objects, other topics through brokers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ HEADERS_COLUMN: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 class MoldauDataSource(DataSource):
-    """Created once by ``load()``, and pickled afterwards: so its ranges are fixed."""
+    """The data source. ``load()`` creates it once and pickles it afterwards, so its ranges do not change."""
 
     @one_line_errors()
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -88,9 +88,9 @@ class MoldauDataSource(DataSource):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Tells the error of a streaming query when its first batch is planned.
+    """Raises the error of a streaming query when its first batch is planned.
 
-    Spark does not expect errors of ``streamReader``: it shows one of its own instead.
+    Spark does not expect errors of ``streamReader``, and shows an error of its own instead.
     """
 
     def __init__(self, error: ToolError) -> None:
@@ -127,7 +127,7 @@ class MoldauReader(DataSourceReader):
             note_missing("filters of a query do not narrow what is read of topics", "4.1")
 
     def narrow(self, pushed: Sequence["Filter"]) -> Iterator["Filter"]:
-        """Apply filters; returns those that Spark still has to apply."""
+        """Apply filters. Returns the filters that Spark still has to apply."""
         from moldau.pipeline.source.pushdown import push
 
         self._narrowing, left = push(pushed)
@@ -162,9 +162,9 @@ class MoldauReader(DataSourceReader):
 class _Pushing:
     """The reader's ``pushFilters``, for sessions with and without filter pushdown.
 
-    Spark refuses readers with this method where ``spark.sql.python.filterPushdown.enabled`` is off, which is
-    the default; it checks the method's function. Without pushdown Spark applies every filter itself, which is
-    only slower.
+    Spark refuses readers with this method if ``spark.sql.python.filterPushdown.enabled`` is off, which is the
+    default. To find the method, Spark compares its ``__func__``. Without pushdown Spark applies every filter
+    itself, which is only slower.
     """
 
     def __init__(self, reader: MoldauReader) -> None:
@@ -179,7 +179,7 @@ class _Pushing:
 
 
 def replace_start(wanted: OffsetRange, first: int | None) -> OffsetRange:
-    """The range from ``first`` on; empty where there is no such record."""
+    """The part of the range from ``first`` on; empty if ``first`` is ``None``."""
     start = wanted.end if first is None else min(max(wanted.start, first), wanted.end)
     return wanted._replace(start=start)
 
@@ -192,5 +192,5 @@ async def _first_at(
 
 
 def register(session: SparkSession) -> None:
-    """Register ``format("moldau")`` where the package ``pyspark_moldau`` does not do it."""
+    """Register ``format("moldau")`` if the package ``pyspark_moldau`` does not do it."""
     session.dataSource.register(MoldauDataSource)

@@ -22,7 +22,7 @@ DEFAULT_INTERVAL_S: Final = 60.0
 USUAL_JOBS: Final[Mapping[str, Any]] = {
     "job": [{"kind": "consolidate", "interval": 60}, {"kind": "verify", "interval": 3600}]
 }
-"""The jobs without a file."""
+"""The jobs that run if there is no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Common:
     bootstrap: str
     timeout_s: float
     folder: str
-    """The folder for relative paths of schemas."""
+    """The folder to which paths of schemas are relative."""
     storage: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -49,7 +49,9 @@ class JobsFile:
 
 
 class Table:
-    """A TOML table whose keys are consumed one by one; a remaining key is a mistake."""
+    """A TOML table whose keys are consumed one by one. A key that is not consumed is reported as a
+    mistake.
+    """
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         self._where = where
@@ -90,7 +92,7 @@ class Table:
         return bool(self._pop_setting(key, (bool,), "true or false"))
 
     def texts(self, key: str) -> dict[str, str]:
-        """A table of settings."""
+        """A nested table whose keys and values are settings."""
         found = self._pop_setting(key, (dict,), "a table") or {}
         return {name: _setting(value) for name, value in found.items()}
 
@@ -110,8 +112,8 @@ def _setting(value: Any) -> str:
 
 
 def read_jobs(path: str, bootstrap: str | None = None) -> JobsFile:
-    """Read a file in TOML. ``bootstrap`` is the default of its address. Raises :class:`ToolError`, in one
-    line.
+    """Read a file in TOML. ``bootstrap`` is used if the file has no address. Raises :class:`ToolError` with
+    one line.
     """
     try:
         with open(path, "rb") as file:
@@ -124,7 +126,7 @@ def read_jobs(path: str, bootstrap: str | None = None) -> JobsFile:
 
 
 def usual_jobs(bootstrap: str | None = None) -> JobsFile:
-    """The jobs for a cluster's upkeep, without a file."""
+    """The jobs that maintain a cluster if there is no file."""
     return parse_jobs("the usual jobs", USUAL_JOBS, bootstrap)
 
 
@@ -158,7 +160,7 @@ def parse_jobs(path: str, found: Mapping[str, Any], bootstrap: str | None = None
 
 
 class Made(NamedTuple):
-    """A job from its table in a file."""
+    """A job that was made from its table in a file."""
 
     default_name: str
     run: Callable[[Any], Report]
@@ -212,7 +214,7 @@ def _export(table: Table, common: Common) -> Made:
 
 
 def export_report(job: ExportJob, run: Any, lag: Lag | None = None) -> Report:
-    """A round of an export, and its result as JSON."""
+    """Run one round of an export. Returns its result as JSON."""
     done = export_once(job, run, lag)
     left = {"dead_letters_left": done.dead_letters_left} if job.replay else {}
     return {

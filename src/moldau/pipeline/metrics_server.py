@@ -1,4 +1,4 @@
-"""``/metrics`` of a process that runs jobs, for Prometheus."""
+"""The HTTP server for ``/metrics`` in a process that runs jobs, for Prometheus."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,7 +9,9 @@ from moldau.metrics import CONTENT_TYPE, Meters
 
 
 class MetricsServer:
-    """Serves a registry's text from a thread, while the block runs. Port 0 takes a free one."""
+    """Serves a registry's text from a thread, while the block runs. With port 0 the system chooses a free
+    port.
+    """
 
     def __init__(self, host: str, port: int, meters: Meters) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -25,7 +27,7 @@ class MetricsServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Scrapes are not logged."""
+                """Do nothing, so that scrapes are not logged."""
 
         try:
             self._server = ThreadingHTTPServer((host, port), Handler)

@@ -1,4 +1,6 @@
-"""Packages and Java that Spark jobs need beyond a broker's installation. Imports none of them."""
+"""Checks for the packages and Java that Spark jobs need and a broker does not. It does not import the
+packages.
+"""
 
 import importlib.util
 import os
@@ -32,7 +34,7 @@ def missing_java() -> str | None:
 
 
 def check_requirements() -> None:
-    """Raises :class:`ToolError` for what is missing."""
+    """Raises :class:`ToolError` if a package or Java is missing."""
     reason = missing_packages() or missing_java()
     if reason is not None:
         raise ToolError(reason)

@@ -1,7 +1,9 @@
-"""Several jobs on intervals in one process with one Spark session: their history, lag and bytes.
+"""Runs several jobs at intervals in one process with one Spark session, and keeps their history, lag and
+bytes.
 
-Each job has a thread, so that a long one does not delay the others; Spark shares the cores among them. A
-failed round is reported, counted and repeated when the next is due: every job is safe to repeat.
+Each job has a thread, so that a long job does not delay the others. Spark shares the cores among the jobs. A
+failed round is reported and counted. The job runs again when its next round is due, because every job is safe
+to repeat.
 """
 
 import contextlib
@@ -21,11 +23,11 @@ from moldau.runtime.clock import Clock
 from moldau.runtime.errors import KafkaError
 
 HISTORY_MAX: Final = 100
-"""Rounds of each job in memory."""
+"""Maximum number of rounds of each job that are in memory."""
 STOP_TIMEOUT_S: Final = 20.0
 
 Report = Mapping[str, Any]
-"""The result of a round as JSON; ``records``, ``bytes`` and ``dead_letters`` are metrics, too."""
+"""The result of a round as JSON. ``records``, ``bytes`` and ``dead_letters`` are also counted in metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,12 @@ class Job:
     interval_s: float
     run: Callable[[RunUnits], Report]
     lag: Lag | None = None
-    """Lag of jobs with a target that follows a source."""
+    """The lag, for jobs whose target follows a source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round of a job: a line of its history. Times in milliseconds."""
+    """One round of a job, which is one line of its history. Times are in milliseconds."""
 
     job: str
     kind: str
@@ -64,7 +66,7 @@ class Round:
 
 
 class Pool(Protocol):
-    """Where units run; see :class:`moldau.pipeline.session.SparkPool`."""
+    """The place where units run. :class:`moldau.pipeline.session.SparkPool` implements it."""
 
     def units(self, job: str, /) -> RunUnits: ...
 
@@ -86,7 +88,7 @@ class JobRunner:
     ) -> None:
         """``tell`` is called after each round, from the job's thread, one at a time.
 
-        Raises :class:`ToolError` where the history cannot be written; later failures are ignored.
+        Raises :class:`ToolError` if the history cannot be written; later failures to write are ignored.
         """
         if history_path is not None:
             try:
@@ -105,7 +107,7 @@ class JobRunner:
         self._meters = {job.name: _JobMeters(self.meters, job) for job in jobs}
 
     def run(self) -> None:
-        """Run every job at once, and then at its interval; returns when :meth:`stop` was called."""
+        """Run every job immediately, and then at its interval. Returns when :meth:`stop` was called."""
         threads = [
             threading.Thread(target=self._repeat, args=(job,), name=f"moldau-job-{job.name}", daemon=True)
             for job in self._jobs
@@ -121,7 +123,7 @@ class JobRunner:
                 thread.join(STOP_TIMEOUT_S)
 
     def stop(self) -> None:
-        """May be called from a signal's handler."""
+        """Stop running jobs. This method may be called from a signal handler."""
         self._stopping.set()
 
     def _repeat(self, job: Job) -> None:
@@ -132,7 +134,7 @@ class JobRunner:
             self._stopping.wait(max(0.0, left))
 
     def run_once(self, job: Job) -> Round:
-        """One round; errors are part of the result."""
+        """Run one round. Errors are part of the result."""
         started_ms, began = self._clock.now_ms(), time.monotonic()
         error: str | None = None
         report: Report = {}

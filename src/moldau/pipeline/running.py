@@ -14,12 +14,14 @@ class RunUnits(Protocol):
 class Lag:
     """Number of offsets that a source has and a target has not, as of a job's last check.
 
-    Set at the begin of a round, before the work, and at its end.
+    It is set before the work of a round, and at the end of the round.
     """
 
     def __init__(self) -> None:
         self.records = math.nan
-        """NaN while it is unknown: before the first check, and when the source does not answer."""
+        """The lag; NaN while it is unknown, which is before the first check and when the source does not
+        answer.
+        """
 
     def forget(self) -> None:
         self.records = math.nan

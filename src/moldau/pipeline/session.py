@@ -1,4 +1,4 @@
-"""The Spark session of a process, and units run on it."""
+"""The Spark session of a process, and the units that run on it."""
 
 import contextlib
 import os
@@ -23,7 +23,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 DEFAULT_MASTER: Final = "local[*,4]"
-"""Plain ``local[*]`` never repeats a failed task."""
+"""The default master. The number of failures is set, because plain ``local[*]`` never repeats a failed task.
+"""
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -33,8 +34,8 @@ SETTINGS: Final = {
     "spark.driver.memory": "1g",
 }
 QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
-"""For jobs, whose tasks are Python and process coordinates: the second compiler would use more CPU time than
-everything else, for minutes, without a benefit.
+"""Java option for jobs. Their tasks run in Python, and Java only handles coordinates. The second compiler
+would use more CPU time than all other work for minutes, without a benefit.
 """
 POLL_S: Final = 0.5
 STANDALONE: Final = "spark://"
@@ -44,9 +45,9 @@ _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)
 
 
 def open_session(master: str | None = None, **settings: str) -> SparkSession:
-    """A session with the settings for jobs; the running one where there is one.
+    """A session with the settings for jobs, or the session that is running already.
 
-    The master of ``spark-submit``, or else every core of this machine.
+    The session uses the master of ``spark-submit``, or else every core of this machine.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("moldau")
@@ -60,13 +61,16 @@ def open_session(master: str | None = None, **settings: str) -> SparkSession:
 
 
 def java_options(logging: str) -> str:
-    """Java options of the driver, with a file of log settings. Its path must not contain spaces, at which
-    options are split, so it is a URI."""
+    """Java options of the driver, with a file of log settings. Options are split at spaces, so the file is
+    given as a URI, which contains none.
+    """
     return f"-Dlog4j2.configurationFile={pathlib.Path(logging).as_uri()} -XX:+UseSerialGC"
 
 
 def check_master(master: str | None) -> None:
-    """Raises :class:`ToolError` for a standalone master that does not listen; Spark retries for a minute."""
+    """Raises :class:`ToolError` for a standalone master that does not listen. Spark itself would retry for a
+    minute.
+    """
     if master is None or not master.startswith(STANDALONE):
         return
     problem: Exception | None = None
@@ -81,17 +85,19 @@ def check_master(master: str | None) -> None:
 
 
 class Display(Protocol):
-    """Shows the progress of jobs. Called from several threads."""
+    """Shows the progress of jobs. Several threads call it."""
 
     def show(self, job: str, done: int, total: int, size_bytes: int) -> None:
-        """Progress: ``done`` of ``total`` units, and the bytes that they have made."""
+        """Show the progress: ``done`` of ``total`` units, and the bytes that these units have written."""
         ...
 
     def end(self, job: str) -> None: ...
 
 
 class SparkPool:
-    """The session that the jobs of a process share; created when there is work, stopped at the end."""
+    """The session that the jobs of a process share. It is created when there is work, and stopped at
+    the end.
+    """
 
     def __init__(self, master: str | None = None, display: Display | None = None, **settings: str) -> None:
         self._master = master
@@ -101,7 +107,7 @@ class SparkPool:
         self._starting = threading.Lock()
 
     def session(self) -> SparkSession:
-        """Raises :class:`ToolError` when Spark does not start."""
+        """The session, started if necessary. Raises :class:`ToolError` when Spark does not start."""
         with self._starting:
             if self._session is None:
                 check_master(self._master)
@@ -117,7 +123,7 @@ class SparkPool:
         return SparkUnits(self, job, self._display)
 
     def cancel(self) -> None:
-        """Cancel the running work; waiting callers get an error."""
+        """Cancel the running work. Callers that wait for it get an error."""
         if self._session is not None:
             with contextlib.suppress(Exception):
                 self._session.sparkContext.cancelAllJobs()
@@ -137,7 +143,7 @@ class SparkPool:
 
 
 class SparkUnits:
-    """Runs functions on Spark, a task for each unit."""
+    """Runs a function on Spark, with one task for each unit."""
 
     def __init__(self, pool: SparkPool, job: str, display: Display | None = None) -> None:
         self._pool = pool
@@ -145,7 +151,7 @@ class SparkUnits:
         self._display = display
 
     def __call__(self, function: Callable[[U], T], units: Sequence[U]) -> list[T]:
-        """Run the function for each unit; results in order. Raises :class:`ToolError`."""
+        """Run the function for each unit; returns the results in order. Raises :class:`ToolError`."""
         if not units:
             return []
         context = self._pool.session().sparkContext
@@ -162,7 +168,7 @@ class SparkUnits:
 
     @contextlib.contextmanager
     def _shown(self, group: str, total: int, made: Accumulator[int]) -> Iterator[None]:
-        """Report the progress, from a thread of its own, while the block runs."""
+        """Report the progress from a separate thread while the block runs."""
         display = self._display
         if display is None:
             yield
@@ -206,7 +212,7 @@ class _Measured:
 
 
 def task_error(error: BaseException) -> str:
-    """A task's exception in one line, extracted from Spark's text."""
+    """A task's exception in one line, extracted from the text of Spark's error."""
     text = str(error) if isinstance(error, PySparkException) else _text(error)
     found = _PYTHON_ERROR.findall(text)
     ours = [line for name, line in found if not name.startswith(("Py4J", "PythonException", "Spark"))]

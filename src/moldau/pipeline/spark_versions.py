@@ -1,7 +1,7 @@
 """Interfaces of Python data sources that only newer versions of Spark have.
 
-Moldau runs on Spark 4.0 and newer. Where an interface is missing, results are the same, and
-:func:`note_missing` names the lost advantage and the version that has it.
+Moldau runs on Spark 4.0 and newer. If an interface is missing, the results are the same. :func:`note_missing`
+then logs the disadvantage and the version that has the interface.
 """
 
 import functools
@@ -17,25 +17,25 @@ from pyspark.sql.types import StructType
 logger = logging.getLogger(__name__)
 
 HAS_FILTERS: Final = hasattr(datasource, "Filter")
-"""Spark 4.1: readers get the filters of a query."""
+"""Since Spark 4.1, readers get the filters of a query."""
 HAS_READ_LIMITS: Final = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
-"""Spark 4.2: stream readers get the start and the maximum size of a batch."""
+"""Since Spark 4.2, stream readers get the start and the maximum size of a batch."""
 
 
 _TIMEZONE: Final[Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 )
-"""The time zone argument. Before Spark 4.2 there is none, and the zone is always UTC."""
+"""The time zone argument. Before Spark 4.2 this argument does not exist, and the zone is always UTC."""
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """A schema of Spark as one of Arrow, with timestamps in UTC."""
+    """Convert a schema of Spark to a schema of Arrow, with timestamps in UTC."""
     return to_arrow_schema(schema, **_TIMEZONE)
 
 
 @functools.cache
 def note_missing(feature: str, since: str) -> None:
-    """Log once in a process that a feature needs a newer Spark, and how Moldau does without it."""
+    """Log once in a process that a feature needs a newer Spark, and the consequence of its absence."""
     import pyspark
 
     logger.warning("%s (needs Spark %s, and this is %s)", feature, since, pyspark.__version__)

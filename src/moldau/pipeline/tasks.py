@@ -1,4 +1,4 @@
-"""Set-up of a process in which Spark runs tasks, or plans queries, one after the other."""
+"""Sets up a process in which Spark runs tasks or plans queries, one after the other."""
 
 import contextlib
 import gc
@@ -11,23 +11,26 @@ from moldau.objects.storage import StorageError
 from moldau.runtime.errors import KafkaError
 
 _FREEZES_LEFT: Final = iter(range(2))
-"""The first task imports more: PyArrow imports pandas at the first array of numpy."""
+"""There are two freezes, because the first task imports more modules: PyArrow imports pandas when it gets the
+first numpy array.
+"""
 
 
 _SPARKS_PROCESS: Final = frozenset(
     {"SPARK_REUSE_WORKER", "PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH"}
 )
-"""Environment variables of which one at least is set in each process that Spark starts. The first is not set
-in the one that plans batches of streams.
+"""Environment variables. At least one of them is set in each process that Spark starts. The first is not set
+in the process that plans batches of streams.
 """
 
 
 def settle() -> None:
-    """Call it at the beginning of a task or a plan, when its modules are imported; does nothing elsewhere.
+    """Freeze existing objects. Call it at the start of a task or a plan, after the imports. Elsewhere it does
+    nothing.
 
-    PySpark collects garbage after each of them. A worker with this package's modules has 70,000 objects, and
-    collecting them takes 35 ms, in which it could decode 200,000 records. So the objects that exist when the
-    first two begin are frozen.
+    PySpark runs the garbage collector after each task or plan. A worker with this package's modules has
+    70,000 objects, and a collection takes 35 ms, which is enough to decode 200,000 records. Therefore the
+    objects that exist at the start of the first two tasks are frozen.
     """
     if _is_sparks() and next(_FREEZES_LEFT, None) is not None:
         gc.collect()
@@ -36,9 +39,9 @@ def settle() -> None:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Let Spark report user errors in one line; others keep their traceback.
+    """Let Spark report user errors in one line. Other errors keep their traceback.
 
-    A process of Spark's ends after an error, so the setting ends with it. Does nothing elsewhere.
+    Spark ends the process after an error, so the setting does not last. In other processes this does nothing.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Findings of a verification, and the checks of coordinates and batches. Pure."""
+"""Findings of a verification, and the checks of coordinates and batches. This module is pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -8,7 +8,7 @@ from moldau.records.batch import Buffer, check_batch
 from moldau.records.errors import CorruptRecordError
 
 DAMAGES_MAX: Final = 1000
-"""Damages of a unit that are listed one by one; the rest are counted."""
+"""Maximum number of damages of a unit that are listed one by one; further damages are only counted."""
 
 MISSING: Final = "missing"
 CORRUPT: Final = "corrupt"
@@ -41,7 +41,7 @@ class Checked(NamedTuple):
 
 
 def total(checked: Iterable[Checked]) -> Checked:
-    """Sums, and the first damages in order."""
+    """The sums over all units, and their first damages in order."""
     units = list(checked)
     damages = sorted(
         (damage for unit in units for damage in unit.damages),
@@ -58,9 +58,10 @@ def total(checked: Iterable[Checked]) -> Checked:
 
 
 def find_gaps(batches: Sequence[BatchCoordinate], start: int, end: int) -> list[tuple[int, int]]:
-    """Offsets from ``start`` to before ``end`` that no batch has, or more than one: first and last.
+    """Gaps from ``start`` to before ``end``: offsets in no batch, or in more than one. Each gap is its first
+    and last offset.
 
-    The first batch may begin before ``start``: deletion does not cut batches.
+    The first batch may begin before ``start``, because deletion removes only whole batches.
     """
     gaps: list[tuple[int, int]] = []
     position = start
@@ -76,8 +77,8 @@ def find_gaps(batches: Sequence[BatchCoordinate], start: int, end: int) -> list[
 
 
 def uncovered(held: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Offsets from ``start`` to before ``end`` that no segment contains: first and last. Calling it twice is
-    harmless.
+    """Gaps from ``start`` to before ``end`` that no segment contains. Each gap is its first and last offset.
+    Segments in ``held`` may overlap or be listed twice.
     """
     gaps: list[tuple[int, int]] = []
     position = start
@@ -91,7 +92,9 @@ def uncovered(held: Iterable[tuple[int, int]], start: int, end: int) -> list[tup
 
 
 def compare_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
-    """The difference of these bytes from the coordinator's batch; ``None`` when they match."""
+    """The difference between these bytes and the batch that the coordinator describes; ``None`` when they
+    match.
+    """
     try:
         header = check_batch(data)
     except CorruptRecordError as error:

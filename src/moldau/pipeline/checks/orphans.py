@@ -1,9 +1,9 @@
-"""``moldau pipeline orphans``: objects that no coordinator knows, found by listing the store in parallel.
+"""``moldau pipeline orphans``: finds objects that no coordinator refers to, by listing the store in parallel.
 
-A task lists one shard of the store and asks every coordinator about objects that are old enough, like the
-brokers' own scan, with the same rules. Parts of a sink's killed tasks are known to no coordinator: they are
-judged by their age alone. Nothing is removed by default, and nothing is checked in a place that the cluster's
-brokers have not claimed, where every object would be an orphan.
+A task lists one shard of the store and asks every coordinator about objects that are old enough. The brokers'
+own scan follows the same rules. No coordinator refers to the parts that killed tasks of a sink left, so they
+are checked by their age alone. Nothing is removed by default. A place that the cluster's brokers have not
+claimed is not checked, because every object in it would be an orphan.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ OBJECTS_MAX: Final = 2**62
 PARTS_FOLDER: Final = f"{SINK_PREFIX}/"
 EXAMPLES_MAX: Final = 100
 TIER_AGE_MS: Final = 3_600_000
-"""Longer than any lease: younger objects in the tier may be in use."""
+"""Minimum age of orphans in the tier. It is longer than any lease, because younger objects may be in use."""
 PARTS_GRACE_MS: Final = 24 * 60 * 60 * 1000
-"""Default: longer than a batch or a job whose driver still needs its parts. If one takes longer, it fails,
-and nothing is written twice or lost.
+"""Default grace period of parts. It is longer than a batch or a job whose driver still needs its parts. A
+batch or job that takes longer fails, and nothing is written twice or lost.
 """
 
 
@@ -55,7 +55,7 @@ class OrphansJob:
 
 
 class FixedClock:
-    """The driver's time: a task that starts late must not consider objects older than the driver did."""
+    """A clock that stands at the driver's time. An object must not seem older to a task that starts late."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -152,7 +152,9 @@ def reconcile_deletions(job: OrphansJob, run: RunUnits, clock: Clock | None = No
 
 
 def _scan_tier(job: OrphansJob, scan: ScanFolders, run: RunUnits) -> Sequence[TierReport]:
-    """Returns nothing where another storage manager than the built-in one stores the segments."""
+    """Scan the tier's objects. Returns nothing if the segments are not stored by the built-in storage
+    manager.
+    """
     tier, folders = asyncio.run(_tier_of(job, scan))
     if tier is None or not folders:
         return ()

@@ -1,4 +1,6 @@
-"""Verifies the part that has left the WAL: the objects of remote segments, or the leader's reads of them."""
+"""Verifies records that have left the WAL, in the objects of remote segments or through the partition's
+leader.
+"""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -23,20 +25,23 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class VerifyUnit:
-    """Offsets of one topic: of partitions that one coordinator has, or of one partition in the tier.
+    """Offsets of one topic to verify, either in partitions of one coordinator, or in one partition in the
+    tier.
 
-    In the tier, ``segments`` are its objects; if there are none, the leader is asked.
+    In the tier, the unit reads the objects of ``segments``; if there are none, it reads through the leader.
     """
 
     topic: str
     topic_id: str
     ranges: tuple[OffsetRange, ...]
     coordinator_id: int | None
-    """``None``: in the tier."""
+    """``None`` for a unit in the tier."""
     begins: Mapping[int, int] = field(default_factory=dict)
-    """By partition, the start of its live offsets: only there may a batch before a range belong to it."""
+    """The start of the live offsets, by partition. Only a unit whose range begins there checks a batch that
+    begins before the range.
+    """
     segments: tuple[SegmentObject, ...] = ()
-    """The remote segments that hold the one range."""
+    """The remote segments that contain the unit's only range."""
 
 
 class SegmentCheck:
@@ -51,7 +56,9 @@ class SegmentCheck:
         self._findings = Findings(unit.topic)
 
     async def run(self) -> Checked:
-        """Raises ``KafkaError`` and ``StorageError`` when a coordinator or store does not answer."""
+        """Run the check. Raises ``KafkaError`` and ``StorageError`` when a coordinator or store does not
+        answer.
+        """
         for segment in self._unit.segments:
             try:
                 await self._check(segment)
@@ -77,7 +84,7 @@ class SegmentCheck:
         return any(one.id == segment.id for one in found)
 
     async def _check(self, segment: SegmentObject) -> None:
-        """The rest of a segment after a damaged batch is not checked: the start of the next batch is
+        """Check a segment up to the first damaged batch, because the start of the batch after it is
         unknown.
         """
         position = segment.start_offset
@@ -97,7 +104,9 @@ class SegmentCheck:
             self._bad(GAP, segment, position, f"the segment ends before offset {position}")
 
     async def _batches(self, segment: SegmentObject) -> AsyncIterator[memoryview]:
-        """Batch by batch, by the sizes in their headers; a rest at the end counts as one, too."""
+        """Each batch of a segment, by the sizes in the headers. Remaining bytes at the end are returned as a
+        batch, too.
+        """
         at = 0
         while at < segment.size_bytes:
             size = min(CHUNK_BYTES, segment.size_bytes - at)
@@ -126,7 +135,7 @@ def _whole_batch(view: memoryview) -> memoryview | None:
 
 
 class _AllBatches(BrokerReader):
-    """Also returns control batches, because their offsets are not gaps."""
+    """A reader that also returns control batches, because their offsets are not gaps."""
 
     def _batches_to_decode(self, data: PartitionData) -> list[memoryview]:
         if not data.records:
@@ -142,7 +151,7 @@ class _AllBatches(BrokerReader):
 
 
 class BrokerCheck:
-    """Offsets in the tier, read through the broker that leads the partition."""
+    """Checks offsets in the tier by reading them through the broker that leads the partition."""
 
     def __init__(self, client: Client, bootstrap: str, unit: VerifyUnit, timeout_s: float) -> None:
         (self._range,) = unit.ranges
@@ -182,7 +191,7 @@ class BrokerCheck:
         self._position = max(self._position, header.next_offset)
 
     async def _not_there(self, kind: str, behind: int, reason: str) -> None:
-        """A batch that retention deleted meanwhile is no fault."""
+        """Report missing offsets, except those that retention deleted in the meantime."""
         partition = self._range.partition
         topic = await self._client.topic(self._topic)
         first = (await self._client.offsets(topic, {partition: EARLIEST}))[partition].offset

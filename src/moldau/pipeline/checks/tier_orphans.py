@@ -1,7 +1,7 @@
-"""Objects of remote segments that no metadata name: left by failed and late attempts to build segments.
+"""Orphans in the remote tier: objects that failed or late attempts to build segments left without metadata.
 
-They are only counted here, and removed by the leaders' own scan, because only a leader can be sure that no
-other will publish an attempt.
+This scan only counts them. The leaders' own scan removes them, because only a leader can be sure that no
+other node will publish an attempt.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _GONE = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
 @dataclass(frozen=True, slots=True)
 class TierFolder:
-    """Partitions of a topic, whose objects a task lists."""
+    """Partitions of one topic. A task lists their objects."""
 
     topic: str
     topic_id: UUID
@@ -49,7 +49,9 @@ class ScanTier:
     bootstrap: str
     tier: Tier
     before_ms: int
-    """Age limit: an object written later may belong to a segment that is being built."""
+    """Objects that were written at this time or later are skipped, since they may belong to a segment that is
+    being built.
+    """
     timeout_s: float
 
     def __call__(self, folder: TierFolder) -> TierReport:
@@ -71,7 +73,8 @@ class ScanTier:
                     }
                 old |= here
                 if here:
-                    # Requested after the listing, so that it includes everything published meanwhile.
+                    # The metadata are requested after the listing, so that they include each segment
+                    # published in the meantime.
                     orphans += await self._unknown(client, folder, number, sorted(here))
         finally:
             await storage.close()
@@ -81,7 +84,9 @@ class ScanTier:
     async def _unknown(
         self, client: Client, folder: TierFolder, partition: int, keys: Sequence[str]
     ) -> list[str]:
-        """Empty where the topic was deleted meanwhile, together with its objects."""
+        """The orphans among ``keys``. Empty if the topic was deleted in the meantime, together with its
+        objects.
+        """
         try:
             topic = await client.topic(folder.topic)
             if topic.topic_id != folder.topic_id:
@@ -95,7 +100,7 @@ class ScanTier:
 
 
 def is_orphan(key: str, known: dict[UUID, TieredSegment]) -> bool:
-    """Whether a segment's object belongs to no segment, or to an attempt that was not published."""
+    """Whether an object belongs to no existing segment, or to an attempt that was not published."""
     parsed = parse_segment_key(key)
     if parsed is None:
         return False  # another program's object

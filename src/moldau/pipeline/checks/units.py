@@ -1,4 +1,4 @@
-"""Task of a verification: read every live batch of some offsets, and report damages."""
+"""The task of a verification: it reads every live batch in a range of offsets, and reports damages."""
 
 import asyncio
 from collections import deque
@@ -51,7 +51,9 @@ class Verify:
 
 
 class WalCheck:
-    """Coordinates of a window of offsets, then the bytes that they name."""
+    """Checks a window of offsets: first the coordinates of the batches, then the bytes at these
+    coordinates.
+    """
 
     def __init__(self, coordinators: DisklessCoordinators, ranges: RangeReader, unit: VerifyUnit) -> None:
         assert unit.coordinator_id is not None
@@ -63,7 +65,9 @@ class WalCheck:
         self._findings = Findings(unit.topic)
 
     async def run(self) -> Checked:
-        """Raises ``KafkaError`` and ``StorageError`` when a coordinator or store does not answer."""
+        """Run the check. Raises ``KafkaError`` and ``StorageError`` when a coordinator or store does not
+        answer.
+        """
         positions = {one.partition: one.start for one in self._unit.ranges}
         ends = {one.partition: one.end for one in self._unit.ranges}
         while positions:
@@ -79,8 +83,8 @@ class WalCheck:
         positions: dict[int, int],
         ends: dict[int, int],
     ) -> list[BatchCoordinate]:
-        """The next coordinates of a partition; advances its position, and removes the partition at its
-        end.
+        """The next coordinates of a partition. Advances its entry in ``positions``, or removes the entry at
+        the end.
         """
         partition = row.partition_index
         position, end = positions[partition], ends[partition]
@@ -119,7 +123,7 @@ class WalCheck:
         return []
 
     async def _read(self, partitions: Sequence[Sequence[BatchCoordinate]]) -> None:
-        # Markers are in no object.
+        # Transaction markers are not stored in objects.
         coordinates = in_object_order([[one for one in some if one.marker is None] for some in partitions])
         reads = plan_reads(coordinates, GAP_BYTES)
         async for read, view in self._fetched(reads):
@@ -135,7 +139,9 @@ class WalCheck:
     async def _fetched(
         self, reads: Sequence[PlannedRead]
     ) -> AsyncIterator[tuple[PlannedRead, memoryview | None]]:
-        """Read ahead, a few at a time; ``None`` for a range that is not completely there."""
+        """The bytes of each range, a few ranges read ahead; ``None`` for a range that is missing or
+        incomplete.
+        """
         todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview | None]]]()
         try:
             while todo or flights:
@@ -170,7 +176,7 @@ class WalCheck:
         )
 
     async def _read_alone(self, one: BatchCoordinate) -> None:
-        """A batch of a range that could not be read: it may have moved since the lookup."""
+        """Check one batch of a range that could not be read. The batch may have moved since the lookup."""
         try:
             data = await self._ranges.fetch(one.object_key, one.byte_offset, one.size_bytes)
         except StorageError as error:

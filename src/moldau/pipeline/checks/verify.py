@@ -24,7 +24,7 @@ UNIT_RECORDS_MAX: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class VerifyJob:
-    """Options of a verification: the named diskless topics, or all."""
+    """Options of a verification of some diskless topics, or of all."""
 
     bootstrap: str
     topics: Sequence[str] = ()
@@ -40,7 +40,7 @@ class VerifyPlan:
     topics: int
     partitions: int
     gaps: Sequence[Damage]
-    """Gaps in the tier: found without reading anything."""
+    """Gaps in the tier. They are found in the metadata, without reading objects."""
 
 
 def verify_once(job: VerifyJob, run: RunUnits) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class _InTier(NamedTuple):
 async def _in_tier(
     client: Client, name: str, topic_id: str, wanted: OffsetRange, tier: Tier | None, unit_records_max: int
 ) -> _InTier:
-    """Units for offsets in the tier, and the offsets that no segment contains."""
+    """The units for offsets in the tier, and the gaps: offsets that no segment contains."""
     if tier is None:
         cut = split([wanted], unit_records_max)
         begins = {wanted.partition: wanted.start}

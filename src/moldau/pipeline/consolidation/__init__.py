@@ -1,1 +1,3 @@
-"""The WAL to Kafka segments on Spark: leaders plan and publish, tasks build and copy."""
+"""Consolidation of the WAL into Kafka segments on Spark. Leaders plan and publish segments; tasks build and
+copy them.
+"""

@@ -1,8 +1,8 @@
 """Consolidation on Spark: leaders plan segments, tasks build and copy them, leaders publish.
 
-Nothing is decided here. A crashed driver leaves plans that expire with their leases, and objects that no
-metadata name; two drivers get different partitions; a copy that is reported late, twice or to a former leader
-is refused, or answered as before. The coordinator's prune is the only compare-and-set.
+The driver makes no decisions. A crashed driver leaves plans that expire with their leases, and orphans. Two
+drivers get different partitions. A copy that is reported late, twice or to a former leader is refused, or
+gets the same answer as before. The coordinator's prune is the only compare-and-set.
 """
 
 import asyncio
@@ -49,9 +49,9 @@ class ConsolidateJob:
 
     bootstrap: str
     topics: tuple[str, ...] = ()
-    """Only these diskless topics; empty for all."""
+    """The diskless topics to consolidate; empty for all."""
     unit_bytes: int = UNIT_BYTES
-    """Bytes that a task has in memory."""
+    """Maximum number of bytes that a task has in memory."""
     plan_bytes: int = PLAN_BYTES
     lease_ms: int = LEASE_MS
     timeout_s: float = 30.0
@@ -68,8 +68,8 @@ class _Totals:
 
 
 def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
-    """Consolidate everything that forms segments now; returns the results, and the leases of other engines,
-    as JSON.
+    """Consolidate all records that fill segments now. Returns the results and the leases of other engines as
+    JSON.
 
     Raises :class:`ToolError` where this cluster cannot be consolidated from outside, or when several plans in
     a row fail; ``KafkaError`` for errors of brokers.
@@ -84,7 +84,8 @@ def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
         try:
             _carry_out(job, plan, run, totals)
         finally:
-            # The rest may be planned by others at once; after a kill, when the lease ends.
+            # Unpublished segments may be planned again by other engines at once. After a kill this is
+            # possible when the lease ends.
             _ask_quietly(job, partial(give_up, plan=plan))
         barren = barren + 1 if totals.segments == before else 0
         if barren == BARREN_ROUNDS_MAX:
@@ -131,7 +132,9 @@ def _carry_out(job: ConsolidateJob, plan: ClusterPlan, run: RunUnits, totals: _T
 
 
 async def _builder(client: Client, job: ConsolidateJob, plan: ClusterPlan) -> BuildUnits:
-    """Gives tasks access to both stores. Raises :class:`ToolError` where that is not possible."""
+    """The builder of units, with access to both stores. Raises :class:`ToolError` if a store is not
+    accessible.
+    """
     wal = await find_storage(
         client, {key: value for key, value in job.storage.items() if key.startswith(OPTION_PREFIX)}
     )
@@ -151,7 +154,9 @@ async def _builder(client: Client, job: ConsolidateJob, plan: ClusterPlan) -> Bu
 def _remote_configs(
     job: ConsolidateJob, wal: StorageSettings, url: str, prefix: str | None
 ) -> dict[str, str]:
-    """As in a broker: on the WAL's store, with its options, unless another one is configured."""
+    """Configs of the remote storage. As in a broker, it is the WAL's store with its options, unless another
+    store is configured.
+    """
     given = {
         key.removeprefix(REMOTE_PREFIX): value
         for key, value in job.storage.items()
@@ -166,7 +171,7 @@ def _remote_configs(
 def _publish(
     job: ConsolidateJob, plan: ClusterPlan, copies: Sequence[BuiltCopy], totals: _Totals
 ) -> list[UUID]:
-    """Report to leaders until each copy is published or refused: repeating a report is harmless."""
+    """Report copies to the leaders until each is published or refused. Repeating a report is harmless."""
     published: list[UUID] = []
     left = list(copies)
     for attempt in range(PUBLISH_TRIES):
@@ -184,7 +189,7 @@ def _publish(
             else:
                 again.append(copy)
         if len(again) == len(left) and all(answer.is_waiting for answer in answers):
-            break  # they wait for segments that were not built
+            break  # the copies wait for segments that were not built
         left = again
     if left:
         totals.failures.append(f"{len(left)} segments are not published now")

@@ -1,7 +1,7 @@
-"""Task of a consolidation: build the segments of a unit, and copy them to remote storage.
+"""The task of a consolidation: it builds the segments of a unit, and copies them to remote storage.
 
-It does not depend on Spark. Its objects have names of their own for each attempt, and count only when a
-leader publishes them.
+The task does not depend on Spark. The names of its objects are unique for each attempt. Objects become part
+of the log only when a leader publishes them.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 
 class CopiedSegment(NamedTuple):
-    """A segment that was copied; the metadata name the attempt."""
+    """A segment that was copied. Its metadata contain the attempt."""
 
     segment_id: UUID
     custom_metadata: bytes | None
@@ -35,16 +35,16 @@ class CopiedSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopiedUnit:
-    """The outcome of a unit. Only this passes through Spark."""
+    """The outcome of a unit. Only this object passes through Spark; the segments do not."""
 
     segments: tuple[CopiedSegment, ...]
     size_bytes: int = 0
     failure: str | None = None
-    """The reason why there are no segments: the unit is planned again."""
+    """The reason why no segments were built; the unit is then planned again."""
 
 
 _MEMORY: Final[list[memoryview]] = []
-"""Memory of this process, for one task after the other: recycled pages cost nothing."""
+"""Memory that the tasks of this process use one after the other, because reused pages cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class BuildUnits:
     """Configs of the built-in storage manager."""
 
     def __call__(self, unit: Unit) -> CopiedUnit:
-        """Does not raise errors that a later plan may avoid."""
+        """Build and copy a unit. Errors that a later plan may avoid are returned, not raised."""
         try:
             return asyncio.run(self._build(unit))
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:

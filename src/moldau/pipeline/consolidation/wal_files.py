@@ -1,4 +1,4 @@
-"""WAL objects that are local files: read directly to the positions of their batches."""
+"""Reads WAL objects that are local files. The bytes go directly to the final positions of their batches."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -7,13 +7,13 @@ from typing import Final
 from moldau.objects.storage import ObjectNotFoundError, StorageError, check_key
 
 VIEWS_MAX: Final = 512
-"""Maximum of one system call; systems allow 1,024."""
+"""Maximum number of views in one system call; systems allow 1,024."""
 
 _WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)  # not on macOS
 
 
 class WalFiles:
-    """Objects in the folder ``root``. No page of them is mapped, and none is copied twice."""
+    """Objects in the folder ``root``. They are not mapped into memory, and each page is copied only once."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -25,7 +25,7 @@ class WalFiles:
         return found
 
     async def scatter(self, key: str, offset: int, targets: Sequence[tuple[int, memoryview]]) -> None:
-        """Fill each view with the bytes at its distance from ``offset``; they are in order.
+        """Fill each view with the bytes at its distance from ``offset``. The views are in ascending order.
 
         Raises :class:`StorageError`.
         """
@@ -50,7 +50,7 @@ class WalFiles:
             os.close(descriptor)
 
     def _read_rest(self, descriptor: int, key: str, position: int, views: Sequence[memoryview]) -> None:
-        """One by one, where a read ended early."""
+        """Fill the views one by one, after a read that ended early."""
         for view in views:
             done = 0
             while done < len(view):
@@ -64,7 +64,7 @@ class WalFiles:
 
 
 def _in_a_row(targets: Sequence[tuple[int, memoryview]]) -> Iterator[tuple[int, list[memoryview]]]:
-    """Views whose bytes are adjacent, with their start."""
+    """Groups of views whose bytes are adjacent, with the start of each group."""
     begin = end = 0
     views: list[memoryview] = []
     for start, view in targets:

@@ -1,1 +1,1 @@
-"""Topics as tables, each record in them once: Iceberg, or folders of Parquet files."""
+"""Export of topics to tables that contain each record once: Iceberg tables, or folders of Parquet files."""

@@ -1,4 +1,6 @@
-"""The Iceberg catalog of ``--to``: one of pyiceberg's configuration, or a local folder with its own."""
+"""The Iceberg catalog of ``--to``: a catalog of pyiceberg's configuration, or a local folder with its own
+catalog.
+"""
 
 import glob
 import os
@@ -17,11 +19,11 @@ from moldau.pipeline.export.targets import make_folder
 
 CATALOG_FILE: Final = "catalog.db"
 _MARKS_OF_URIS: Final = "#?%"
-"""Characters that the catalog and its readers interpret as parts of a URI, in different ways."""
+"""Characters that the catalog and its readers interpret as parts of a URI, each in a different way."""
 
 
 def check_no_iceberg(folder: str) -> None:
-    """Raises :class:`ToolError` for a local folder that is a catalog's or an Iceberg table's."""
+    """Raises :class:`ToolError` if a local folder belongs to a catalog or to an Iceberg table."""
     if os.path.exists(os.path.join(folder, CATALOG_FILE)) or glob.glob(
         os.path.join(glob.escape(folder), "metadata", "*.metadata.json")
     ):
@@ -31,8 +33,8 @@ def check_no_iceberg(folder: str) -> None:
 def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalog:
     """The catalog named ``to``; ``properties`` override pyiceberg's configuration.
 
-    Without either, ``to`` is a local folder with a catalog in SQLite, which is also its warehouse. Raises
-    :class:`ToolError` for a catalog that cannot be opened.
+    If neither configures a catalog, ``to`` is a local folder that is the warehouse and has a catalog in
+    SQLite. Raises :class:`ToolError` for a catalog that cannot be opened.
     """
     try:
         configured: dict[str, Any] | None = Config().get_catalog_config(to)
@@ -42,7 +44,7 @@ def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalo
         return _open_folder(to)
     try:
         return load_catalog(to, **{**(configured or {}), **(properties or {})})
-    # The errors depend on the catalog's libraries: of its configuration, its packages, its server.
+    # Each catalog's libraries raise their own types of errors for its configuration, packages and server.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ToolError(f"the catalog {to} cannot be opened: {reason}") from error

@@ -1,8 +1,8 @@
 """Metadata of tables in local folders that survives a crash of the machine.
 
-A catalog in SQLite is durable after a commit, but pyiceberg does not sync the files that it names: a loss of
-power soon after could destroy the table. So the catalog of a local folder uses this class in its property
-``py-io-impl``.
+A catalog in SQLite is durable after a commit, but pyiceberg does not sync the files that the catalog refers
+to. A loss of power soon after a commit could destroy the table. Therefore the catalog of a local folder names
+:class:`DurableFileIO` in its property ``py-io-impl``.
 """
 
 import io
@@ -15,7 +15,7 @@ from moldau.pipeline.export.targets import make_folder, sync_folder
 
 
 class _SyncedFile(io.BufferedWriter):
-    """Durable when it is closed, its name too."""
+    """A file that is durable when it is closed, and so is its name."""
 
     def __init__(self, path: str) -> None:
         super().__init__(io.FileIO(path, "wb"))
@@ -32,7 +32,7 @@ class _SyncedFile(io.BufferedWriter):
 
 
 class _SyncedFileSystem(PyArrowLocalFileSystem):
-    """A file system that syncs written files. Arrow's own does not, and may lose files."""
+    """A file system that syncs written files. Arrow's own file system does not, and may lose files."""
 
     def open_output_stream(self, path: str, *_: Any, **__: Any) -> _SyncedFile:
         make_folder(os.path.dirname(path))
@@ -40,7 +40,7 @@ class _SyncedFileSystem(PyArrowLocalFileSystem):
 
 
 class DurableFileIO(PyArrowFileIO):
-    """pyiceberg's files, those of local folders durable when they are closed."""
+    """pyiceberg's access to files. A file in a local folder is durable when it is closed."""
 
     def _initialize_local_fs(self) -> Any:
         return _SyncedFileSystem()

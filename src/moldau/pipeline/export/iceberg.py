@@ -1,14 +1,15 @@
-"""A topic as an Iceberg table, each record in it once.
+"""Export of a topic to an Iceberg table that contains each record once.
 
 Tasks write files without references. One commit then adds them to the table and, in the same compare-and-set
-of the catalog, writes the exported offsets of each partition into the table's *properties*: snapshots expire,
-properties do not. A driver that crashes before its commit leaves unreferenced files; a crash after it is
-recognised as committed. Of two concurrent drivers one commits and the other is refused.
+of the catalog, writes the exported offsets of each partition into the table's *properties*, because snapshots
+expire and properties do not. A driver that crashes before its commit leaves unreferenced files. If it crashes
+after its commit, the next driver finds the commit in the properties. Of two concurrent drivers one commits
+and the other is refused.
 
-Records that cannot be decoded are in a table of their own. The commit of a round names its files of dead
-letters in a property, and the second table adds them afterwards, unless it has that batch already: so the
-next driver completes what an earlier one left. A replay works the same: its commit adds the records that can
-be decoded now, and names the files that replace the dead letters.
+Records that cannot be decoded (dead letters) are in a table of their own. The commit of a round names its
+files of dead letters in a property. A second commit adds them to the dead letters' table, unless that table
+has the round already; so the next driver completes the work of a crashed one. In a replay, the first commit
+adds the records that can be decoded now, and names the files that replace the dead letters.
 """
 
 import contextlib
@@ -60,7 +61,9 @@ METRICS_PROPERTY: Final = "write.metadata.metrics.column."
 
 
 def table_name(topic: str) -> tuple[str, str]:
-    """Dots in topic names would be read as namespaces."""
+    """Namespace and name of a topic's table. Dots in topic names are replaced, because a catalog would read
+    them as namespaces.
+    """
     return NAMESPACE, topic.replace(".", "_")
 
 
@@ -70,15 +73,16 @@ def dead_letters_name(topic: str) -> tuple[str, str]:
 
 
 def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
-    """Extend the table to the current end of the topic; returns the added files.
+    """Extend the table to the current end of the topic. Returns the added files.
 
-    Raises :class:`ToolError` when another driver has committed meanwhile: run it again.
+    Raises :class:`ToolError` when another driver has committed in the meantime; the export can then be run
+    again.
     """
     topic = request.source.topic
     found = _find_table(catalog, table_name(topic), topic)
     if found is not None:
         _finish_dead_letters(catalog, found, topic)
-    bounds = request.find_bounds()  # after the table: the topic never ends before the exported offsets
+    bounds = request.find_bounds()  # after the table, so the topic never ends too early
     if found is not None:
         _check_same_topic(found, topic, bounds.topic_id)
     covered: Covered = {} if found is None else _covered(found)
@@ -100,14 +104,14 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     folders = _folder(table), _dead_letters_folder(table)
     layout = layout_of(table.metadata, values.schema, _label(table))
     written = _written(request.run(AttemptUnits(request.source, *folders, values, layout), units))
-    filled = [file for file in written if file.records or file.dead]  # there may be only markers and holes
+    filled = [file for file in written if file.records or file.dead]  # some offsets are not records
     _commit(table, written, {**_progress(after), RANGES_PROPERTY: json.dumps(units)}, replaces=False)
     _finish_dead_letters(catalog, table, topic)
     return RoundOutcome(filled, after, dead_letters)
 
 
 def replay_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
-    """Decode the dead letters again: records that can be decoded now are moved to the table."""
+    """Decode the dead letters again, and move the records that can be decoded now to the table."""
     topic = request.source.topic
     table = _find_table(catalog, table_name(topic), topic)
     if table is None:
@@ -138,7 +142,7 @@ def replay_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
 
 
 def _files_of(dead: Table) -> list[DataFile]:
-    """The table's files. Raises :class:`ToolError` for rows that were deleted and are in files still."""
+    """The table's files. Raises :class:`ToolError` if files still contain rows that were deleted."""
     found = list(dead.scan().plan_files())
     if any(task.delete_files for task in found):
         raise ToolError(
@@ -167,8 +171,9 @@ def _find_table(catalog: Catalog, name: tuple[str, str], topic: str) -> Table | 
 
 
 def _check_no_older_dead_letters(catalog: Catalog, topic: str) -> None:
-    """A new table counts its rounds from the beginning. An existing table of dead letters would then skip
-    its rounds as already added."""
+    """Refuse an older table of dead letters. A new table numbers its rounds from the beginning, and an
+    existing table of dead letters would skip these rounds because it has rounds with the same numbers.
+    """
     name = dead_letters_name(topic)
     if catalog.table_exists(name) and not catalog.table_exists(table_name(topic)):
         raise ToolError(
@@ -212,12 +217,12 @@ def _new_table(catalog: Catalog, topic: str, values: ValueFormat, topic_id: str)
         TOPIC_ID_PROPERTY: topic_id,
         BATCH_PROPERTY: "0",
         VALUES_PROPERTY: render_format(values),
-        # A retry would put the files on top of another driver's snapshot instead of being refused.
+        # A retry would add the files to another driver's snapshot; it must be refused instead.
         RETRIES_PROPERTY: "0",
     }
     table = _create(catalog, table_name(topic), values.schema, properties)
     if any(table.properties.get(name) != value for name, value in properties.items()):
-        raise _another_driver(table)  # the other driver created the table, and may have filled it since
+        raise _another_driver(table)  # another driver created the table, and may have filled it since
     return table
 
 
@@ -251,7 +256,7 @@ def _move_on(table: Table, covered: Covered) -> None:
 
 
 def _data_file(table: Table, file: WrittenUnit) -> DataFile:
-    """The file as the table's metadata describe it, with its statistics."""
+    """The entry of a file in the table's metadata, with the file's statistics."""
     metadata = table.metadata
     schema = metadata.schema()
     path = _uri(file.path)
@@ -278,17 +283,18 @@ def _data_file(table: Table, file: WrittenUnit) -> DataFile:
 
 
 def _append_nothing(change: Transaction, summary: dict[str, str]) -> None:
-    """Properties alone would overwrite another driver's: only a snapshot, an empty one here, excludes it."""
+    """Add an empty snapshot. Only a snapshot excludes another driver; properties alone would overwrite its
+    properties.
+    """
     with change.update_snapshot(snapshot_properties=summary).fast_append():
         pass
 
 
 def _add_columns(table: Table, values: ValueFormat) -> None:
-    """A commit of its own: columns without values, or wider ones, are harmless, whatever the outcome of the
-    round.
+    """Add columns in a separate commit. New or wider columns are harmless if the round then fails.
 
-    It does not exclude a driver that adds none, and leaves ``table`` in that driver's state: continuing would
-    apply this round on top of the other's.
+    This commit does not exclude a concurrent driver that adds no columns. ``table`` then has the state that
+    the other driver committed, and continuing would apply this round on top of that state.
     """
     batch_id, progress = table.properties[BATCH_PROPERTY], _covered(table)
     with _refusable(table), _followed(table), table.transaction() as change:
@@ -331,7 +337,7 @@ def _refusable(table: Table) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _followed(table: Table) -> Iterator[None]:
-    """A single line for pyiceberg's error about files and columns that do not fit the table."""
+    """Turn pyiceberg's error about files or columns that do not fit the table into a single line."""
     try:
         yield
     except (ValueError, KeyError, ResolveError, ValidationError) as error:
@@ -347,7 +353,7 @@ def _another_driver(table: Table) -> ToolError:
 
 
 def _finish_dead_letters(catalog: Catalog, table: Table, topic: str) -> None:
-    """Add the last commit's dead letters to their table, unless it has them."""
+    """Add the dead letters of the last commit to their table, unless they are there already."""
     decided: Any = json.loads(table.properties.get(DEAD_LETTERS_PROPERTY, "{}"))
     if not decided or not (decided["files"] or decided["replaces"]):
         return

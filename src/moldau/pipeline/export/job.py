@@ -52,7 +52,9 @@ class ExportJob:
 
 
 class Exported(NamedTuple):
-    """The result of a round. ``lag_records``: offsets that the topic has and the table has not."""
+    """The result of a round. ``lag_records`` is the number of offsets that are in the topic and not in the
+    table.
+    """
 
     files: list[WrittenUnit]
     lag_records: int
@@ -74,7 +76,7 @@ class Exported(NamedTuple):
 
 
 def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Exported:
-    """One round, whose units are run by ``run``; ``lag`` is the work to do, then the rest.
+    """Run one round, whose units ``run`` executes. ``lag`` is set before the work and at its end.
 
     Raises :class:`moldau.client.errors.ToolError` and ``KafkaError``.
     """
@@ -96,7 +98,7 @@ def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Export
 
 
 async def _source(job: ExportJob) -> TopicSource:
-    # Requested before anything is created, so that a mistyped topic leaves nothing behind.
+    # The topic is looked up before anything is created, so that a mistyped name leaves nothing behind.
     async with connected(job.bootstrap, job.timeout_s) as client:
         topic = await client.topic(job.topic)
         wal = await find_wal_access(client, topic, job.storage)
@@ -115,7 +117,7 @@ def _round(job: ExportJob, request: Request) -> RoundOutcome:
     try:
         with writing_to(job.folder):
             return _round_of(job, request)
-    except DBAPIError as error:  # of a catalog in a database
+    except DBAPIError as error:  # an error of a catalog in a database
         reason = " ".join(str(error.orig).split())
         raise ToolError(f"the catalog of {job.folder} does not work: {reason}") from error
 

@@ -1,8 +1,8 @@
 """The columns of an export in an Iceberg table: names, field ids, types and partitions.
 
 An export identifies its columns by their original names. Other tools may rename, drop, move or widen columns
-and partition the table. So columns are followed by their ids, which never change: files contain them, with
-the table's current names and types. A dropped column is no longer written.
+and partition the table. Therefore the export finds a column by its field id, which never changes. Files
+contain the ids and the table's current names and types. A dropped column is no longer written.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 FIELD_ID: Final = b"PARQUET:field_id"
 SOURCE: Final = b"moldau.column"
-"""Metadata of a field: the name that the export has for it."""
+"""Key in a field's metadata. Its value is the name of the field in the export."""
 ROOT: Final = -1
 PARTITIONS_MAX: Final = 256
 """Maximum number of files that a task writes at a time."""
 
 Key = tuple[Any, ...]
-"""A file's partition: a value for each field of the spec."""
+"""The partition of a file: one value for each field of the partition spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportLayout:
-    """The columns of a table that an export writes; it is sent to the tasks."""
+    """The columns that an export writes to a table; the object is sent to the tasks."""
 
     schema: pa.Schema
     partitioning: "Partitioning | None"
@@ -44,7 +44,7 @@ class ExportLayout:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def split(self, records: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        """Arranged records by their partitions."""
+        """Split arranged records by their partitions."""
         if self.partitioning is None:
             yield (), records
         else:
@@ -52,7 +52,9 @@ class ExportLayout:
 
 
 class PartitionField(NamedTuple):
-    """The source of a partition's value: the indexes of a column and its members, and a transform."""
+    """The source of a partition's value: the index of a column, the indexes of its nested members, and a
+    transform.
+    """
 
     path: tuple[int, ...]
     transform: Any
@@ -94,10 +96,10 @@ def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> Expo
 
 
 def stored_columns(metadata: "TableMetadata", columns: pa.Schema, before: pa.Schema, table: str) -> pa.Schema:
-    """An export's columns by the table's names and types; new ones unchanged.
+    """The columns of an export with the table's names and types. New columns are unchanged.
 
-    Columns of ``before``, which the export had written, may have been dropped: they are left out. Raises
-    :class:`ToolError` for a new column whose name another tool has given to an older one.
+    ``before`` has the columns that the export wrote earlier. If another tool dropped one, it is left out.
+    Raises :class:`ToolError` for a new column whose name another tool has given to an older column.
     """
     # Imported by drivers only: tasks do not need it, and the import is slow.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -127,8 +129,9 @@ def _check_names(fields: Any, table: str, path: str) -> None:
 
 
 def _ids_by_source(metadata: "TableMetadata") -> Mapping[tuple[int, str], int]:
-    """Field ids by the parent's id and the field's original name; of two fields with one name, an existing
-    one."""
+    """Field ids by the parent's id and the field's original name. Of two fields with one name, an existing
+    field is preferred to a dropped one.
+    """
     live = set(metadata.schema().field_ids)
     found: dict[tuple[int, str], int] = {}
     seen: set[int] = set()
@@ -166,7 +169,9 @@ def _stored(
     keep_new: bool,
     before: Any = (),
 ) -> list[pa.Field]:
-    """The fields of a struct as the table stores them. ``arrow``: the table's, in the order of ``struct``."""
+    """The fields of a struct as the table stores them. ``arrow`` has the table's Arrow fields in the order of
+    ``struct``.
+    """
     positions = {field.field_id: number for number, field in enumerate(struct.fields)}
     written = {field.name: field.type for field in before}
     stored = []
@@ -236,7 +241,9 @@ def _stored_type(
 
 
 def _like(field: pa.Field, kind: pa.DataType, field_id: int) -> pa.Field:
-    """A field of a list or map as it is, so that arrays of it need no rebuilding, with its id."""
+    """A field of a list or map with its id. The field is otherwise unchanged, so that its arrays need no
+    rebuilding.
+    """
     return pa.field(field.name, kind, field.nullable, _metadata(field_id, field.name))
 
 
@@ -249,7 +256,7 @@ def _source(field: pa.Field) -> str:
 
 
 def _bare(field: pa.Field) -> pa.Field:
-    """Without ids, which a change of the schema assigns itself."""
+    """The field without ids, because a change of the schema assigns ids itself."""
     kind = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([_bare(one) for one in kind])
@@ -261,14 +268,14 @@ def _bare(field: pa.Field) -> pa.Field:
 
 
 def _arranged(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array as another type: members of structs by their source names."""
+    """The array converted to another type. Members of structs are found by their source names."""
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
         members = [_arranged(pc.struct_field(array, [_source(field)]), field.type) for field in kind]
         if not members:
             return pa.array([None if null else {} for null in array.is_null().to_pylist()], kind)
-        # Where a struct is null, its members stay null: readers see no struct at all.
+        # The mask keeps null structs, so readers do not see a struct of nulls instead.
         return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null())
     if pa.types.is_list(kind):
         whole = pa.concat_arrays([array]) if array.offset == 0 else array.take(pa.array(range(len(array))))
@@ -312,7 +319,7 @@ def _at(records: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
 
 
 def _transformed(array: pa.Array, field: PartitionField) -> list[Any]:
-    """The partition's value of each row; equal values are transformed once."""
+    """The partition value of each row. Equal values are transformed only once."""
     encoded = array.dictionary_encode() if not pa.types.is_dictionary(array.type) else array
     distinct = encoded.dictionary
     if pa.types.is_timestamp(distinct.type) or pa.types.is_time(distinct.type):

@@ -58,7 +58,7 @@ def parse_writers(given: Mapping[str, str]) -> dict[int, str]:
 
 
 def resolved(path: str, folder: str) -> str:
-    """``@PATH`` from the point of view of a folder."""
+    """The option with ``@PATH`` made relative to a folder."""
     if not path.startswith(FILE_MARK):
         return path
     return FILE_MARK + os.path.join(folder, path.removeprefix(FILE_MARK))

@@ -1,14 +1,14 @@
-"""A topic as a folder of Parquet files, each record in exactly one of them.
+"""Export of a topic to a folder of Parquet files. Each record is in exactly one file.
 
 The folder ``_moldau`` contains numbered plans. A plan names the files of one round by their offsets and
-describes the decoding of values. It is created only if no plan has its number: that is the only
-compare-and-set. A round first completes the last plan, of any driver, and only then creates the next. So a
-driver that crashes anywhere, a repeated task or two concurrent drivers result in the same files. Plans are
-never removed: a delayed driver must not find its number free.
+describes the decoding of values. A plan is created only if no other plan has its number; this is the only
+compare-and-set. A round first completes the last plan, whichever driver created it, and then creates the
+next. Therefore a crashed driver, a repeated task and two concurrent drivers all lead to the same files. Plans
+are never removed, so that a delayed driver cannot use an old number again.
 
-Records that cannot be decoded are in ``_dead_letters/<generation>``. A replay is a plan like any other: it
-moves records that can be decoded now to the table, and the rest to the next generation, so a delayed task can
-only write to a generation that is no longer read.
+Records that cannot be decoded are in ``_dead_letters/<generation>``. A replay is a plan, too. It moves the
+records that can be decoded now to the table, and the other dead letters to the next generation. Therefore a
+delayed task can only write to a generation that is no longer read.
 """
 
 import json
@@ -52,7 +52,7 @@ class ParquetRound:
 
 
 class ParquetFolder:
-    """The folder and its plans; local, or a file system with hard links."""
+    """The folder and its plans. The folder is on a local file system, or on another one with hard links."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
@@ -69,7 +69,7 @@ class ParquetFolder:
         return os.path.join(self.dead_letters, f"generation-{number:010d}")
 
     def last_plan(self) -> ParquetRound | None:
-        """Raises :class:`ToolError` when it cannot be read."""
+        """The plan with the highest number, if any. Raises :class:`ToolError` when it cannot be read."""
         try:
             names = sorted(name for name in os.listdir(self._plans) if name.startswith("plan-"))
         except FileNotFoundError:
@@ -125,7 +125,9 @@ class ParquetFolder:
 
 
 def check_no_parquet(folder: str) -> None:
-    """Raises :class:`ToolError` for a local folder, or a URI of one, that holds an export of plain files."""
+    """Raises :class:`ToolError` if a local folder (a path or a URI) contains an export of plain Parquet
+    files.
+    """
     path = folder.removeprefix("file://")
     if "://" in path or not path:
         return
@@ -138,12 +140,12 @@ def check_no_parquet(folder: str) -> None:
 
 
 def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
-    """Extend the folder to the current end of the topic; returns the written files."""
+    """Extend the folder to the current end of the topic. Returns the written files."""
     written: list[WrittenUnit] = []
     topic = request.source.topic
     while True:
         last = folder.last_plan()
-        bounds = request.find_bounds()  # after the plan: the topic never ends before the planned offsets
+        bounds = request.find_bounds()  # after the plan, so the topic never ends too early
         if last is not None:
             _check_same_topic(last, topic, bounds.topic_id, folder.path)
             written += _finish(last, request, folder)
@@ -168,7 +170,7 @@ def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
 
 
 def replay_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
-    """Decode the dead letters again: records that can be decoded now are moved to the table."""
+    """Decode the dead letters again, and move the records that can be decoded now to the table."""
     written: list[WrittenUnit] = []
     while True:
         last = folder.last_plan()

@@ -1,4 +1,4 @@
-"""The offsets of each partition that an Iceberg table has, and the ranges that the next round reads."""
+"""The offsets of each partition that are in an Iceberg table, and the ranges that the next round reads."""
 
 import asyncio
 import datetime
@@ -15,7 +15,7 @@ MILLISECONDS_IN_S: Final = 1000
 
 
 class ExportedSpan(NamedTuple):
-    """The exported offsets of a partition, ``end`` excluded; without a gap."""
+    """The exported offsets of a partition, without gaps. ``end`` is excluded."""
 
     start: int
     end: int
@@ -27,7 +27,7 @@ Covered: TypeAlias = Mapping[int, ExportedSpan]
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """The start of a table in its topic: the first record, unless one of these is set."""
+    """The position in the topic where a table starts. It is the first record unless a field is set."""
 
     latest: bool = False
     offset: int | None = None
@@ -143,7 +143,7 @@ def _reachable(where: str, wanted: int, first: int, *, may_lose: bool) -> int:
 
 
 def lag_records(covered: Covered, bounds: Bounds) -> int:
-    """Number of offsets, from the table's start on, that the topic has and the table has not."""
+    """Number of offsets, from the table's start on, that are in the topic and not in the table."""
     total = 0
     for partition, end in bounds.ends.items():
         have = covered.get(partition)

@@ -1,4 +1,4 @@
-"""Decodes dead letters again, in tasks; and determines the columns of a round's values."""
+"""Tasks that decode dead letters again, and tasks that determine the columns of a round's values."""
 
 import os
 from collections.abc import Iterable
@@ -27,10 +27,10 @@ NO_UNIT: Final = OffsetRange(-1, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class ReplayNames:
-    """Replays files of dead letters of a plain folder: both results have fixed names.
+    """Replays dead letters of a folder of Parquet files. Both results of a file have fixed names.
 
-    ``name`` of a unit is a file in ``dead_folder``; the remaining dead letters go to ``left_folder`` under
-    the same name, even if there are none: that file marks the unit as done.
+    A unit is the name of a file in ``dead_folder``. The remaining dead letters go to ``left_folder`` under
+    the same name. That file is written even if it is empty, because it marks the unit as done.
     """
 
     folder: str
@@ -54,7 +54,7 @@ class ReplayNames:
 
 @dataclass(frozen=True, slots=True)
 class ReplayAttempts:
-    """Replays files of dead letters, into names that no other attempt has."""
+    """Replays files of dead letters. The names of the results are unique for each attempt."""
 
     folder: TableFolder
     dead_folder: TableFolder
@@ -82,7 +82,7 @@ class InferUnits:
 
 
 def inferred(wanted: ValueFormat, found: Iterable[FoundValues]) -> ValueFormat:
-    """The format with the table's columns and the newly found ones."""
+    """The format with the table's columns and the newly found columns."""
     together = FoundValues()
     for one in found:
         together.merge(one)

@@ -22,9 +22,9 @@ class Request:
     run: RunUnits
     unit_records_max: int
     values: ValueFormat = RAW
-    """The format of values; JSON without columns uses the found ones."""
+    """The format of values. JSON without columns uses the columns that are found in the values."""
     find_starts: Callable[[Bounds], Mapping[int, int]] | None = None
-    """The table's start in each partition, if not at the first record."""
+    """Finds the table's start in each partition; ``None`` for the first record."""
     lag: Lag = field(default_factory=Lag)
     changes: Sequence[ColumnChange] = ()
     """Columns whose type a replay changes."""
@@ -41,15 +41,16 @@ class Request:
     def format_of(
         self, table: ValueFormat | None, units: Sequence[OffsetRange], where: str, *, promote: bool = False
     ) -> ValueFormat:
-        """The table's format after this round. Raises ``ToolError`` when it cannot become that.
+        """The table's format after this round. Raises ``ToolError`` when the table cannot change to that
+        format.
 
-        ``promote``: the table's readers support columns that were narrower before.
+        ``promote`` means that the table's readers support columns that were narrower before.
         """
         wanted = evolved(table, self.values, where, promote=promote)
         if self.values.kind is ValueKind.JSON and not self.values.columns:
             if units:
                 wanted = inferred(wanted, self.run(InferUnits(self.source), units))
-            elif table is not None:  # a replay finds no new columns, and stores no value in part
+            elif table is not None:  # a replay finds no new columns, and never stores only a part of a value
                 wanted = replace(wanted, declared=table.declared, whole=not table.declared)
         for change in self.changes:
             wanted = change.apply(wanted, where, promote=promote)

@@ -32,7 +32,7 @@ class TableFolder:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[Any]:
-        """A new file for writing, durable when the block has ended."""
+        """Open a new file for writing; it is durable when the block has ended."""
         if self.path is not None:
             make_folder(self.path)
             with create_file(os.path.join(self.path, name)) as file:
@@ -43,7 +43,7 @@ class TableFolder:
             yield file
 
     def open(self, location: str) -> Any:
-        """A file of the folder, to be read."""
+        """Open a file of the folder for reading."""
         if location.startswith((_LOCAL, "/")):
             return pa.memory_map(location.removeprefix(_LOCAL))
         return self._io().new_input(location).open()
@@ -60,8 +60,9 @@ class TableFolder:
 
 @contextlib.contextmanager
 def writing_to(place: str) -> Iterator[None]:
-    """Turn the error of a disk that is full, read-only or owned by another user into one line that names
-    the place."""
+    """Turn an error about a full or read-only disk, or about missing permissions, into one line that names
+    the place.
+    """
     try:
         yield
     except OSError as error:
@@ -72,7 +73,7 @@ def writing_to(place: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def create_file(path: str) -> Iterator[Any]:
-    """A new local file, durable when the block has ended. Raises ``FileExistsError``."""
+    """Create a local file that is durable when the block has ended. Raises ``FileExistsError``."""
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     with pa.OSFile(path, "wb") as file:
         yield file
@@ -84,7 +85,9 @@ def create_file(path: str) -> Iterator[Any]:
 
 
 def publish(attempt: str, final: str) -> bool:
-    """Rename a file to a free name; returns whether it was free. Durable when this returns."""
+    """Rename a file unless the new name exists; returns whether it was renamed. The new name is durable on
+    return.
+    """
     try:
         os.link(attempt, final)
     except FileExistsError:

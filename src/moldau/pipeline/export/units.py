@@ -1,7 +1,7 @@
-"""Task of an export: read a range of offsets, write it as one Parquet file, publish that file.
+"""The task of an export: it reads a range of offsets, writes it as one Parquet file, and publishes that file.
 
-These functions do not depend on Spark. After a kill they leave only files without references. Records that
-cannot be decoded go to a file of their own, with the reason.
+This module does not depend on Spark. A killed task leaves only files without references. Records that cannot
+be decoded (dead letters) go to a separate file, with the reason.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from moldau.runtime.entropy import SystemEntropy
 COMPRESSION: Final = "zstd"
 GROWING: Final = ("offset", "timestamp")
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
-"""Size in memory, before compression."""
+"""Size of a row group in memory, before compression."""
 
 
 class DeadLetters(NamedTuple):
@@ -37,7 +37,9 @@ class DeadLetters(NamedTuple):
 
 
 class WrittenUnit(NamedTuple):
-    """A completed unit: its file (empty for none) with its number of records, and its dead letters."""
+    """A completed unit: the path of its file (empty for none), the file's number of records, and its dead
+    letters.
+    """
 
     unit: OffsetRange
     path: str
@@ -45,7 +47,7 @@ class WrittenUnit(NamedTuple):
     size_bytes: int
     dead: DeadLetters | None = None
     partition: Key = ()
-    """Partition of a partitioned Iceberg table."""
+    """The file's partition in a partitioned Iceberg table."""
 
 
 class Files(NamedTuple):
@@ -62,15 +64,15 @@ class Files(NamedTuple):
 class ParquetUnits:
     """Writes units into ``folder``, each with a name made of its offsets.
 
-    The name appears together with the whole file. An existing unit is not written again, and of two
-    concurrent attempts the first is kept: both contain the same records. Dead letters are written before the
-    unit.
+    A file appears under its name only when it is complete. An existing unit is not written again. Of two
+    concurrent attempts the first is kept; both contain the same records. Dead letters are written before the
+    unit's file.
     """
 
     source: TopicSource
     folder: str
     scratch: str
-    """A folder on the same file system."""
+    """Folder for unfinished files, on the same file system."""
     dead_folder: str
     values: ValueFormat = RAW
 
@@ -94,10 +96,11 @@ def described(unit: OffsetRange, final: str, dead: str) -> WrittenUnit:
 def write_named(
     records: Iterable[Decoded], units: Any, final: str, dead: str, *, last_is_dead: bool = False
 ) -> None:
-    """Write both files under temporary names, then rename them; the last one marks the unit as done.
+    """Write both files under temporary names, then rename them. The file that is renamed last marks the unit
+    as done.
 
-    With ``last_is_dead`` the last one is the file of dead letters, which is then created even when it is
-    empty. ``units`` has the formats and the folder for unfinished files.
+    With ``last_is_dead`` the file of dead letters is renamed last, and is created even when it is empty.
+    ``units`` has the formats and the folder for unfinished files.
     """
     os.makedirs(units.scratch, exist_ok=True)
     attempts = [os.path.join(units.scratch, f"{SystemEntropy().uuid4()}.parquet") for _ in range(2)]
@@ -124,8 +127,8 @@ def write_named(
 
 @dataclass(frozen=True, slots=True)
 class AttemptUnits:
-    """Writes units into a folder under names that no other attempt has; a commit names the files that it
-    adds.
+    """Writes units into a folder under names that are unique for each attempt. A later commit adds the files
+    to the table.
     """
 
     source: TopicSource
@@ -200,7 +203,7 @@ class _PartitionedFiles:
         self._open[key] = (name, file, _RowGroups(file, self._layout.schema))
 
     def close(self) -> list[tuple[Key, str, int, int]]:
-        """Each file's partition, place, records and bytes."""
+        """Close the files. Returns the partition, place, number of records and size in bytes of each."""
         found = []
         for key, (name, file, groups) in self._open.items():
             groups.close()
@@ -209,12 +212,12 @@ class _PartitionedFiles:
 
 
 def file_name(unit: OffsetRange) -> str:
-    """The first and the last offset, in twenty digits as Kafka writes them."""
+    """The name of a unit's file: its first and last offset, in twenty digits as in Kafka's file names."""
     return f"partition-{unit.partition:05d}-offsets-{unit.start:020d}-{unit.end - 1:020d}.parquet"
 
 
 def read(source: TopicSource, unit: OffsetRange, columns: Collection[str] | None = None) -> Iterator[Any]:
-    """The unit's records as Arrow record batches, some MiB each, with the named columns or all."""
+    """The unit's records as Arrow record batches of some MiB each. They have the named columns, or all."""
     return decode_found(fetch_found(source, [unit]), [unit], columns)
 
 
@@ -223,7 +226,7 @@ def read_decoded(source: TopicSource, unit: OffsetRange, values: ValueFormat) ->
 
 
 def read_dead_letters(file: Any, values: ValueFormat) -> Iterator[Decoded]:
-    """Dead letters, decoded again."""
+    """Read dead letters from a file and decode them again."""
     with pq.ParquetFile(file) as reader:
         for found in reader.iter_batches():
             yield decode_values(fit(found, SCHEMA), values)
@@ -235,7 +238,7 @@ def write_parquet(
     records: Iterable[Decoded],
     values: ValueFormat,
 ) -> tuple[int, int]:
-    """Write a file, and another one for dead letters, if any; returns the number of records in each."""
+    """Write a file, and a second file if there are dead letters. Returns the number of records in each."""
     good_count = dead_count = 0
     with contextlib.ExitStack() as stack:
         good = _RowGroups(stack.enter_context(create()), values.schema)
@@ -268,8 +271,8 @@ def _leaves(name: str, found: pa.DataType) -> list[str]:
 class _RowGroups:
     """A Parquet file whose row groups hold many record batches.
 
-    Numbers that increase from record to record are stored as differences: smaller than a dictionary, and
-    written in half the time. Raw values get no statistics, because range queries on them are useless.
+    Numbers that increase from record to record are stored as differences, which are smaller than a dictionary
+    and are written in half the time. Raw values get no statistics, because range queries on them are useless.
     """
 
     def __init__(self, file: Any, schema: pa.Schema) -> None:

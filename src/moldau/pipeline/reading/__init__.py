@@ -1,1 +1,1 @@
-"""From a range of offsets to an Arrow table: lookup of batches, reading of objects, decoding of records."""
+"""Reads a range of offsets as an Arrow table: looks up batches, reads objects, decodes records."""

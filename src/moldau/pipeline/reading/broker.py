@@ -18,11 +18,13 @@ UNKNOWN_TOPIC: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCod
 
 
 class TopicGoneError(ToolError):
-    """A topic that was deleted while it is read."""
+    """A topic was deleted while it is being read."""
 
 
 async def same_topic(client: Client, source: TopicSource) -> ClusterTopic:
-    """The topic as it is now. Raises :class:`TopicGoneError` where it is not the planned one any more."""
+    """The current metadata of the topic. Raises :class:`TopicGoneError` if its id is not the planned
+    topic's.
+    """
     try:
         topic = await client.topic(source.topic)
     except KafkaError as error:
@@ -43,15 +45,15 @@ class BrokerReader:
         self._wanted = wanted
         self._position = wanted.start
         self.first_offset = wanted.start
-        """Records below it are deleted, though a batch may still have them."""
+        """The log start offset. Records before it are deleted, though a batch may still contain them."""
         self._where = f"{source.topic}-{wanted.partition}"
 
     async def chunks(self) -> AsyncIterator[list[memoryview]]:
         """Batches with the range's records; the first and last may extend beyond it.
 
         Batches of aborted transactions are left out with ``committed_only``. Raises :class:`ToolError` when
-        records were deleted, :class:`TopicGoneError` when the topic was, ``KafkaError`` for the broker's
-        errors.
+        records were deleted, :class:`TopicGoneError` when the topic was deleted, ``KafkaError`` for the
+        broker's errors.
         """
         loop = asyncio.get_running_loop()
         topic = await same_topic(self._client, self._source)
@@ -98,7 +100,7 @@ class BrokerReader:
         return data
 
     def _batches_to_decode(self, data: PartitionData) -> list[memoryview]:
-        """The batches to decode; the position is after the processed ones."""
+        """The batches to decode. The position moves past every batch that was processed."""
         found: list[memoryview] = []
         if not data.records:
             return found
@@ -117,7 +119,9 @@ class BrokerReader:
         return found
 
     async def _skip_lost(self, topic: ClusterTopic) -> None:
-        """Skip to the first remaining record; raises when records must not be lost, or do not exist yet."""
+        """Skip to the first remaining record. Raises an error if records must not be lost, or do not exist
+        yet.
+        """
         partition = self._wanted.partition
         first = (await self._client.offsets(topic, {partition: EARLIEST}))[partition].offset
         if first <= self._position:

@@ -1,7 +1,8 @@
-"""Record batches as Arrow tables: one walk over the records' lengths, everything else for all at once.
+"""Decodes record batches to Arrow tables, with one loop over the records' lengths and vectorised steps after
+it.
 
-A Python loop costs about 0.2 µs a step, so it only finds where each record starts. Every field is then read
-as vectorised varints, and keys, values and headers are gathered by one Arrow kernel each.
+A Python loop costs about 0.2 µs a step, so it only finds the start of each record. The numbers are then read
+as vectorised varints. Keys, values and headers are each copied by one Arrow kernel.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,12 +33,12 @@ from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""Decompressed bytes that are decoded at a time: enough to make a call's overhead small, and few enough for
-intermediate results to stay in the processor's caches.
+"""Decompressed bytes that are decoded at a time: large enough that the overhead of a call is small, and small
+enough that intermediate results stay in the processor's caches.
 """
 VECTOR_HEADERS_MAX: Final = 32
-"""A record with more headers is read alone; otherwise it would cost a pass over all others for each of its
-headers.
+"""A record with more headers is read alone. Otherwise each of its headers would cost a pass over all other
+records.
 """
 MICROSECONDS_IN_MS: Final = 1000
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // MICROSECONDS_IN_MS
@@ -65,15 +66,15 @@ class FoundBatch(NamedTuple):
     data: Buffer
     partition: int
     base_offset: int | None = None
-    """``None``: the one that the batch has."""
+    """The first offset; ``None`` if the batch's own base offset is valid."""
     append_time_ms: int | None = None
-    """``None``: timestamps are those of the batch."""
+    """The time of all records; ``None`` if the batch's own timestamps are valid."""
     first_offset: int = 0
-    """Records below it are deleted, though the batch still has them."""
+    """Records before this offset are deleted, though the batch still contains them."""
 
 
 class Opened(NamedTuple):
-    """A batch and its records' bytes, decompressed."""
+    """A batch with the decompressed bytes of its records."""
 
     header: BatchHeader
     data: bytes | memoryview
@@ -97,7 +98,7 @@ def _open(found: FoundBatch) -> Opened | None:
     content: bytes | memoryview
     if header.attributes & COMPRESSION_MASK:
         _, content = open_batch(data)
-    else:  # joining a chunk is the only copy that is needed
+    else:  # no copy here: the chunk is copied when it is joined
         content = memoryview(data)[HEADER_SIZE_BYTES : header.size_bytes]
     if base_offset is not None:
         header = header._replace(base_offset=base_offset)
@@ -110,9 +111,9 @@ def _open(found: FoundBatch) -> Opened | None:
 def decode(
     batches: Iterable[Buffer], wanted: OffsetRange, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one partition's batches that lie in the range, in order, as :data:`SCHEMA` says.
+    """The records of one partition that are in the range, in order, with the columns of :data:`SCHEMA`.
 
-    Each element of ``batches`` starts at a batch. Raises as :func:`decode_found`.
+    Each element of ``batches`` begins with a batch. Raises the errors of :func:`decode_found`.
     """
     found = (FoundBatch(batch, wanted.partition) for batch in batches)
     return decode_found(found, [wanted], chunk_bytes=chunk_bytes)
@@ -124,9 +125,9 @@ def decode_found(
     columns: Collection[str] | None = None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """The records in the ranges, those of a partition in order, with the named columns or all.
+    """The records in the ranges, with the named columns or all. The records of a partition are in order.
 
-    A partition has one range at most. Control batches are skipped. Raises
+    A partition has at most one range. Control batches are skipped. Raises
     :class:`moldau.records.errors.CorruptRecordError` for a wrong CRC and :class:`InvalidRecordError` for
     records that do not fit their batch, or a timestamp outside the range of microseconds.
     """
@@ -200,7 +201,7 @@ def _of_batches(values: Sequence[int], counts: Longs) -> pa.Array:
 def _wanted(
     batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
 ) -> Indices | None:
-    """A mask of the records in their range; ``None`` where all are, as in most chunks."""
+    """A mask of the records that are in their range; ``None`` if all records are, as in most chunks."""
     limits = [
         (max(ranges[batch.partition].start, batch.first_offset), ranges[batch.partition].end)
         for batch in batches
@@ -216,7 +217,7 @@ def _wanted(
 
 
 class _Scratch:
-    """Memory in which the records of a chunk are joined: recycled pages cost nothing."""
+    """Memory in which the records of a chunk are joined. It is reused, because reused pages cost nothing."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(CHUNK_BYTES)
@@ -237,7 +238,7 @@ class _Scratch:
 
 
 _IDLE_SCRATCHES: Final[list[_Scratch]] = []
-"""Scratch memory of this process: Spark runs many tasks in it, one at a time."""
+"""Unused scratch memory of this process, in which Spark runs many tasks, one at a time."""
 
 
 @contextmanager
@@ -251,7 +252,7 @@ def _scratch() -> Iterator[_Scratch]:
 
 
 class Spans(NamedTuple):
-    """Byte ranges, in ascending order, of which some stand for null."""
+    """Byte ranges in ascending order. Some of them represent null."""
 
     starts: Longs
     ends: Longs
@@ -273,7 +274,7 @@ class _Fields:
 
 
 def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
-    timestamp_deltas, position = read_varints(data, starts + 1)  # behind the attributes, unused so far
+    timestamp_deltas, position = read_varints(data, starts + 1)  # after the attributes
     offset_deltas, position = read_varints(data, np.minimum(position, ends), 32)
     keys, position = _read_spans(data, position, ends)
     values, position = _read_spans(data, position, ends)
@@ -287,7 +288,7 @@ def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
 
 
 def _selected(fields: _Fields, wanted: Indices) -> _Fields:
-    """The fields of some records. Raises no error, because all records were read before."""
+    """The fields of the selected records. This raises no error, because all records were read before."""
     headers = np.repeat(wanted, fields.header_counts)
     return _Fields(
         fields.timestamp_deltas[wanted],
@@ -369,10 +370,10 @@ def _store(spans: Spans, slots: Longs, found: Spans) -> None:
 
 
 def _gather(source: Any, spans: Spans) -> pa.Array:
-    """The byte ranges as one binary column, copied by Arrow.
+    """Copy the byte ranges to one binary column, with Arrow.
 
-    An array whose values are the ranges and the gaps between them alternately needs no copy; selecting every
-    second one copies.
+    The ranges and the gaps between them form an array that needs no copy. Selecting every second element of
+    it then copies only the ranges.
     """
     count = len(spans.starts)
     if spans.nulls.all():
@@ -400,7 +401,7 @@ def _headers(source: Any, fields: _Fields) -> pa.Array:
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """Names as text; what is not UTF-8 is replaced as the Java client does it."""
+    """Names as text. Bytes that are not UTF-8 are replaced as in the Java client."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

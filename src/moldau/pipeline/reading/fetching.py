@@ -1,4 +1,4 @@
-"""Finding a topic's offsets, and reading ranges of them, in a task or anywhere else."""
+"""Finds a topic's offsets, and reads ranges of them, in a task or any other process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -30,15 +30,17 @@ def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: 
 
 
 def fetch_found(source: TopicSource, wanted: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
-    """Batches that hold the ranges' records, those of a partition in order; one range of a partition.
+    """Batches with the records of the ranges, of which each partition has one. The batches of a partition are
+    in order.
 
-    They are read from the topic's objects in the WAL and the tier where ``source`` names the stores,
-    otherwise from the brokers. The first and the last may reach beyond a range. Batches of aborted
-    transactions are left out with ``committed_only``. Raises :class:`ToolError` when records are gone,
-    :class:`TopicGoneError` when the topic is, ``KafkaError`` for a broker's error.
+    If ``source`` names the stores, batches are read from the topic's objects in the WAL and the tier,
+    otherwise from the brokers. The first and the last batch of a range may extend beyond it. Batches of
+    aborted transactions are left out with ``committed_only``. Raises :class:`ToolError` when records were
+    deleted, :class:`TopicGoneError` when the topic was deleted, ``KafkaError`` for a broker's error.
     """
     with asyncio.Runner() as runner:
-        # A runner replaces the interrupt handler each time, which costs as much as a small chunk.
+        # The loop is used directly, because each call of ``Runner.run`` replaces the interrupt handler, which
+        # takes as long as a small chunk.
         run = runner.get_loop().run_until_complete
         client = Client(parse_bootstrap(source.bootstrap), source.timeout_s)
         chunks = _chunks(client, source, wanted)

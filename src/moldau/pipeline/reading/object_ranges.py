@@ -1,4 +1,4 @@
-"""Byte ranges of objects in a task. Stores are created in the worker, from the configuration."""
+"""Reads byte ranges of objects in a task. Stores are created in the worker, from the configuration."""
 
 import mmap
 import os
@@ -13,19 +13,21 @@ from moldau.objects.storage import ObjectNotFoundError, ObjectStorage, StorageEr
 from moldau.runtime.machine import Machine
 
 RETRIES: RetryPolicy = RetryPolicy(deadline_ms=20_000)
-"""A failing task can still read through a broker."""
+"""Few retries are enough, because a failing task can still read through a broker."""
 
 
 class RangeReader(Protocol):
-    """Ranges of objects."""
+    """Reads byte ranges of objects."""
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
-        """Exactly ``size`` bytes. Raises :class:`StorageError`, for an object that is gone too."""
+        """Exactly ``size`` bytes. Raises :class:`StorageError`, also if the object does not exist any
+        more.
+        """
         ...
 
 
 def open_ranges(settings: StorageSettings) -> RangeReader:
-    """The store of a job. Raises :class:`StorageError` for one that this worker cannot open."""
+    """Open the store of a job. Raises :class:`StorageError` for a store that this worker cannot open."""
     parts = urlsplit(settings.url)
     if parts.scheme == "file" and settings.class_name is None:
         return MappedFiles(unquote(parts.path))
@@ -34,13 +36,17 @@ def open_ranges(settings: StorageSettings) -> RangeReader:
 
 @lru_cache(maxsize=8)
 def _storage(url: str, class_name: str | None, options: tuple[tuple[str, str], ...]) -> ObjectStorage:
-    """One for each store in a worker, which Spark uses for many tasks: it has threads and connections."""
+    """The store, opened once in each worker, because it has threads and connections and Spark uses a worker
+    for many tasks.
+    """
     settings = StorageSettings(url, class_name, dict(options))
     return open_storage(settings, Machine.real(), Meters(), policy=RETRIES)
 
 
 class MappedFiles:
-    """Objects that are files of this machine: mapped, so that no page is copied before it is decoded."""
+    """Objects that are local files. They are mapped into memory, so that no page is copied before it is
+    decoded.
+    """
 
     def __init__(self, root: str) -> None:
         self._root = root

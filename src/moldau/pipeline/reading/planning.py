@@ -1,4 +1,4 @@
-"""Ranges of offsets, split into units for tasks. Only coordinates, no data."""
+"""Splits ranges of offsets into units for tasks. Units contain only coordinates, no data."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,14 +30,14 @@ class TopicSource:
     timeout_s: float = 30.0
     """Time limit of a task without progress."""
     wal: WalAccess | None = None
-    """Access to the topic's objects; ``None``: through the brokers."""
+    """Access to the topic's objects; ``None`` to read through the brokers."""
     tier: Tier | None = None
-    """Place of its remote segments; ``None``: they are read through the brokers."""
+    """Place of the topic's remote segments; ``None`` to read these records through the brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A topic at one moment: first and next offset of each partition."""
+    """The state of a topic at one moment: its id, and the first and next offset of each partition."""
 
     topic_id: str
     starts: Mapping[int, int]
@@ -45,7 +45,7 @@ class Bounds:
 
 
 def split(ranges: Iterable[OffsetRange], unit_records_max: int) -> list[OffsetRange]:
-    """Units of about equal size that cover the ranges, none longer than ``unit_records_max`` offsets."""
+    """Units of about equal size that cover the ranges. No unit has more than ``unit_records_max`` offsets."""
     units = []
     for partition, start, end in ranges:
         count = end - start
@@ -56,15 +56,16 @@ def split(ranges: Iterable[OffsetRange], unit_records_max: int) -> list[OffsetRa
 
 
 def unit_size(ranges: Iterable[OffsetRange], units_min: int, unit_records_max: int) -> int:
-    """The size of units so that there are at least ``units_min``, if there are enough offsets."""
+    """The size of units that gives at least ``units_min`` units, if there are enough offsets."""
     total = sum(max(0, end - start) for _, start, end in ranges)
     return max(1, min(unit_records_max, total // max(1, units_min)))
 
 
 OBJECT_READS: Final = 8
-"""Number of reads of an object for all partitions of a coordinator: 1 MiB each for a full object.
+"""Number of reads by which one object is read for all partitions of a coordinator: 1 MiB each for a full
+object.
 
-Fewer reads would split the partitions into more windows, and a batch on the border of two windows is decoded
+Fewer reads would mean more windows of each partition, and a batch on the border of two windows is decoded
 twice.
 """
 GROUP_PARTITIONS_MAX: Final = 64
@@ -75,9 +76,9 @@ def group(
 ) -> list[tuple[OffsetRange, ...]]:
     """Units of ranges that tasks read together, about ``unit_records_max`` offsets each.
 
-    Partitions with an owner (a coordinator, in whose objects they are adjacent) are read together with their
-    neighbours, a window of offsets of each, so that an object is read once for all of them. The others are
-    read one by one.
+    Partitions with an owner (their coordinator) are adjacent in its objects. They are read together, a window
+    of offsets of each, so that an object is read once for all of them. Partitions without an owner are read
+    one by one.
     """
     units: list[tuple[OffsetRange, ...]] = []
     by_owner: dict[int, list[OffsetRange]] = {}
@@ -95,7 +96,7 @@ def group(
 
 
 def _windows(ranges: Sequence[OffsetRange], unit_records_max: int) -> list[tuple[OffsetRange, ...]]:
-    """The ranges, each cut into the same number of windows."""
+    """Cut each range into the same number of windows."""
     total = sum(one.end - one.start for one in ranges)
     pieces = max(1, -(-total // unit_records_max))
     windows = []

@@ -1,8 +1,10 @@
-"""The start and end of the records of many batches: the only step that must follow record after record.
+"""Finds the start and end of the records of many batches. It is the only step that must go from record to
+record.
 
-A record begins with its length, so the next one's start is known only then. Batches are independent: many of
-them are processed in parallel, one numpy operation for a record of each. A few long batches are processed one
-by one in Python, which is cheaper beyond some length.
+A record begins with its length, so the start of the next record is known only after its length is read.
+Batches are independent. Many batches are therefore processed in parallel: one numpy operation handles one
+record of each batch. A few long batches are processed one by one in Python, which is cheaper beyond some
+length.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from moldau.records.varint import read_varlong
 IN_STEP_COST: Final = 120
 """Number of records that a loop in Python processes in the time of one vectorised step."""
 RECORD_SIZE_MIN: Final = 6
-"""The attributes and five varints take a byte each at the least."""
+"""Each record has one byte of attributes and five varints of at least one byte."""
 RUN_RECORDS: Final = 16
 """Number of records after which a search for records of equal size is repeated."""
 RUN_TRIES_MAX: Final = 4
@@ -34,7 +36,7 @@ def find_records(data: memoryview, sizes: Sequence[int], counts: Longs) -> tuple
     ends = np.cumsum(np.array(sizes, np.int64))
     begins = ends - np.array(sizes, np.int64)
     total = int(counts.sum())
-    # Counts are untrusted input: a wrong one must not cost memory.
+    # Counts are untrusted input, and a wrong count must not cost memory.
     if np.any(counts * (RECORD_SIZE_MIN + 1) > ends - begins):
         raise InvalidRecordError(_TOO_FEW)
     if int(counts.max(initial=0)) * IN_STEP_COST < total:
@@ -58,7 +60,7 @@ def _walk_in_step(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs
     order = np.argsort(-counts, kind="stable")
     current = begins[order]
     slots = (np.cumsum(counts) - counts)[order]
-    # The number of batches that have an n-th record: the first ones in this order.
+    # For each n, the number of batches that have an n-th record. They are the first batches in this order.
     active = np.searchsorted(-counts[order], -np.arange(1, int(counts.max(initial=0)) + 1), side="right")
     positions = np.empty(int(counts.sum()), np.int64)
     for step, count in enumerate(active):
@@ -75,7 +77,9 @@ def _walk_in_step(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs
 
 
 def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
-    """As ``read_varints``, with lengths of one and two bytes, by far the most, read in fewer operations."""
+    """Like ``read_varints``. Lengths of one and two bytes are by far the most frequent, and need fewer
+    operations.
+    """
     first = source[at].astype(np.int64)
     if first.max() < 0x80:
         return first >> 1, at + 1
@@ -88,8 +92,9 @@ def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
 
 
 def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
-    """Like :func:`_walk_in_step`, one batch after another."""
-    # Indexing a view costs three times as much. A position beyond the view is detected at the end.
+    """Like :func:`_walk_in_step`, for one batch after another."""
+    # Indexing a view costs three times as much as indexing bytes. A position beyond the view is detected at
+    # the end.
     content = data.obj if isinstance(data.obj, bytes | bytearray) else bytes(data)
     source = np.frombuffer(data, np.uint8)
     parts: list[Longs] = []
@@ -102,8 +107,8 @@ def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, L
 def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, parts: list[Longs]) -> int:
     """Add the starts of ``count`` records, and return their end; their lengths are checked later.
 
-    Records of equal size are often adjacent. Where some are, all with the same length at the same position
-    are processed together: each leads to the next, so that no loop is needed to confirm them.
+    Records of equal size are often adjacent. Such records are processed together. If the same length is found
+    at regular distances, each record leads to the next, so that no loop is needed to confirm them.
     """
     left = count
     run_tries = RUN_TRIES_MAX
@@ -112,7 +117,7 @@ def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, par
             found, position = _equal_records(source, position, left)
             left -= len(found)
             parts.append(found)
-            # Where sizes differ, the search for runs stops.
+            # The search for runs stops where sizes differ.
             run_tries = run_tries + 1 if len(found) > 2 * RUN_RECORDS else run_tries - 1
             run_tries = min(run_tries, RUN_TRIES_MAX)
             if not left:
@@ -146,7 +151,9 @@ def _equal_records(source: Bytes, position: int, count: int) -> tuple[Longs, int
 
 
 def _walk_one_by_one(data: bytes | bytearray, position: int, count: int, positions: list[int]) -> int:
-    """The one loop over records in Python, so lengths of one or two bytes are read in place."""
+    """The only Python loop over records. To save time, it reads lengths of one or two bytes without a
+    function call.
+    """
     append = positions.append
     try:
         for _ in range(count):

@@ -1,6 +1,6 @@
-"""Names of the objects that a sink stores beside the WAL. Pure.
+"""Names of the objects that a sink stores beside the WAL. This module is pure.
 
-``sink/<query or job>/parts/<random>`` is written by a task for its driver, which removes it; objects beside
+A task writes ``sink/<query or job>/parts/<random>`` for its driver, and the driver removes it. Objects beside
 ``parts`` record the progress of a query's batches.
 """
 
@@ -12,7 +12,7 @@ PARTS: Final = "parts"
 
 
 def part_key(query_id: str, id: UUID) -> str:
-    """Unique for each attempt: a task may run twice."""
+    """The key of a part. It is unique for each attempt, because a task may run twice."""
     return f"{SINK_PREFIX}/{query_id}/{PARTS}/{id}"
 
 

@@ -1,4 +1,5 @@
-"""Reads a partition's range: its part in the remote tier from the objects, the rest from its leader.
+"""Reads a range of a partition, from objects in the remote tier where possible, and otherwise from the
+leader.
 
 The leader lists the segments when the range is read, so changes by retention and consolidation since the
 planning are included. Objects that are removed meanwhile are looked up again.
@@ -56,7 +57,7 @@ class TierPartitionReader:
     async def chunks(self) -> AsyncIterator[list[FoundBatch]]:
         """Batches with the range's records; the first and last may extend beyond it.
 
-        Raises as :meth:`BrokerReader.chunks`.
+        Raises the errors of :meth:`BrokerReader.chunks`.
         """
         tier = self._source.tier
         while tier is not None and self._position < self._end:
@@ -115,7 +116,7 @@ class TierPartitionReader:
             one for one in segments if one.end_offset >= self._position and one.start_offset < self._end
         ]
         if segments:
-            # Deleted records may be in the store for a while yet.
+            # Deleted records may still be in the store for a while.
             found = await self._client.offsets(topic, {self._partition: EARLIEST})
             self._skip_lost(found[self._partition].offset)
         epochs = None if self._source.wal is not None else await self._epochs(topic, segments)
@@ -129,7 +130,9 @@ class TierPartitionReader:
         self._position = self._first = min(first, self._end)
 
     async def _epochs(self, topic: ClusterTopic, segments: list[SegmentObject]) -> Mapping[int, EpochSpan]:
-        """The leader's offsets of the segments' leader epochs, which never change any more."""
+        """The offsets that the leader has for the leader epochs of the segments. They do not change
+        any more.
+        """
         known = sorted({epoch for segment in segments for epoch, _ in segment.epochs})
         spans: dict[int, EpochSpan] = {}
         for epoch in known:
@@ -140,7 +143,7 @@ class TierPartitionReader:
         return spans
 
     async def _epoch_end(self, topic: ClusterTopic, epoch: int) -> Any:
-        """The largest of the leader's epochs that is not above this one, and its end offset."""
+        """The largest epoch of the leader that is at most ``epoch``, and the end offset of that epoch."""
         row = OffsetForLeaderPartition(partition=self._partition, leader_epoch=epoch)
         request = OffsetForLeaderEpochRequest(
             topics=[OffsetForLeaderTopic(topic=topic.name, partitions=[row])]
@@ -159,7 +162,9 @@ class TierPartitionReader:
     # -- bytes ----------------------------------------------------------------------------------
 
     async def _read(self, ranges: RangeReader, part: TierPart) -> AsyncIterator[list[FoundBatch]]:
-        """One part; batches that need a decision, or are missing, come from the broker."""
+        """Read one part. Batches that are missing, or whose transaction must be checked, are read through the
+        broker.
+        """
         segment = part.segment
         if segment is not None:
             begin, stop = await _bytes_of(ranges, segment, part)
@@ -178,7 +183,9 @@ class TierPartitionReader:
         self._position = max(self._position, part.end)
 
     def _taken(self, batches: list[memoryview], end: int) -> tuple[list[FoundBatch], bool]:
-        """Batches in the range; False where the leader must tell whether a transaction was aborted."""
+        """The batches in the range, and False if the leader must be asked whether a transaction was
+        aborted.
+        """
         found: list[FoundBatch] = []
         for data in batches:
             header = parse_header(data)
@@ -202,7 +209,7 @@ async def _bytes_of(ranges: RangeReader, segment: SegmentObject, part: TierPart)
     content = await ranges.fetch(key, position, size - size % INDEX_ENTRY.size)
     begin, stop = 0, segment.size_bytes
     is_behind = False
-    # Entries contain the last offset of a batch, relative to the segment's first one, and the batch's
+    # An entry contains the last offset of a batch, relative to the segment's first offset, and the batch's
     # position.
     for last, at in INDEX_ENTRY.iter_unpack(content):
         if last + segment.start_offset <= part.start:
@@ -222,7 +229,7 @@ async def _batches(
     async with aclosing(_views(ranges, key, begin, stop)) as views:
         async for view in views:
             found: list[memoryview] = []
-            if rest:  # a batch on the border of two pieces
+            if rest:  # a batch that crosses the border of two pieces
                 missing = HEADER_SIZE_BYTES - len(rest)
                 if missing <= 0 or len(view) >= missing:
                     header = b"".join((rest[:HEADER_SIZE_BYTES], view[: max(0, missing)]))
@@ -253,7 +260,7 @@ def _whole(view: memoryview) -> Iterator[memoryview]:
 
 
 async def _views(ranges: RangeReader, key: str, begin: int, stop: int) -> AsyncGenerator[memoryview, None]:
-    """A range in pieces, some of them read ahead."""
+    """The bytes of a range in pieces, some of which are read ahead."""
     todo = deque((at, min(CHUNK_BYTES, stop - at)) for at in range(begin, stop, CHUNK_BYTES))
     flights: deque[asyncio.Task[memoryview]] = deque()
     try:

@@ -1,8 +1,8 @@
-"""Assigns the offsets of a partition to remote segments. Pure.
+"""Assigns the offsets of a partition to remote segments. This module is pure.
 
-Segments may overlap: copies of an outdated planner, or an old leader's segment that ends with records which
-no other replica has. An offset is read from a segment only if the segment has it from the leader epoch that
-wrote it; all such segments contain the same records.
+Segments may overlap. An outdated planner may have made copies, or an old leader's segment may end with
+records that no other replica has. An offset is read from a segment only if the segment has it under the
+leader epoch that wrote it. All such segments contain the same records.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from uuid import UUID
 
 
 class IndexPlace(NamedTuple):
-    """A range of an object."""
+    """A range of bytes in an object."""
 
     object_key: str
     position: int
@@ -27,19 +27,19 @@ class SegmentObject(NamedTuple):
     size_bytes: int
     object_key: str
     epochs: tuple[tuple[int, int], ...] = ()
-    """Leader epochs and where each begins within it."""
+    """Leader epochs, each with the offset at which it begins in the segment."""
     offset_index: IndexPlace | None = None
 
 
 class EpochSpan(NamedTuple):
-    """The offsets that a leader epoch wrote, ``end`` not included."""
+    """The offsets that were written in a leader epoch, ``end`` excluded."""
 
     start: int
     end: int
 
 
 class TierPart(NamedTuple):
-    """Offsets that are read together, ``end`` excluded; ``segment`` is ``None`` where no segment contains
+    """Offsets that are read together, ``end`` excluded. ``segment`` is ``None`` if no segment contains
     them.
     """
 
@@ -56,8 +56,8 @@ def plan_parts(
 ) -> list[TierPart]:
     """Parts that cover ``[start, end)`` in order.
 
-    ``epochs`` are those of the log, ``None`` for a log with a single epoch: then segments are valid for all
-    their offsets.
+    ``epochs`` are the epochs of the log; ``None`` for a log with a single epoch. In that case segments are
+    valid for all their offsets.
     """
     pieces = [piece for segment in segments for piece in _pieces(segment, epochs)]
     parts: list[TierPart] = []

@@ -45,7 +45,7 @@ class Tier(NamedTuple):
 
 
 async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettings | None) -> Tier | None:
-    """``None`` where another storage manager is used, whose objects only brokers can read.
+    """The tier of a cluster; ``None`` for another storage manager, whose objects only brokers can read.
 
     By default segments are in the store of the WAL. Raises :class:`ToolError` when no store is known.
     """
@@ -74,7 +74,8 @@ async def find_tier_access(
 ) -> Tier | None:
     """Access to the objects of a topic's remote segments.
 
-    ``None`` for a topic without any, and, with a log line, where only brokers can read them.
+    Returns ``None`` for a topic without remote segments. If only brokers can read them, it logs a line and
+    returns ``None``, too.
     """
     try:
         if wal is None and await find_config(client, TOPIC_CONFIG, topic.name, TIERED) != "true":
@@ -99,7 +100,7 @@ async def list_segments(
 
 
 async def list_known_segments(client: Client, topic: ClusterTopic, partition: int) -> list[TieredSegment]:
-    """All segments of a partition that the metadata know, in whatever state."""
+    """All segments of a partition that are in the metadata, in any state."""
     found: list[TieredSegment] = []
     while True:
         page = await _page(client, topic, partition, len(found))

@@ -1,4 +1,4 @@
-"""Zigzag varints of many records at once."""
+"""Decodes zigzag varints of many records at once."""
 
 from typing import Any, Final, TypeAlias
 
@@ -11,13 +11,13 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Longs: TypeAlias = npt.NDArray[np.int64]
 
 PADDING_BYTES: Final = 16
-"""Zeros after the data, so that a varint beyond the end is read as one that ends there."""
+"""Number of zeros after the data. A varint that would extend beyond the data ends at the first zero."""
 
 
 def read_varints(data: Bytes, positions: Longs, bits: int = 64) -> tuple[Longs, Longs]:
-    """The signed numbers at ``positions`` and the positions behind them.
+    """The signed numbers at ``positions``, and the position after each number.
 
-    ``data`` ends in :data:`PADDING_BYTES` zeros and no position lies behind those. Raises
+    ``data`` ends in :data:`PADDING_BYTES` zeros, and no position is after them. Raises
     :class:`InvalidRecordError` for a varint of more than ``bits`` bits.
     """
     first = data[positions]
@@ -25,7 +25,8 @@ def read_varints(data: Bytes, positions: Longs, bits: int = 64) -> tuple[Longs, 
     longer = first >= 0x80
     if not longer.any():
         return _OF_ONE_BYTE[first], behind
-    # One or two bytes are by far the most, and fit 16 bits, of which the processor adds many at once.
+    # Most varints have one or two bytes. They fit into 16 bits, and the processor adds many such numbers at
+    # once.
     second = data[behind]
     raw = np.multiply(second, longer, dtype=np.uint16) << 7 | first & 0x7F
     numbers = ((raw >> 1).view(np.int16) ^ -(raw & 1).view(np.int16)).astype(np.int64)
@@ -37,7 +38,7 @@ def read_varints(data: Bytes, positions: Longs, bits: int = 64) -> tuple[Longs, 
 
 
 def _read_any(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs]:
-    """Like :func:`read_varints`, one byte of all at a time."""
+    """Like :func:`read_varints`, but in each step one byte of every varint is read."""
     first = data[positions]
     raw = (first & 0x7F).astype(np.uint64)
     behind = positions + 1
@@ -57,7 +58,7 @@ def _read_any(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs]:
 
 
 def zigzag(raw: Any) -> Longs:
-    """Signed numbers out of their unsigned zigzag form."""
+    """Convert numbers from the unsigned zigzag form to signed numbers."""
     halves: Longs = (raw >> np.uint64(1)).astype(np.int64)
     signs: Longs = (raw & np.uint64(1)).astype(np.int64)
     return halves ^ -signs

@@ -1,8 +1,9 @@
-"""Reading ranges of a diskless topic from its objects: coordinates by the coordinator, bytes from the store.
+"""Reads ranges of a diskless topic from its objects. Coordinates come from the coordinator, bytes from the
+store.
 
-Records that have moved to the tier are read from there. Records that cannot be read that way (the store
-refuses, a transaction must be checked) are read through the broker, with a log line. Nothing is left out
-silently.
+Records that have moved to the tier are read from there. Some records cannot be read from objects, for
+instance if the store refuses access or a transaction must be checked. These records are read through the
+broker, with a log line. No record is left out silently.
 """
 
 import asyncio
@@ -31,12 +32,12 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 GAP_BYTES: Final = 1024 * 1024
-"""Unneeded bytes that are read rather than making a second request."""
+"""Maximum number of unneeded bytes between two batches that are read to avoid a second request."""
 READS_AHEAD: Final = 8
 BYTES_AHEAD: Final = 64 * 1024 * 1024
 FIRST_BATCHES: Final = 256
 ROUND_BATCHES: Final = 50_000
-"""Coordinates that a task holds at a time."""
+"""Maximum number of coordinates that a task has in memory."""
 VANISHED_MAX: Final = 3
 """How often objects may be missing at one position, after a new lookup each time, before the broker is
 used.
@@ -46,7 +47,9 @@ _ATTRIBUTES_LOW_AT: Final = 22
 
 
 class WalReader:
-    """Reads ranges, one of a partition, all of one coordinator."""
+    """Reads ranges of several partitions, at most one range of each. All partitions have the same
+    coordinator.
+    """
 
     def __init__(
         self, client: Client, source: TopicSource, access: WalAccess, ranges: Sequence[OffsetRange]
@@ -63,7 +66,7 @@ class WalReader:
         self._vanished = 0
 
     async def chunks(self) -> AsyncIterator[list[FoundBatch]]:
-        """Batches with the ranges' records, those of a partition in order."""
+        """Batches with the records of the ranges. The batches of a partition are in order."""
         try:
             ranges = open_ranges(self._access.storage)
         except StorageError as error:
@@ -87,7 +90,7 @@ class WalReader:
                 yield chunk
 
     def _left(self) -> list[int]:
-        """Partitions that are not at their ends."""
+        """Partitions that are not yet read to the end of their range."""
         return [partition for partition, end in self._ends.items() if self._positions[partition] < end]
 
     def _where(self, partition: int) -> str:
@@ -96,7 +99,9 @@ class WalReader:
     # -- coordinates ----------------------------------------------------------------------------
 
     async def _find(self, partitions: Sequence[int]) -> dict[int, list[BatchCoordinate] | None]:
-        """The next batches of each partition; ``None`` where the broker must be asked."""
+        """The next batches of each partition; ``None`` for partitions that must be read through the
+        broker.
+        """
         coordinator_id = self._access.coordinators[partitions[0]]
         found: dict[int, list[BatchCoordinate] | None] = {}
         offsets = {partition: self._positions[partition] for partition in partitions}
@@ -115,14 +120,14 @@ class WalReader:
                     continue
                 total += len(row.batches)
                 behind = batches[-1].last_offset + 1 if batches else self._positions[partition]
-                # Markers alone are passed in the next round.
+                # A partition that has only markers is passed in the next round.
                 if batches and len(batches) > len(before) and behind < self._ends[partition]:
                     self._records_a_batch = (behind - self._positions[partition]) / len(batches)
                     offsets[partition] = behind
         return found
 
     def _batches_wanted(self, offsets: dict[int, int]) -> int:
-        """About the number of batches in the longest range, estimated from the previous ones."""
+        """The approximate number of batches in the longest range, estimated from the previous batches."""
         if not self._records_a_batch:
             return FIRST_BATCHES
         longest = max(self._ends[partition] - offset for partition, offset in offsets.items())
@@ -131,20 +136,23 @@ class WalReader:
     async def _checked(
         self, row: FoundPartition, before: list[BatchCoordinate]
     ) -> list[BatchCoordinate] | None:
-        """A partition's coordinates up to its end with the next ones; ``None``: ask the broker."""
+        """``before`` with the next coordinates of the partition; ``None`` if the partition must be read
+        through the broker.
+        """
         partition = row.partition_index
         position = before[-1].last_offset + 1 if before else self._positions[partition]
         if row.error is ErrorCode.offset_out_of_range and not before:
             await self._skip_lost(partition, row.log_start_offset)
             return []
         if row.moved_to_tier or row.error is not ErrorCode.none:
-            # Earlier batches are read first; the same answer is returned again afterwards.
+            # The batches in ``before`` are read first. After that the coordinator gives the same answer
+            # again.
             return before or None
         end = self._ends[partition]
         batches = [one for one in row.batches if one.base_offset < end]
         if not batches or not is_dense(batches, position):
             return before or None
-        # Markers are in no object, and have no records.
+        # Markers are not stored in objects, and have no records.
         stored = [batch for batch in batches if batch.marker is None]
         if not stored and not before:
             self._positions[partition] = batches[-1].last_offset + 1
@@ -152,7 +160,9 @@ class WalReader:
         return before + stored if all(batch.object_key for batch in stored) else before or None
 
     async def _skip_lost(self, partition: int, first: int) -> None:
-        """Skip deleted records; raises where that is not allowed, or the offset does not exist yet."""
+        """Skip deleted records. Raises an error if that is not allowed, or if the offset does not
+        exist yet.
+        """
         position = self._positions[partition]
         if first <= position:
             raise ToolError(f"{self._where(partition)} has no offset {position} (yet)")
@@ -167,7 +177,7 @@ class WalReader:
     async def _read(
         self, ranges: RangeReader, reads: Sequence[PlannedRead], coordinates: Sequence[BatchCoordinate]
     ) -> AsyncIterator[list[FoundBatch]]:
-        """Read ahead, return in order. Ends early when something must be looked up again."""
+        """Read batches ahead, and return them in order. Ends early if coordinates must be looked up again."""
         todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview]]]()
         ahead = 0
         try:
@@ -212,7 +222,7 @@ class WalReader:
     def _cut(
         self, view: memoryview, start: int, members: Sequence[BatchCoordinate]
     ) -> list[FoundBatch] | None:
-        """The batches in a range; ``None`` where a batch of a transaction must be checked."""
+        """The batches in a range; ``None`` if a batch belongs to a transaction that must be checked."""
         found = []
         for one in members:
             begin = one.byte_offset - start
@@ -239,7 +249,9 @@ class WalReader:
     async def _by_broker(
         self, partitions: Iterable[int], reason: str | None
     ) -> AsyncIterator[list[FoundBatch]]:
-        """Read the rest through the leaders; without a reason only the part that is not in the objects."""
+        """Read the remaining offsets through the leaders. If ``reason`` is ``None``, read only the part that
+        is not in the objects.
+        """
         for partition in partitions:
             position, end = self._positions[partition], self._ends[partition]
             if reason is None:
@@ -256,7 +268,7 @@ class WalReader:
             self._positions[partition] = end
 
     async def _wal_start(self, partition: int, end: int) -> int:
-        """The offset at which the objects continue; ``end`` where that is unknown."""
+        """The offset at which the objects of the WAL continue; ``end`` if that is unknown."""
         position = self._positions[partition]
         coordinator_id = self._access.coordinators[partition]
         rows = await self._coordinators.find(coordinator_id, self._topic_id, {partition: position}, 1)

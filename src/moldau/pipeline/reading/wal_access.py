@@ -1,7 +1,7 @@
-"""Access to a diskless topic's batches without the brokers: its coordinators and its object store.
+"""Access to a diskless topic's batches through its coordinators and its object store, without the brokers.
 
-The coordinators know the positions (READ on the topic), the object store has the data. A topic for which one
-of them is not accessible is read through the brokers, which is correct but slower.
+The coordinators know the positions (this needs READ on the topic), and the object store has the data. If one
+of the two is not accessible, the topic is read through the brokers, which is correct but slower.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ class WalAccess:
     """How tasks find and read a topic's objects; it is sent to the workers."""
 
     coordinators: Mapping[int, int]
-    """By partition, its diskless coordinator, which never changes."""
+    """The diskless coordinator of each partition, which never changes."""
     storage: StorageSettings
 
 
 async def find_wal_access(client: Client, topic: ClusterTopic, given: Mapping[str, str]) -> WalAccess | None:
-    """Access to a topic's objects; ``None``, with a log line, where only brokers can be used."""
+    """Access to a topic's objects; ``None``, with a log line, if only brokers can be used."""
     try:
         return await look_up_wal_access(client, topic, given)
     except (KafkaError, ToolError) as error:
@@ -54,8 +54,8 @@ async def look_up_wal_access(
 ) -> WalAccess | None:
     """The place of a topic's objects, and their coordinators; ``None`` for a topic that is not diskless.
 
-    ``given`` are options of the job that begin with ``diskless.storage.``; missing ones are requested from a
-    broker, except credentials, which the environment of the tasks has. Raises :class:`ToolError` where no
+    ``given`` has the job's options that begin with ``diskless.storage.``. Missing options are requested from
+    a broker, except credentials, which are in the environment of the tasks. Raises :class:`ToolError` if no
     store is known, and ``KafkaError`` for errors of brokers.
     """
     if await find_config(client, TOPIC_CONFIG, topic.name, "diskless.enable") != "true":
@@ -65,7 +65,7 @@ async def look_up_wal_access(
 
 
 async def high_watermarks(client: Client, topic: ClusterTopic, access: WalAccess) -> dict[int, int]:
-    """Ends of partitions, from their coordinators: a leader may see a commit a moment later."""
+    """Ends of partitions. The coordinators are asked, because a leader may see a commit a moment later."""
     asking, ends = DisklessCoordinators(client), dict[int, int]()
     by_owner: dict[int, dict[int, int]] = {}
     for partition, coordinator_id in access.coordinators.items():
@@ -77,7 +77,7 @@ async def high_watermarks(client: Client, topic: ClusterTopic, access: WalAccess
 
 
 async def _find_owners(client: Client, topic: ClusterTopic) -> dict[int, int]:
-    """Partitions by coordinator: each coordinator lists its own."""
+    """The coordinator of each partition. Each coordinator lists its own partitions."""
     asking = DisklessCoordinators(client)
     ids = await asking.ids()
     starts = dict.fromkeys(topic.leaders, 0)
@@ -91,7 +91,7 @@ async def _find_owners(client: Client, topic: ClusterTopic) -> dict[int, int]:
 
 
 async def find_storage(client: Client, given: Mapping[str, str]) -> StorageSettings:
-    """The object store, from the options or else from a broker. Raises :class:`ToolError`."""
+    """The object store that the options name, or else the store of a broker. Raises :class:`ToolError`."""
     url, class_name = given.get(URL), given.get(CLASS_NAME)
     if url is None:
         known = await broker_configs(client, URL, CLASS_NAME)
@@ -110,19 +110,19 @@ async def find_storage(client: Client, given: Mapping[str, str]) -> StorageSetti
 
 
 async def broker_config(client: Client, key: str) -> str | None:
-    """A config of some broker; ``None`` where it has no value or is kept secret."""
+    """A config of any broker; ``None`` if it has no value or is sensitive."""
     return (await broker_configs(client, key))[key]
 
 
 async def broker_configs(client: Client, *keys: str) -> dict[str, str | None]:
-    """Configs of some broker; ``None`` for those that have no value or are kept secret."""
+    """Configs of any broker; ``None`` for configs that have no value or are sensitive."""
     return _configs_in(
         await client.ask_each(lambda broker: _question(_BROKER_CONFIG, str(broker), keys)), keys
     )
 
 
 async def find_config(client: Client, kind: int, name: str, key: str) -> str | None:
-    """A config that is equal on every broker; ``None`` where it has no value or is secret."""
+    """A config that is equal on every broker; ``None`` if it has no value or is sensitive."""
     return _configs_in(await client.ask(_question(kind, name, [key])), [key])[key]
 
 

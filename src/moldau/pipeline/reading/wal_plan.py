@@ -1,4 +1,4 @@
-"""The order in which batches are read, so that each object is requested once. Pure."""
+"""The order in which batches are read, so that each object is requested once. This module is pure."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ class _Run(NamedTuple):
 
 
 def in_object_order(partitions: Sequence[Sequence[BatchCoordinate]]) -> list[BatchCoordinate]:
-    """All batches, those of an object together, those of a partition in order of their offsets.
+    """All batches, sorted so that the batches of an object are together and the offsets of each partition
+    ascend.
 
-    Partitions of one coordinator have their objects in the same order, that of the commits. Where the orders
-    contradict each other an object occurs more than once.
+    All partitions of one coordinator have their objects in the order of the commits. If the orders of two
+    partitions still contradict each other, an object occurs more than once.
     """
     queues = [deque(_runs(batches)) for batches in partitions]
     waiting: dict[str, int] = {}
@@ -60,7 +61,7 @@ def _runs(batches: Sequence[BatchCoordinate]) -> list[_Run]:
 
 
 def is_dense(batches: Sequence[BatchCoordinate], offset: int) -> bool:
-    """Whether batches hold every offset from ``offset`` on, as those of a diskless partition do."""
+    """Whether batches contain every offset from ``offset`` on, as it is normal in a diskless partition."""
     if batches and batches[0].base_offset <= offset:
         offset = batches[0].base_offset
     for batch in batches:

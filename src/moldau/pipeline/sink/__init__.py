@@ -1,1 +1,3 @@
-"""``df.write.format("moldau")``: rows as records, exactly once where one coordinator can commit them."""
+"""``df.write.format("moldau")``: writes rows as records, exactly once if a single coordinator can commit
+them.
+"""

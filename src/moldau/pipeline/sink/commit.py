@@ -1,19 +1,20 @@
-"""Exactly once: rows become one WAL object, which one coordinator commits as a whole.
+"""Writing exactly once: rows become one WAL object, which one coordinator commits as a whole.
 
-Tasks leave parts in the store, without references. The driver of a streaming query then
+Tasks write parts to the store, without references. The driver of a streaming query then
 
 1. joins the parts to one WAL object under a new key,
-2. creates the *intent* of (query, batch id), an object that holds that key and that only one driver can make,
-3. commits the object that the intent names: a coordinator answers a repeat from its state,
-4. writes that the batch is *done*.
+2. creates the *intent* of (query, batch id), an object that contains this key and that only one driver can
+   create,
+3. commits the object that the intent names (a coordinator answers a repeated commit from its state),
+4. creates an object that says that the batch is *done*.
 
-A restarted driver finds the intent, or that everything is done, and continues with the first intent, whatever
-its own tasks have written: their parts are removed. So a batch is in the topic completely and once, wherever
-a driver is killed, also with two drivers.
+A restarted driver finds the intent, or that the batch is done. It continues with the first intent, and
+removes the parts that its own tasks have written. Therefore a batch is in the topic completely and once, at
+whatever step a driver is killed, and also if two drivers run.
 
 A batch that the coordinator has refused will never be committed (for instance because its topic was deleted).
-That is recorded beside the intent, which is kept: a restarted driver then names its own object in an intent
-of the next *generation*, which again only one driver can create.
+The refusal is recorded beside the intent, and the intent is kept. A restarted driver then names its own
+object in an intent of the next *generation*, which again only one driver can create.
 """
 
 import logging
@@ -47,15 +48,15 @@ logger = logging.getLogger(__name__)
 PARTLY: Final = b"partly "
 """Prefix of a refusal when other rows of the batch were committed."""
 OBJECT_BYTES_MAX: Final = 256 * 1024**2
-"""Limit of a driver's memory. A streaming batch must fit into one object; otherwise it could not be committed
-as a whole.
+"""Maximum size of an object, because a driver has it in memory. A streaming batch must fit into one object,
+so that it is committed as a whole.
 """
 MARKERS_KEPT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class CommitTarget:
-    """A diskless topic of one coordinator; it is sent to tasks."""
+    """A diskless topic whose partitions have one coordinator; the object is sent to tasks."""
 
     topic: str
     topic_id: str
@@ -81,7 +82,7 @@ class RefusedError(ToolError):
 
 
 class _Named(NamedTuple):
-    """The object key of an intent, and whether this driver made it."""
+    """The object key that an intent contains, and whether this driver created the intent."""
 
     key: str
     generation: int
@@ -177,14 +178,14 @@ class SinkCommitter:
         await self._store.delete(old)
 
     async def commit_job(self, parts: Sequence[Part]) -> None:
-        """Commit the rows of a batch job, object after object."""
+        """Commit the rows of a batch job, one object after the other."""
         for keys in grouped([(part.key, part.size_bytes) for part in parts], OBJECT_BYTES_MAX):
             key, content = await self._join(keys)
             await self._commit(key, content)
         await self.discard(parts)
 
     async def discard(self, parts: Sequence[Part]) -> None:
-        """Remove parts: they are never committed themselves."""
+        """Remove parts. Parts are never committed themselves."""
         await self._store.delete([part.key for part in parts])
 
     async def _name(self, intent: str, generation: int, parts: Sequence[Part]) -> "_Named":
@@ -205,7 +206,7 @@ class SinkCommitter:
         return _Named(named.decode(), generation, is_ours=named.decode() == key)
 
     async def _join(self, keys: Sequence[str]) -> tuple[str, bytes]:
-        """Parts as one object of the WAL, stored under a new key."""
+        """Join parts to one WAL object, and store it under a new key."""
         contents = []
         for key in keys:
             content = await self._store.read(key)
@@ -224,11 +225,11 @@ class SinkCommitter:
     async def _commit_named(self, key: str, intent: str) -> None:
         (known,) = await self._coordinators.describe_files(self._target.coordinator_id, [key])
         if known.is_known:
-            return  # before the driver was killed
+            return  # committed before the driver was killed
         content = await self._store.read(key)
         if content is None:
-            # Freed after it was committed, or an orphan that never was: both take longer than the grace
-            # period.
+            # The object was deleted, either after its commit or as an orphan without a commit. Both take
+            # longer than the grace period.
             raise ToolError(
                 f"whether {key} was committed is not known any more: look whether its records are in"
                 f" {self._target.topic}, and remove {intent} to write them again"
@@ -236,7 +237,7 @@ class SinkCommitter:
         await self._commit(key, content)
 
     async def _commit(self, key: str, content: bytes) -> None:
-        """Repeat until the outcome is known."""
+        """Commit an object, and repeat until the outcome is known."""
         target = self._target
         type_of_time = LOG_APPEND_TIME if target.log_append_time else CREATE_TIME
         found = parse_object(content, len(content))

@@ -1,4 +1,4 @@
-"""Producing batches through the brokers that lead their partitions: at least once."""
+"""Produces batches through the brokers that lead their partitions, at least once."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,9 @@ ACKS_ALL = -1
 
 
 async def produce(client: Client, batches: Mapping[tuple[str, int], Sequence[bytes]]) -> None:
-    """Return when all are acknowledged; those of a partition one after the other. Raises ``KafkaError``."""
+    """Produce batches; return when all are acknowledged. The batches of a partition are sent one after the
+    other. Raises ``KafkaError``.
+    """
     results = await asyncio.gather(
         *(_in_order(client, topic, partition, some) for (topic, partition), some in batches.items()),
         return_exceptions=True,
@@ -42,6 +44,6 @@ async def _send(client: Client, topic: str, partition: int, batch: bytes) -> Non
             about = f"{topic}-{partition}: {answer.error_message or code.name.upper()}"
             raise KafkaError(code, about)
 
-    # A lost answer is requested again by sending again.
+    # If an answer is lost, the batch is sent again.
     assert ErrorCode.network_exception in RETRIABLE
     await client.retrying(send)

@@ -29,7 +29,8 @@ class Routing:
     """Number of partitions of each topic."""
 
     def place(self, topic: str | None, partition: int | None, key: bytes | None, keyless: int) -> Place:
-        """The row's own partition, or its key's by Kafka's partitioner, or any.
+        """The partition that the row names, or else the partition of its key by Kafka's partitioner, or else
+        any.
 
         Raises :class:`ToolError` for a topic or a partition that does not exist.
         """
@@ -72,7 +73,7 @@ class BatchBuilder:
         """Size of the complete batches."""
 
     def add(self, rows: Any) -> None:
-        """All rows of an Arrow record batch with columns of Spark's Kafka sink."""
+        """Add all rows of an Arrow record batch with the columns of Spark's Kafka sink."""
         self._keyless += 1  # adjacent keyless rows stay together, as with sticky producers
         columns = {name: rows.column(name).to_pylist() for name in COLUMNS if name in rows.schema.names}
         nothing = [None] * rows.num_rows
@@ -156,7 +157,9 @@ def batches_of(objects: Iterable[bytes]) -> dict[int, list[memoryview]]:
 
 
 def grouped(sizes: Sequence[tuple[str, int]], size_max: int) -> Iterator[list[str]]:
-    """Groups of names with at most ``size_max`` bytes together; a larger one is a group of its own."""
+    """Groups of names whose sizes add up to at most ``size_max`` bytes. A name with a larger size is a group
+    of its own.
+    """
     group: list[str] = []
     total = 0
     for name, size in sizes:

@@ -1,4 +1,4 @@
-"""Objects that a sink writes: whole ones, and ones that only the first writer makes."""
+"""The store of a sink's objects. An object is written as a whole, or created by its first writer only."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ class SinkStore(Protocol):
         ...
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects; those that are absent count as removed."""
+        """Remove objects. An object that does not exist counts as removed."""
         ...
 
 
@@ -56,7 +56,7 @@ def open_sink_store(settings: StorageSettings) -> SinkStore:
 
 
 class FileSinkStore:
-    """Files of a folder that all tasks see. A name appears together with its whole content."""
+    """Objects as files of a folder that all tasks can access. A file appears only with its whole content."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.normpath(root)
@@ -134,7 +134,7 @@ class ObstoreSinkStore:
                     self._store, key, memoryview(content), mode="create", use_multipart=False
                 )
             except AlreadyExistsError:
-                # The answer to our own upload may have been lost: then the existing object is ours.
+                # If the answer to our own upload was lost, the existing object is ours.
                 return not is_first and await self.read(key) == bytes(content)
             return True
 
@@ -156,7 +156,7 @@ class ObstoreSinkStore:
 
 
 async def _again(key: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Retry until it succeeds, or fails permanently."""
+    """Retry a call until it succeeds or fails permanently."""
     for attempt in range(TRIES):
         try:
             return await call()

@@ -1,8 +1,8 @@
-"""``df.write.format("moldau")`` and ``writeStream``: rows as records.
+"""``df.write.format("moldau")`` and ``writeStream``: write rows as records.
 
-The columns are those of Spark's Kafka sink. A streaming query writes each batch exactly once into one
-diskless topic whose partitions have the same coordinator (:mod:`moldau.pipeline.sink.commit`); otherwise at
-least once, with a warning.
+The columns are those of Spark's Kafka sink. A streaming query writes each batch exactly once if it writes to
+one diskless topic whose partitions have the same coordinator (:mod:`moldau.pipeline.sink.commit`). Other
+topics get each batch at least once, with a warning.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 PART_BYTES: Final = 64 * 1024**2
 """Bytes that a task collects before it writes."""
 MESSAGE_BYTES_MAX: Final = 1_048_588
-"""Kafka's default of ``max.message.bytes``, for topics that rows name."""
+"""Kafka's default of ``max.message.bytes``. It applies if rows name their topics."""
 QUERY_ID: Final = "sql.streaming.queryId"
 _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "key": (BinaryType, StringType),
@@ -52,21 +52,21 @@ _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkTarget:
-    """The destination of rows, and how they are written; it is sent to tasks."""
+    """The destination of rows and the way they are written; the object is sent to tasks."""
 
     bootstrap: str
     routing: Routing
     compression: Compression
     max_message_bytes: int
     exactly: CommitTarget | None
-    """``None``: at least once, through the brokers."""
+    """Target of writes exactly once; ``None`` to write at least once, through the brokers."""
     timeout_s: float = TIMEOUT_S
     """Time limit for an answer."""
 
 
 @dataclass
 class WrittenTask(WriterCommitMessage):
-    """A task's message to its driver."""
+    """The message of a task to its driver."""
 
     query_id: str
     parts: tuple[Part, ...]
@@ -142,8 +142,8 @@ async def _find_target(client: Client, options: SourceOptions) -> SinkTarget:
 async def _access(
     client: Client, topic: ClusterTopic, options: SourceOptions
 ) -> tuple[str, WalAccess | None]:
-    """Access for writing objects, or the reason against it. Raises transient errors, which do not end a
-    guarantee.
+    """The access for writing objects, or the reason why objects cannot be written. Transient errors are
+    raised, because they must not weaken the guarantee.
     """
     if options.from_brokers:
         return "readFrom is brokers", None
@@ -170,17 +170,17 @@ def _openable(
 
 
 class _Tasks:
-    """The half that runs in tasks."""
+    """The part of a writer that runs in tasks."""
 
     def __init__(self, target: SinkTarget, job_id: str | None) -> None:
         self._target = target
         self._job_id = job_id
-        """``None``: that of a streaming query, which Spark provides."""
+        """Id of a batch job; ``None`` for a streaming query, whose id Spark provides."""
 
     def write(self, rows: Iterator[Any]) -> WrittenTask:
         context = TaskContext.get()
         query_id = self._job_id or (context.getLocalProperty(QUERY_ID) if context is not None else None)
-        if not query_id:  # under a name that queries share, one's batch would be treated as another's
+        if not query_id:  # without the id, batches of two queries would be confused
             raise ToolError(f"Spark does not tell which query this is ({QUERY_ID})")
         return asyncio.run(self._write(rows, query_id))
 
@@ -191,7 +191,8 @@ class _Tasks:
             target.compression,
             SystemClock().now_ms(),
             target.max_message_bytes,
-            # Otherwise all tasks would begin with the same one, and small tasks would never use another.
+            # It is random; otherwise all tasks would begin with the same partition, and small tasks would use
+            # no other.
             first_partition=SystemEntropy().randrange(2**31),
         )
         parts: list[Part] = []
@@ -219,7 +220,7 @@ class _Tasks:
 
 
 class _Driver:
-    """The part that runs in the driver, in a process that has only the tasks' messages."""
+    """The part of a writer that runs in the driver. Its process has only the tasks' messages."""
 
     def __init__(self, target: SinkTarget) -> None:
         self._target = target
@@ -239,7 +240,8 @@ class _Driver:
         )
 
     def abort(self, messages: Sequence[WrittenTask | None]) -> None:
-        # It is also called after a failed commit: that commit cannot have committed the parts themselves.
+        # Spark also calls this after a failed commit. It is safe because a commit never refers to the parts
+        # themselves.
         parts = [part for message in messages if message is not None for part in message.parts]
         try:
             self._with_committer(lambda committer: committer.discard(parts))
@@ -260,7 +262,7 @@ class _Driver:
 
 
 class MoldauWriter(DataSourceArrowWriter):
-    """A batch job: rows appear when all tasks are done."""
+    """Writes the rows of a batch job. The records appear when all tasks are done."""
 
     def __init__(self, target: SinkTarget) -> None:
         self._target = target
@@ -286,11 +288,13 @@ elif hasattr(datasource, "DataSourceStreamArrowWriter"):
 else:
 
     class StreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-        """Spark 4.0 has no such class; it passes record batches to any ``DataSourceArrowWriter``."""
+        """The base class under Spark 4.0, which has no ``DataSourceStreamArrowWriter`` but passes record
+        batches to any ``DataSourceArrowWriter``.
+        """
 
 
 class MoldauStreamWriter(StreamArrowWriter):
-    """A batch of a streaming query. Spark makes one in the driver and one in each task."""
+    """Writes one batch of a streaming query. Spark creates one writer in the driver and one in each task."""
 
     def __init__(self, target: SinkTarget) -> None:
         self._target = target

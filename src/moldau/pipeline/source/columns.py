@@ -1,4 +1,4 @@
-"""Converts batches of records to Spark's form: record batches of the query's schema, about a MiB each."""
+"""Converts batches of records to Arrow record batches with the query's schema, of about one MiB each."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from moldau.pipeline.tasks import one_line_errors, settle
 logger = logging.getLogger(__name__)
 
 ROWS_BYTES: Final = 1024 * 1024
-"""Decoded bytes that are passed to Spark at a time: its fastest size."""
+"""Decoded bytes that are passed to Spark at a time. Spark is fastest with this size."""
 TOPIC: Final = "topic"
 
 
@@ -37,7 +37,7 @@ class Columns:
     def read(
         self, source: TopicSource, unit: Sequence[OffsetRange], timestamp_us: NumberBounds
     ) -> Iterator[Any]:
-        """The unit's records whose timestamps are in the span, as record batches."""
+        """The unit's records with timestamps inside the bounds, as record batches."""
         settle()
         wanted = set(self._schema.names)
         bounded = timestamp_us != NumberBounds()
@@ -54,13 +54,17 @@ class Columns:
                 yield shaped.slice(start, count)
 
     def read_unit(self, partition: Any, timestamp_us: NumberBounds | None = None) -> Iterator[Any]:
-        """Read a unit; empty for ``None``, which Spark makes of an empty list of partitions."""
+        """Read a unit. The result is empty for ``None``, which Spark passes if the list of partitions is
+        empty.
+        """
         if isinstance(partition, UnitPartition):
             with one_line_errors():
                 yield from self.read(partition.source, partition.unit, timestamp_us or NumberBounds())
 
     def _shape(self, rows: Any, topics: Any) -> Any:
-        """The query's columns, in its order; ``topics`` has at least as many entries of the topic's name."""
+        """The query's columns, in its order. ``topics`` repeats the topic's name at least once for
+        each row.
+        """
         columns = []
         for field in self._schema:
             column = topics.slice(0, rows.num_rows) if field.name == TOPIC else rows.column(field.name)
@@ -71,8 +75,9 @@ class Columns:
 
 
 def _going_on(source: TopicSource, unit: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
-    """Read a unit. If the topic is deleted meanwhile, return the part that was read before, provided that
-    records may be lost."""
+    """Read a unit. If the topic is deleted in the meantime and records may be lost, end with the records that
+    were read before.
+    """
     try:
         yield from fetch_found(source, unit)
     except TopicGoneError as error:

@@ -1,4 +1,6 @@
-"""The part of a topic that a query reads: by topic, partition, offset and timestamp. Pure."""
+"""The part of the data that a query reads, limited by topic, partition, offset and timestamp. This module is
+pure.
+"""
 
 from dataclasses import dataclass
 
@@ -7,7 +9,7 @@ from moldau.pipeline.reading.planning import OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class NumberBounds:
-    """Whole numbers from ``start`` to below ``end``; ``None`` for no bound."""
+    """A range of whole numbers from ``start`` to below ``end``; ``None`` means no limit."""
 
     start: int | None = None
     end: int | None = None
@@ -23,7 +25,7 @@ class NumberBounds:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """Topics, partitions, offsets and times that pass the filters."""
+    """The topics, partitions, offsets and times that pass a query's filters."""
 
     topics: frozenset[str] | None = None
     partition: NumberBounds = NumberBounds()
@@ -47,6 +49,8 @@ class Narrowing:
 
     @property
     def earliest_ms(self) -> int | None:
-        """Records before this time are filtered out; ``None`` when the filters have no such bound."""
+        """The earliest time that passes the filters, in milliseconds since the epoch; ``None`` if there is no
+        such limit.
+        """
         start = self.timestamp_us.start
         return None if start is None or start <= 0 else -(-start // 1000)

@@ -1,7 +1,9 @@
-"""Options that begin with ``kafka.``: configurations of Kafka's clients, and their effect in Moldau. Pure.
+"""Options that begin with ``kafka.``: configurations of Kafka's clients, and their effect in Moldau. This
+module is pure.
 
-The connector passes every such option to a Kafka client. Moldau contains no such client: a configuration is
-implemented here, is accepted because the result is the same without it, or is refused with the reason.
+The connector passes every such option to a Kafka client. Moldau does not use that client. Therefore each
+configuration is either implemented here, or accepted because it does not change the result, or refused with
+the reason.
 """
 
 import difflib
@@ -46,7 +48,7 @@ _ONLY: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "partitioner.ignore.keys": (("false",), _PARTITIONER),
     "acks": (("all", "-1", "0", "1"), "it is all, -1, 0 or 1"),
 }
-"""Configurations that are accepted with some values."""
+"""Configurations that are accepted only with some values."""
 WITHOUT_EFFECT: Final = frozenset(
     [
         "allow.auto.create.topics",

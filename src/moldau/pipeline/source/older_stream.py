@@ -1,10 +1,9 @@
 """``spark.readStream.format("moldau")`` under Spark 4.0 and 4.1.
 
-These versions request the ends of topics from a reader, without the query's position and its trigger. The
-reader knows the position from the ranges that it plans: of each batch, and an empty one when a query
-continues from its checkpoint. Before the first batch of a new query, and with ``availableNow``, it does not
-know it. Such a batch includes all records, despite ``maxOffsetsPerTrigger``, so ``availableNow`` reads
-everything.
+These versions ask a reader for the ends of topics, but do not tell it the query's position and trigger. The
+reader learns the position when Spark asks it to plan a batch, or to plan an empty range after a restart from
+a checkpoint. It does not know the position before the first batch of a new query, nor with ``availableNow``.
+Such a batch includes all records, despite ``maxOffsetsPerTrigger``. So ``availableNow`` reads everything.
 """
 
 from collections.abc import Iterator
@@ -29,14 +28,14 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
         self._planner = StreamPlanner(options)
         self._columns = Columns(schema)
         self._position: StreamOffsets | None = None
-        """Where the last planned batch ended."""
+        """The end of the last planned batch."""
         self._first_end: StreamOffsets | None = None
         """The offsets that were reported before the position was known."""
 
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         starts = self._planner.initial()
-        if self._first_end is not None:  # the end of the first batch is known already: none begins after it
+        if self._first_end is not None:  # no start is after the end of the first batch
             ends = self._first_end.offsets
             offsets = {at: min(start, ends[at]) for at, start in starts.offsets.items() if at in ends}
             starts = replace(starts, offsets=offsets)

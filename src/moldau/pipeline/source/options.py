@@ -1,4 +1,4 @@
-"""The options of ``format("moldau")``: those of Spark's Kafka connector, and a few more."""
+"""The options of ``format("moldau")``: the options of Spark's Kafka connector, and a few more."""
 
 import json
 import re
@@ -22,12 +22,14 @@ from moldau.records.compression import Compression
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Offsets with a meaning of their own in the connector's JSON."""
+"""Offsets with a special meaning in the connector's JSON."""
 
 STORAGE_PREFIXES: Final = ("diskless.storage.", "rsm.config.")
 POLL_TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
 WITHOUT_EFFECT: Final = ("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
-"""Options of the connector's consumers: there is no group here, and the client retries by itself."""
+"""Options of the connector's consumers. They have no effect, because there is no consumer group and the
+client retries by itself.
+"""
 CONNECTOR: Final = (
     *MEANINGFUL,
     "subscribe",
@@ -56,7 +58,7 @@ _KNOWN: Final = (*CONNECTOR, "readFrom")
 _TIME_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _BY_LOWER_CASE: Final = {name.lower(): name for name in _KNOWN}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""Spark's own options, which it passes on."""
+"""Options of Spark itself, which it passes to data sources."""
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
@@ -66,12 +68,14 @@ TopicOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Timestamps:
-    """The first record at or after a time, in milliseconds since the epoch: one time, or by partition."""
+    """A position that is the first record at or after a time. There is one time for all partitions, or one
+    for each, in milliseconds since the epoch.
+    """
 
     everywhere: int | None = None
     by_partition: TopicOffsets = field(default_factory=dict)
     or_latest: bool = False
-    """With this option the end is used, instead of an error, where no record is that late."""
+    """If no record is that late, use the end instead of raising an error."""
 
 
 Position: TypeAlias = TopicOffsets | Timestamps | int
@@ -82,8 +86,9 @@ Position: TypeAlias = TopicOffsets | Timestamps | int
 class SourceOptions:
     """Options of the source.
 
-    ``topics`` has the chosen partitions of each topic, ``None`` for all; with ``pattern`` the topics are
-    looked up. ``starting`` is ``None`` where it was not given: the defaults of batch and streaming differ.
+    ``topics`` has the chosen partitions of each topic, ``None`` for all. If there is a ``pattern``, the
+    topics are looked up. ``starting`` is ``None`` if it was not given, because batch and streaming queries
+    have different defaults.
     """
 
     bootstrap: str
@@ -97,7 +102,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
-    """Maximum wait of a stream for ``min_offsets_per_trigger``."""
+    """Maximum time that a stream waits for ``min_offsets_per_trigger``."""
     fail_on_data_loss: bool
     include_headers: bool
     committed_only: bool
@@ -109,13 +114,13 @@ class SourceOptions:
     compression: Compression
     """Compression of a sink's batches."""
     request_timeout_s: float
-    """Time limit of the driver for an answer."""
+    """Time limit of the driver for an answer of a broker."""
     poll_timeout_s: float
     """Time limit of a task without progress."""
 
     @property
     def reads(self) -> bool:
-        """Whether topics to read are named."""
+        """Whether the options name topics to read."""
         return bool(self.topics) or self.pattern is not None
 
 
@@ -243,7 +248,9 @@ def _topics(found: Mapping[str, str]) -> Mapping[str, tuple[int, ...] | None]:
 
 
 def _position(found: Mapping[str, str], which: str) -> Position | None:
-    """As in the connector, a single time precedes times by partition, and times precede offsets."""
+    """The position that the options give. As in the connector, a single time takes precedence over times by
+    partition, and times take precedence over offsets.
+    """
     or_latest = which == "ending"
     strategy = found.get("startingOffsetsByTimestampStrategy", "error").lower()
     if strategy not in ("error", "latest"):
@@ -309,7 +316,7 @@ def _optional(name: str, found: Mapping[str, str]) -> int | None:
 
 
 def _duration_s(name: str, text: str) -> float:
-    """In Spark's syntax: an integer and a unit, milliseconds without one."""
+    """Parse a duration in Spark's syntax: an integer and a unit. Without a unit it is in milliseconds."""
     match = re.fullmatch(r"([0-9]+)([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _TIME_UNITS_S:
         raise ToolError(f"option {name!r} is a time like 30s, 15m or 1h, not {text!r}")

@@ -1,4 +1,4 @@
-"""Filters that Spark 4.1 and newer pass to readers, converted to a :class:`Narrowing`. Pure."""
+"""Converts filters that Spark 4.1 and newer pass to readers to a :class:`Narrowing`. This module is pure."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -95,7 +95,7 @@ def _pushed_in(narrowing: Narrowing, column: str, values: Sequence[Any]) -> Narr
 
 
 def _number(column: str, value: Any) -> int | None:
-    """A literal as a whole number; a timestamp as microseconds since the epoch."""
+    """The value of a literal as a whole number. A timestamp becomes microseconds since the epoch."""
     if column == "timestamp":
         if not isinstance(value, datetime) or value.tzinfo is None:
             return None

@@ -1,4 +1,6 @@
-"""The snapshot of a query, determined once: topics, their ranges, and how tasks read them."""
+"""The snapshot of a query, which is determined once: topics, their ranges, and the way in which tasks read
+them.
+"""
 
 import asyncio
 import re
@@ -35,9 +37,9 @@ class ChosenTopic:
 async def find_topics(
     client: Client, options: SourceOptions, *, may_be_absent: bool = False
 ) -> list[ChosenTopic]:
-    """The topics of the query now. Raises :class:`ToolError` and ``KafkaError`` for missing ones.
+    """The current topics of the query. Raises :class:`ToolError` and ``KafkaError`` for missing topics.
 
-    With ``may_be_absent`` topics that do not exist are left out, and positions may name them.
+    With ``may_be_absent``, topics that do not exist are left out, although positions may name them.
     """
     chosen = options.topics
     if options.pattern is not None:
@@ -65,7 +67,7 @@ async def find_topics(
 
 
 def _check_named(position: Position | None, chosen: Sequence[ChosenTopic]) -> None:
-    """Refuse offsets and times of partitions that are not read: a name was mistyped."""
+    """Refuse offsets and times of partitions that are not read, because their name was probably mistyped."""
     named = position.by_partition if isinstance(position, Timestamps) else position
     if not isinstance(named, Mapping):
         return
@@ -77,7 +79,7 @@ def _check_named(position: Position | None, chosen: Sequence[ChosenTopic]) -> No
 
 
 async def source_of(client: Client, options: SourceOptions, topic: ClusterTopic) -> TopicSource:
-    """How tasks read a topic."""
+    """The information that tasks need to read a topic."""
     wal = None if options.from_brokers else await find_wal_access(client, topic, options.storage)
     return TopicSource(
         bootstrap=options.bootstrap,
@@ -92,7 +94,7 @@ async def source_of(client: Client, options: SourceOptions, topic: ClusterTopic)
 
 
 async def pin(client: Client, options: SourceOptions) -> list[TopicRanges]:
-    """The current ranges of a batch query. Raises :class:`ToolError` for offsets that do not exist."""
+    """Determine the ranges of a batch query now. Raises :class:`ToolError` for offsets that do not exist."""
     topics = await find_topics(client, options)
     return await asyncio.gather(*(_pin_topic(client, options, found) for found in topics))
 
@@ -117,7 +119,9 @@ async def _pin_topic(client: Client, options: SourceOptions, found: ChosenTopic)
 async def _bounds(
     client: Client, options: SourceOptions, found: ChosenTopic
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """First and next offsets, the first ones first: so no partition begins after its end."""
+    """First and next offsets. First offsets are requested first, so that no partition begins after its
+    end.
+    """
     firsts = await first_offsets(client, found)
     return firsts, await end_offsets(client, options, found)
 
@@ -153,8 +157,8 @@ async def end_offsets(client: Client, options: SourceOptions, found: ChosenTopic
 
 
 async def offsets_at(client: Client, topic: ClusterTopic, times: Mapping[int, int]) -> dict[int, int | None]:
-    """The first record of each partition with at least this timestamp, in milliseconds; ``None`` where there
-    is none.
+    """The offset of each partition's first record with at least the given timestamp, in milliseconds;
+    ``None`` if there is no such record.
     """
     rows = await client.offsets(topic, times)
     return {partition: row.offset if row.offset >= 0 else None for partition, row in rows.items()}
@@ -203,7 +207,7 @@ async def _at_times(
                 f"{name}-{partition} has no record at or after {asked[partition]} ms"
                 " (option startingOffsetsByTimestampStrategy=latest begins at its end)"
             )
-        # With isolation the end may be before the record.
+        # With ``read_committed`` the end may be before the record.
         offsets[partition] = ends[partition] if offset is None else min(offset, ends[partition])
     return offsets
 

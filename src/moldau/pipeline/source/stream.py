@@ -32,7 +32,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         starts = self._planner.initial()
-        if self._target is not None:  # partitions that were added after the end was set
+        if self._target is not None:  # without partitions that were added after the end was set
             known = self._target.offsets
             starts = replace(
                 starts, offsets={at: start for at, start in starts.offsets.items() if at in known}
@@ -56,7 +56,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = StreamOffsets.from_json(start)
         ends = self._target or self._planner.latest()
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        # A query for the existing records would wait forever.
+        # A query that reads only the existing records must not wait, because it would wait forever.
         may_wait = self._target is None
         return self._planner.end_of_batch(before, ends, records_max, may_wait=may_wait).to_json()
 

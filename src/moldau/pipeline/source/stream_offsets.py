@@ -1,7 +1,8 @@
-"""Offsets of a streaming query: the content of Spark's checkpoint, and the limits of a batch. Pure.
+"""Offsets of a streaming query, which Spark stores in its checkpoint, and the limits of a batch. This module
+is pure.
 
-As JSON they look like the Kafka connector's, ``{"orders": {"0": 12, "1": 7}}``, with the topics' ids in
-addition, so that a topic that was deleted and created again is not treated as the old one.
+Their JSON looks like the Kafka connector's, ``{"orders": {"0": 12, "1": 7}}``. It also has the topics' ids,
+so that a topic that was deleted and created again is not confused with the old topic.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from moldau.client.errors import ToolError
 
 IDS: Final = "@topicIds"
-"""No topic can have this name."""
+"""The member of the JSON that contains the ids. No topic can have this name."""
 
 
 class StreamPlace(NamedTuple):
@@ -36,7 +37,7 @@ class StreamOffsets:
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> "StreamOffsets":
-        """Raises :class:`ToolError` for a text that is not an offset of Moldau."""
+        """Parse offsets. Raises :class:`ToolError` for a text that is not an offset of Moldau."""
         try:
             offsets = {
                 StreamPlace(topic, int(partition)): int(offset)
@@ -49,7 +50,7 @@ class StreamOffsets:
             raise ToolError(f"these are no offsets of format('moldau'): {content!r}") from None
 
     def same_topic(self, other: "StreamOffsets", topic: str) -> bool:
-        """Whether a topic has the same id in both; True where one of them does not contain it."""
+        """Whether a topic has the same id in both offsets; True if one of them does not contain the topic."""
         ids = (self.topic_ids.get(topic), other.topic_ids.get(topic))
         return None in ids or ids[0] == ids[1]
 
@@ -57,16 +58,18 @@ class StreamOffsets:
 def limited(
     begins: Mapping[StreamPlace, int], ends: Mapping[StreamPlace, int], records_max: int | None
 ) -> dict[StreamPlace, int]:
-    """The end of a batch of at most ``records_max`` offsets, shared in proportion to the partitions.
+    """The end of a batch of at most ``records_max`` offsets. Each partition gets a share in proportion to its
+    number of offsets.
 
-    ``begins`` has every partition of ``ends``. No partition moves back.
+    ``begins`` must have every partition of ``ends``. No partition moves back.
     """
     left = {place: max(0, end - begins[place]) for place, end in ends.items()}
     total = sum(left.values())
     if records_max is None or total <= records_max:
         return {place: begins[place] + count for place, count in left.items()}
     shares = {place: count * records_max // total for place, count in left.items()}
-    # The rest after rounding goes to the partitions that lost most by it, so that a batch is never empty.
+    # The remainder of the rounding goes to the partitions that lost most by rounding, so that a batch is
+    # never empty.
     by_loss = sorted(left, key=lambda place: -(left[place] * records_max % total))
     for place in by_loss[: records_max - sum(shares.values())]:
         shares[place] += 1

@@ -1,7 +1,7 @@
-"""The planning half of streaming queries, the same under every version of Spark.
+"""The planning of streaming queries, which is the same under every version of Spark.
 
-A batch is a range of offsets of each partition. It is fixed before it is read, so a repeat reads the same
-records. Nothing is stored in topics or groups: a query's position is in its checkpoint.
+A batch is a range of offsets of each partition. The range is fixed before it is read, so a repeated batch has
+the same records. Nothing is stored in topics or groups: a query's position is in its checkpoint.
 """
 
 import logging
@@ -63,7 +63,7 @@ class StreamPlanner:
     def end_of_batch(
         self, before: StreamOffsets, ends: StreamOffsets, records_max: int | None, *, may_wait: bool = True
     ) -> StreamOffsets:
-        """The end of the next batch; ``before`` when it has to wait for more records."""
+        """The end of the next batch. It is ``before`` if the query must wait for more records."""
         added = {place for place in ends.offsets if place not in before.offsets}
         renewed = {place for place in ends.offsets if not before.same_topic(ends, place.topic)}
         firsts = self._firsts(added | renewed)
@@ -74,7 +74,7 @@ class StreamPlanner:
         return StreamOffsets(limited(begins, ends.offsets, records_max), ends.topic_ids)
 
     def _waits(self, available: int) -> bool:
-        """Whether there are fewer records than the minimum of a batch, and the last one was recent."""
+        """Whether there are fewer records than the minimum of a batch, and the last batch was recent."""
         least = self._options.min_offsets_per_trigger
         if least is None:
             return False
@@ -86,7 +86,7 @@ class StreamPlanner:
         return False
 
     def check_gone(self, before: StreamOffsets, after: StreamOffsets) -> None:
-        """Partitions that a query has read and that do not exist any more are data loss."""
+        """Report a data loss if the query has read partitions that do not exist any more."""
         gone = [place for place in before.offsets if place not in after.offsets]
         if gone:
             self._lost(f"partitions that do not exist any more: {_names(gone)}")
@@ -114,7 +114,9 @@ class StreamPlanner:
     def _range(
         self, place: StreamPlace, before: StreamOffsets, after: StreamOffsets, stop: int, first: int | None
     ) -> OffsetRange | None:
-        """The range of a partition in a batch; raises for lost offsets."""
+        """The range of a partition in a batch. Raises :class:`ToolError` for lost offsets, unless a loss is
+        allowed.
+        """
         name = f"{place.topic}-{place.partition}"
         if first is None:
             self._lost(f"partition that does not exist any more: {name}")
@@ -191,7 +193,7 @@ class StreamPlanner:
     async def _everywhere(
         self, client: Client, look: Callable[[Client, ChosenTopic], Any], *, may_be_absent: bool = True
     ) -> StreamOffsets:
-        """Offsets of all topics, without those that were deleted since the query began."""
+        """The offsets of all topics. Topics that were deleted since the query began are left out."""
         offsets: dict[StreamPlace, int] = {}
         ids: dict[str, str] = {}
         for found in await find_topics(client, self._options, may_be_absent=may_be_absent):

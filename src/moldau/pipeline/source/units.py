@@ -1,4 +1,4 @@
-"""Units as Spark's tasks get them: ranges of offsets, and how their topic is read."""
+"""The units of Spark's tasks: ranges of offsets, and the information that is needed to read the topic."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,11 @@ from moldau.pipeline.source.snapshot import TopicRanges
 
 UNIT_RECORDS_MAX: Final = 500_000
 UNIT_RECORDS_MIN: Final = 50_000
-"""Smaller units are made only when ``minPartitions`` asks for them."""
+"""Minimum size of a unit, unless ``minPartitions`` asks for smaller units."""
 UNITS: Final = 8
-"""Number of units where there is enough work: the planner does not know the number of cores."""
+"""Number of units if there is enough work. It is a constant because the planner does not know the number of
+cores.
+"""
 TIMEOUT_S: Final = 30.0
 
 
@@ -32,7 +34,7 @@ def plan(
 ) -> list[InputPartition]:
     """Units of all topics: ``units_min`` or more, if there are enough offsets.
 
-    No unit has more than ``records_max`` offsets; with that bound, partitions are read one by one.
+    No unit has more than ``records_max`` offsets. With this limit, partitions are read one by one.
     """
     everything = [one for topic in topics for one in topic.ranges]
     total = sum(one.end - one.start for one in everything)
@@ -52,7 +54,7 @@ def _owners(source: TopicSource) -> Mapping[int, int]:
 
 
 def _of_unit(source: TopicSource, unit: Sequence[OffsetRange]) -> TopicSource:
-    """Reduce a source to the partitions of a unit: a topic may have thousands of them."""
+    """Reduce a source to the partitions of a unit, because a topic may have thousands of partitions."""
     if source.wal is None:
         return source
     owners = source.wal.coordinators
@@ -61,7 +63,7 @@ def _of_unit(source: TopicSource, unit: Sequence[OffsetRange]) -> TopicSource:
 
 
 def ask(bootstrap: str, look: Callable[[Client], Any], timeout_s: float = TIMEOUT_S) -> Any:
-    """Run a coroutine function with a client of its own; return its result."""
+    """Run a coroutine function with a new client; return its result."""
 
     async def run() -> Any:
         async with connected(bootstrap, timeout_s) as client:

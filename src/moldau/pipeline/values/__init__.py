@@ -1,1 +1,3 @@
-"""Conversion of record values: bytes, or columns from JSON or Avro; and how columns grow."""
+"""Conversion of record values to bytes or to columns from JSON or Avro, and the evolution of these
+columns.
+"""

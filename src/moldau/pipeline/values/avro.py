@@ -1,8 +1,9 @@
-"""Values in Avro's binary encoding, as a column.
+"""Decodes values in Avro's binary encoding to a column.
 
-The given schema is the reader's: it determines the columns. Records with other schemas name them by the id in
-the header of Confluent's serializers (a zero byte, then four bytes, big endian); where the writer's schema of
-an id is given, too, Avro's own rules resolve the difference.
+The given schema is the reader's schema, which determines the columns. Records may be written with other
+schemas. They then name the writer's schema by its id in the header of Confluent's serializers (a zero byte,
+then four bytes, big endian). If the writer's schema of an id is given, too, Avro's own rules resolve the
+difference.
 """
 
 import io
@@ -25,14 +26,16 @@ HEADER_BYTES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class AvroSchemas:
-    """The reader's schema as JSON text, and writers' schemas by id. ``framed``: values have the header."""
+    """The reader's schema as JSON text, and writers' schemas by id. ``framed`` means that values have the
+    header.
+    """
 
     reader: str
     writers: Mapping[int, str]
     framed: bool
 
     def check(self) -> None:
-        """Raises :class:`ToolError` for an invalid schema, or one without columns here."""
+        """Raises :class:`ToolError` for an invalid schema, or a schema that cannot become columns."""
         column = avro_type(self.reader)
         for text in (self.reader, *self.writers.values()):
             parse_raw(text)
@@ -40,12 +43,12 @@ class AvroSchemas:
 
 
 def avro_type(text: str) -> pa.DataType:
-    """The column type of an Avro schema. Raises :class:`ToolError` for what has none."""
+    """The column type of an Avro schema. Raises :class:`ToolError` for a schema that has no column type."""
     return type_of(parse(text))
 
 
 def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> tuple[pa.Array, Rejected]:
-    """A column with one entry for each value; null for null and for rejected values."""
+    """A column with one entry for each value. The entry is null if the value is null or was rejected."""
     rejected: Rejected = {}
     rows: dict[str, list[int]] = {}
     decoded: dict[str, list[Any]] = {}
@@ -54,7 +57,7 @@ def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> 
         if value is not None:
             try:
                 writer, found = _decode(value, schemas)
-            # The library raises various errors for bytes that are no Avro.
+            # The library raises various errors for bytes that are not Avro.
             except Exception as error:
                 rejected[row] = f"not Avro: {_text(error)}"
         rows.setdefault(writer, []).append(row)
@@ -77,7 +80,7 @@ class _NotAvroError(ValueError):
 
 
 def _decode(value: bytes, schemas: AvroSchemas) -> tuple[str, Any]:
-    """The writer's schema, and the raw value in the form of the reader's."""
+    """The writer's schema, and the raw value in the form of the reader's schema."""
     writer = schemas.reader
     stream = io.BytesIO(value)
     if schemas.framed:

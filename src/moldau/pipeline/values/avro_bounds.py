@@ -1,8 +1,9 @@
-"""Limits for Avro values that the library lacks: of nesting, and of items that take no bytes.
+"""Limits that the Avro library does not have: the depth of values, and the number of items that take no
+bytes.
 
-With a recursive type, a value of some kilobytes can nest so deeply that the library's recursion crashes the
-process, and with an array of nulls ten bytes can stand for a trillion items. Values of such schemas, and of
-no others, are checked before they are decoded.
+With a recursive type, a value of some kilobytes can be nested so deeply that the library's recursion crashes
+the process. With an array of nulls, ten bytes can represent a trillion items. Only values of such schemas are
+checked before they are decoded.
 """
 
 from functools import cache
@@ -19,12 +20,12 @@ _VARINT_BITS_MAX: Final = 63
 
 
 class BeyondBoundsError(ValueError):
-    """A value that is not decoded."""
+    """A value exceeds a limit, so it is not decoded."""
 
 
 @cache
 def needs_bounds(text: str) -> bool:
-    """Whether values of a schema are not bounded by their bytes."""
+    """Whether the depth or size of a decoded value is not limited by its number of bytes."""
     schema = parse(text)
     return _is_unbounded(schema.root, schema, ())
 
@@ -59,7 +60,9 @@ def _takes_no_bytes(declared: Any, schema: Schema) -> bool:
 
 
 def check_bounds(value: bytes, start: int, text: str) -> None:
-    """Raises :class:`BeyondBoundsError`. The library detects other faults of a value."""
+    """Raises :class:`BeyondBoundsError` for a value that exceeds a limit. The library detects other faults of
+    a value.
+    """
     _Walk(value, parse(text)).skip(start, parse(text).root, 0)
 
 
@@ -70,7 +73,7 @@ class _Walk:
         self._items = 0
 
     def skip(self, at: int, declared: Any, level: int) -> int:
-        """Position of the next value."""
+        """Skip a value; returns the position of the next value."""
         if level > LEVELS_MAX:
             raise BeyondBoundsError(f"more than {LEVELS_MAX} levels deep")
         if at > len(self._value):

@@ -1,7 +1,8 @@
-"""From raw Avro values to columns: logical types applied to whole Arrow arrays.
+"""Converts raw Avro values to columns, by applying logical types to whole Arrow arrays.
 
-The writer's logical type determines the unit of a number, the reader's the column. Milliseconds that are read
-as microseconds remain the same time: Avro itself leaves that open, and its libraries differ.
+The writer's logical type determines the unit of a number; the reader's logical type determines the column.
+Milliseconds that are read as microseconds remain the same time. Avro itself does not define this, and its
+libraries differ.
 """
 
 import datetime
@@ -43,7 +44,7 @@ Convert = Callable[[pa.Array], pa.Array]
 
 
 class Shape(NamedTuple):
-    """The conversion of values to a column: the type of the raw values, and the function, if any.
+    """The conversion of values to a column: the type of the raw values, and the conversion function, if any.
 
     The conversion raises ``pa.ArrowInvalid`` when one of the values does not fit.
     """
@@ -80,7 +81,7 @@ def _type_of(declared: Any, schema: Schema, open_names: tuple[str, ...]) -> pa.D
 
 def _type_of_logical(logical: Logical | None) -> pa.DataType | None:
     if logical is None or logical.unit == "ns":
-        return None  # a column of nanoseconds is not readable everywhere: the number is kept
+        return None  # some readers do not support nanoseconds, so the number is kept
     match logical.family:
         case "decimal":
             if logical.precision > DECIMAL_DIGITS_MAX:
@@ -112,8 +113,8 @@ def _kind(resolved: Any) -> str:
 
 
 def shape_of(column: pa.DataType, reader: Schema, writer: Schema | None) -> Shape:
-    """The conversion of the writer's values to the column. Raises :class:`ToolError` when the meanings
-    differ.
+    """The conversion of the writer's values to the column. Raises :class:`ToolError` if the two schemas give
+    a value different meanings.
     """
     return _Shapes(reader, writer).of(column, reader.root, None if writer is None else writer.root, "value")
 
@@ -134,7 +135,7 @@ class _Shapes(NamedTuple):
         return shapes[0]
 
     def _sources(self, found: Any, written: Any) -> list[Any]:
-        """The writer's types that can become the reader's; ``None`` where that is unknown."""
+        """The writer's types that can become the reader's type; ``None`` stands for an unknown type."""
         if written is None or self.writer is None:
             return [None]
         resolved = self.writer.resolve(written)
@@ -159,7 +160,7 @@ class _Shapes(NamedTuple):
         shapes: list[Shape] = []
         for one in column:
             field = fields.get(one.name)
-            if field is None:  # the table has more than the schema
+            if field is None:  # a column of the table that is not in the schema
                 shapes.append(Shape(one.type))
                 continue
             names = [one.name, *field.get("aliases", ())]
@@ -170,7 +171,7 @@ class _Shapes(NamedTuple):
             return Shape(raw)
 
         def convert(array: pa.Array) -> pa.Array:
-            # Flattened, because the members of a null struct contain empty values.
+            # ``flatten`` makes the members of null structs null; unflattened they contain empty values.
             parts = [
                 part if shape.convert is None else shape.convert(part)
                 for part, shape in zip(array.flatten(), shapes, strict=True)
@@ -185,9 +186,7 @@ def _part(source: Any, name: str) -> Any:
 
 
 def _meaning(source: Any) -> Any:
-    """The meaning of a schema. If two branches match one type of the reader, their leaves and inner types
-    must have equal meanings.
-    """
+    """The meaning of a schema. Two branches that match one type of the reader must have equal meanings."""
     return logical_of(source) if _kind(source) in _PRIMITIVE else id(source)
 
 
@@ -257,7 +256,7 @@ def _leaf(
 
 
 def _moments(array: pa.Array, source: str, unit: str) -> pa.Array:
-    """Numbers in another unit; raises for values that the unit cannot represent exactly."""
+    """Convert numbers to another unit. Raises an error for values that the unit cannot represent exactly."""
     return array.cast(pa.timestamp(source)).cast(pa.timestamp(unit)).cast(pa.int64())
 
 
@@ -269,7 +268,9 @@ def _times(array: pa.Array, source: str, column: pa.DataType) -> pa.Array:
 
 
 def _within(array: pa.Array, bounds: tuple[int, int], meaning: str) -> pa.Array:
-    """Readers of tables support the years 1 to 9999 and days of 24 hours."""
+    """Reject times that readers of tables do not support: they support the years 1 to 9999 and days of 24
+    hours.
+    """
     ends = pc.min_max(array)
     for end in (ends["min"].as_py(), ends["max"].as_py()):
         if end is not None and not bounds[0] <= end <= bounds[1]:
@@ -278,7 +279,7 @@ def _within(array: pa.Array, bounds: tuple[int, int], meaning: str) -> pa.Array:
 
 
 def _decimals(array: pa.Array, scale: int, column: pa.DataType) -> pa.Array:
-    """Unscaled numbers in two's complement, big endian."""
+    """Decimals from unscaled numbers in two's complement, big endian."""
     if pc.any(pc.equal(pc.binary_length(array), 0)).as_py():
         raise pa.ArrowInvalid("a decimal has no bytes")
     digits = [None if one is None else int.from_bytes(one, "big", signed=True) for one in array.to_pylist()]

@@ -1,7 +1,8 @@
-"""Defaults of fields in Avro schemas: from their JSON to raw values.
+"""Converts the defaults of fields in Avro schemas from JSON to raw values.
 
-The default of a union is of the first branch that it matches, bytes are text of code points below 256, and a
-record's default includes those of its fields. A default that its type does not have is an error.
+The default of a union has the type of the first branch that it matches. The default of bytes is a text of
+code points below 256. A record's default includes the defaults of its fields. A default that is not a value
+of its type is an error.
 """
 
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ class Types(Protocol):
 def default_value(value: Any, declared: Any, schema: Types, name: str) -> Any:
     """The value of a default in a schema's JSON. Raises :class:`ToolError`.
 
-    ``declared``: the type of the field; ``name``: the field's name, for the error.
+    ``declared`` is the type of the field; ``name`` is the field's name, which is used in the error.
     """
     resolved = schema.resolve(declared)
     if isinstance(resolved, list):

@@ -1,7 +1,8 @@
-"""Avro schemas: parsing, and known logical types. Defaults become values in ``avro_defaults.py``.
+"""Parsing of Avro schemas, and the known logical types. The module ``avro_defaults.py`` converts defaults to
+values.
 
 The library decodes raw values (numbers, bytes, text); logical types are applied to whole columns afterwards
-(:mod:`moldau.pipeline.values.avro_columns`). So values and defaults are converted the same way.
+(:mod:`moldau.pipeline.values.avro_columns`). Therefore values and defaults are converted in the same way.
 """
 
 import json
@@ -62,7 +63,7 @@ class Schema(NamedTuple):
 
 @cache
 def parse(text: str) -> Schema:
-    """Raises :class:`ToolError` for text that is no Avro schema."""
+    """Parse a schema. Raises :class:`ToolError` for a text that is not an Avro schema."""
     return _parse(text, with_logical_types=True)
 
 
@@ -70,12 +71,13 @@ def parse(text: str) -> Schema:
 def parse_raw(text: str) -> Any:
     """The schema for the library: without logical types, with defaults as raw values.
 
-    Names are replaced by their definitions, because the library does not resolve each mixture of the two.
-    Names are kept where a type is recursive, which the reader's schema never is here.
+    Names are replaced by their definitions, because the library does not resolve every mixture of names and
+    definitions. The names of recursive types are kept; the reader's schema never has recursive types here.
     """
     schema = _parse(text, with_logical_types=False)
     fields = [one for record in schema.names.values() for one in record.get("fields", ()) if "default" in one]
-    # All are found before one is set: the default of a record includes those of its fields.
+    # All defaults are found before any is set, because a record's default includes the defaults of its
+    # fields.
     defaults = [default_value(one["default"], one["type"], schema, one["name"]) for one in fields]
     for field, default in zip(fields, defaults, strict=True):
         field["default"] = default

@@ -1,7 +1,9 @@
-"""Changes the type of a column of JSON values: wider in place where readers allow it, else a new column.
+"""Changes the type of a column of JSON values. It becomes wider in place if readers allow that; otherwise a
+new column is added.
 
-The new column's name is the old one's with its type, for instance ``qty_string``. It stores the values of the
-member that do not fit the old one, which stays unchanged: no file is rewritten and no query breaks.
+The name of the new column is the name of the old column with the new type, for instance ``qty_string``. The
+new column stores the member's values that do not fit the old column. The old column stays unchanged, so no
+file is rewritten and no query breaks.
 """
 
 import re
@@ -31,7 +33,7 @@ class ColumnChange:
     type: pa.DataType
 
     def apply(self, table: ValueFormat, where: str, *, promote: bool) -> ValueFormat:
-        """The table's format afterwards. ``promote``: columns may become wider as Iceberg has it.
+        """The table's format afterwards. ``promote`` means that columns may become wider by Iceberg's rules.
 
         Raises :class:`ToolError` when there is no such column, or nothing to change.
         """

@@ -1,4 +1,6 @@
-"""Column types as text in Spark's DDL: ``total INT, lines ARRAY<STRUCT<sku: STRING>>``. Pure."""
+"""Column types as text in Spark's DDL, such as ``total INT, lines ARRAY<STRUCT<sku: STRING>>``. This module
+is pure.
+"""
 
 import re
 from typing import Any, Final
@@ -77,7 +79,9 @@ class _Parser:
         return found[1].replace("``", "`") if found[1] else str(found[2])
 
     def fields(self, closing: str) -> pa.DataType:
-        """``name TYPE`` or ``name: TYPE`` with commas between, up to the closing symbol or the end."""
+        """Fields of the form ``name TYPE`` or ``name: TYPE``, separated by commas, up to the closing symbol
+        or the end.
+        """
         found: list[pa.Field] = []
         while True:
             name = self._word("a column's name", quoted=True)

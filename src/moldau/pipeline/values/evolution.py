@@ -1,4 +1,6 @@
-"""Evolution of a table's columns: new ones are added, existing ones keep their type or become wider. Pure."""
+"""Evolution of a table's columns. New columns are added; existing columns keep their type or become wider.
+This module is pure.
+"""
 
 from typing import Any, NamedTuple
 
@@ -14,10 +16,10 @@ def add_columns(
     *,
     promote: bool = False,
 ) -> pa.DataType | None:
-    """``old`` with the additional columns of ``new``, at any depth, in their order.
+    """``old`` with the additional columns of ``new``, at any depth and in the order of ``new``.
 
-    Where both have a column with different types, with ``promote`` the new type is used if Iceberg can read
-    old files with it. Otherwise raises :class:`ToolError` that names the column.
+    If a column has different types in the two and ``promote`` is set, the new type is used if Iceberg can
+    read old files with it. Otherwise this raises a :class:`ToolError` that names the column.
     """
     return _Merge(promote).of(old, new, ("value",))
 
@@ -67,10 +69,11 @@ class _Merge(NamedTuple):
 
 
 def storable(found: pa.DataType | None) -> pa.DataType | None:
-    """Without columns that have no name, or no type (only nulls).
+    """The columns without those that have no name, or no type (only nulls).
 
-    Of columns whose names differ only in case the first is kept: Spark could not distinguish them. The same
-    holds for ``a`` and ``a.b``, which in Iceberg may be the name of a column inside ``a``.
+    If names of columns differ only in case, only the first column is kept, because Spark could not
+    distinguish them. Of ``a`` and ``a.b`` only the first is kept, too, because in Iceberg ``a.b`` may be the
+    name of a column inside ``a``.
     """
     if found is None or pa.types.is_null(found):
         return None

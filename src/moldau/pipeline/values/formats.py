@@ -19,7 +19,7 @@ from moldau.pipeline.values.json_rows import Seconds
 
 REASON: Final = "reason"
 DEAD_LETTER_SCHEMA: Final = SCHEMA.append(pa.field(REASON, pa.string()))
-"""A record that did not decode, as it is, and why."""
+"""Arrow schema of dead letters: the undecoded record, and the reason."""
 _VALUE: Final = SCHEMA.names.index("value")
 
 
@@ -46,13 +46,13 @@ class ValueFormat:
     writers: Mapping[int, str] = field(default_factory=dict)
     framed: bool = False
     declared: bool = False
-    """JSON's columns were given, and other members are ignored."""
+    """The columns for JSON were given, so other members are ignored."""
     whole: bool = False
-    """JSON of this round has members without a column, or names that differ only in case: each value is
-    checked, and rejected rather than stored in part.
+    """The JSON of this round has members without a column, or names that differ only in case. Therefore each
+    value is checked, and it is rejected if only a part of it could be stored.
     """
     seconds: Seconds = field(default_factory=dict)
-    """Columns of JSON that store the values which a member's own column cannot."""
+    """Additional columns of JSON members. They store the values that do not fit the member's own column."""
 
     @property
     def type(self) -> pa.DataType | None:
@@ -105,7 +105,9 @@ RAW: Final = ValueFormat()
 
 
 def json_format(schema: str | None) -> ValueFormat:
-    """JSON with the given columns (DDL), or the found ones. Raises :class:`ToolError`."""
+    """The format for JSON, with the given columns (DDL) or the columns that are found. Raises
+    :class:`ToolError`.
+    """
     if schema is None:
         return ValueFormat(ValueKind.JSON)
     wanted = ValueFormat(ValueKind.JSON, declared=True)
@@ -115,7 +117,7 @@ def json_format(schema: str | None) -> ValueFormat:
 
 
 def avro_format(schema: str, writers: Mapping[int, str], *, framed: bool) -> ValueFormat:
-    """Avro with the reader's schema (JSON text). Raises :class:`ToolError`."""
+    """The format for Avro with the reader's schema (JSON text). Raises :class:`ToolError`."""
     AvroSchemas(schema, writers, framed).check()
     wanted = ValueFormat(ValueKind.AVRO, reader=schema, writers=dict(writers), framed=framed)
     return wanted.with_type(storable(avro_type(schema)))
@@ -124,11 +126,11 @@ def avro_format(schema: str, writers: Mapping[int, str], *, framed: bool) -> Val
 def evolved(
     table: ValueFormat | None, wanted: ValueFormat, where: str, *, promote: bool = False
 ) -> ValueFormat:
-    """The requested format with the table's columns, and the new ones.
+    """The requested format, with the table's columns and the new columns.
 
-    With ``promote`` columns also become wider, as Iceberg allows it.
+    With ``promote``, columns may also become wider, by Iceberg's rules.
 
-    Raises :class:`ToolError` when the table's values are of another kind, or a column's type would change.
+    Raises :class:`ToolError` if the table's values have another encoding, or if a column's type would change.
     """
     if table is None or wanted.kind is ValueKind.RAW is table.kind:
         return wanted
@@ -139,7 +141,7 @@ def evolved(
 
 
 class Decoded(NamedTuple):
-    """Records of a table, and those that could not be decoded."""
+    """Records for the table, and records that could not be decoded."""
 
     good: pa.RecordBatch
     dead: pa.RecordBatch | None
@@ -175,10 +177,10 @@ def decode_values(records: pa.RecordBatch, wanted: ValueFormat) -> Decoded:
 
 
 def fit(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Dead letters from a file, as records again."""
+    """Convert dead letters from a file to records again."""
     return found.select(schema.names).cast(schema)
 
 
 def render_format(wanted: ValueFormat) -> str:
-    """One text for the formats of a table, independent of a single round."""
+    """The table's format as text, without the settings of a single round."""
     return json.dumps(wanted.of_table.to_json(), sort_keys=True)

@@ -1,9 +1,9 @@
-"""Values that are JSON objects, as a column of structs.
+"""Decodes values that are JSON objects to a column of structs.
 
 msgspec checks that each value is one JSON object, which is cheap, and Arrow then parses a whole column at
-once. Values that Arrow rejects, or would misinterpret, are converted by the slow path
-(:mod:`moldau.pipeline.values.json_rows`), whose rules are decisive: the result for a value never depends on
-its neighbours.
+once. Values that Arrow rejects or would misinterpret take the slow path
+(:mod:`moldau.pipeline.values.json_rows`). Its rules decide, so the result for a value never depends on other
+values.
 """
 
 import re
@@ -22,22 +22,23 @@ from moldau.pipeline.values.json_rows import Misfit, Rewriter, Seconds
 _NOISE: Final = re.compile(r" in row \d+|JSON parse error: ")
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 NESTED_MAX: Final = 200
-"""Arrow's parser calls itself for each level, and a deep enough value would end the process."""
+"""Maximum depth of a value. Arrow's parser is recursive, and a very deep value would crash the process."""
 PIECE_VALUES: Final = 512
-"""Checked one by one when one of them requires it."""
+"""Number of values in a piece. If one value needs it, all values of its piece are checked one by one."""
 _SUSPECTS: Final = {
-    # For these types Arrow would change a value: the nearest number, infinity, a time without its zone.
+    # For these types Arrow would change some values: to the nearest number, to infinity, or to a time without
+    # its zone.
     pa.float64(): re.compile(rb"[:,\[\s]-?\d{16,}[,}\]\s]"),
     pa.float32(): re.compile(rb"[eE]\+?\d\d|\d{38}"),
     pa.timestamp("us"): re.compile(rb'\d-\d\d[ T]\d[^"]*[Zz+-]'),
 }
 
 Rejected = dict[int, str]
-"""Why a value could not be decoded, by its row."""
+"""For each row, the reason why its value could not be decoded."""
 
 
 def check_json_columns(columns: pa.DataType) -> None:
-    """Raises :class:`ToolError` for types that a JSON value does not have."""
+    """Raises :class:`ToolError` for column types to which no JSON value can be converted."""
     for field in columns:
         for found in _inside(field.type):
             if pa.types.is_map(found) or pa.types.is_date(found) or pa.types.is_time(found):
@@ -59,10 +60,11 @@ def _inside(found: pa.DataType) -> list[pa.DataType]:
 def decode_json(
     values: pa.Array, columns: pa.DataType, *, whole: bool = False, seconds: Seconds | None = None
 ) -> tuple[pa.Array, Rejected]:
-    """A struct for each value (its text, where the column is a STRING), null for null and for the rejected.
+    """One struct for each value, or its text if the column is a STRING. The entry is null for null and
+    rejected values.
 
-    ``whole``: names match regardless of case, and a value with a member without a column is rejected.
-    ``seconds``: columns for the values of a member that its own column cannot store.
+    With ``whole``, names match regardless of case, and a value with a member without a column is rejected.
+    ``seconds`` has additional columns for values of a member that do not fit its own column.
     """
     rejected = _malformed(values)
     rows = _usable(values, rejected)
@@ -84,7 +86,7 @@ def _usable(values: pa.Array, rejected: Rejected) -> Any:
 
 
 def _spread(decoded: pa.Array, rows: Any, count: int) -> pa.Array:
-    """Values at their rows, nulls elsewhere."""
+    """An array with the values at their rows, and nulls in all other rows."""
     if len(rows) == count:
         return decoded
     slots, missing = np.zeros(count, np.int64), np.ones(count, np.bool_)
@@ -94,11 +96,11 @@ def _spread(decoded: pa.Array, rows: Any, count: int) -> pa.Array:
 
 
 class _Anything(msgspec.Struct):
-    """An object whose members are checked and passed."""
+    """An object whose members are checked by the parser and then dropped."""
 
 
 def _malformed(values: pa.Array) -> Rejected:
-    """Values that are not one JSON object, or have more levels than are parsed."""
+    """Values that are not exactly one JSON object, or that have too many levels."""
     check = msgspec.json.Decoder(_Anything).decode
     found: Rejected = dict.fromkeys(_too_deep(values), f"more than {NESTED_MAX} levels deep")
     found.update(dict.fromkeys(_no_text(values), "not UTF-8"))
@@ -113,14 +115,16 @@ def _malformed(values: pa.Array) -> Rejected:
 
 
 def _too_deep(values: pa.Array) -> list[int]:
-    """Few values have that many brackets, and only these are checked."""
+    """Rows of values with too many levels. Only values with many brackets are checked; there are few
+    of them.
+    """
     brackets = pc.add(pc.count_substring(values, "["), pc.count_substring(values, "{")).fill_null(0)
     many = np.flatnonzero(brackets.to_numpy(zero_copy_only=False) > NESTED_MAX)
     return [int(row) for row in many if _depth(values[int(row)].as_py()) > NESTED_MAX]
 
 
 def _no_text(values: pa.Array) -> list[int]:
-    """Values must be JSON in UTF-8, also in members without a column."""
+    """Rows of values that are not UTF-8. The whole value must be UTF-8, also its members without a column."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -205,7 +209,7 @@ def _suspects(columns: pa.DataType) -> list[re.Pattern[bytes]]:
 def _parse_halves(
     values: pa.Array, rows: list[int], columns: pa.DataType, pieces: list[pa.Array], misfits: Rejected
 ) -> None:
-    """Halves are tried until the values are found that do not fit."""
+    """Parse values. If some do not fit, parse halves of them until each such value is found."""
     if not len(values):
         return
     try:
@@ -220,7 +224,9 @@ def _parse_halves(
 
 
 def find_json(values: pa.Array, found: FoundValues) -> None:
-    """Count the types in these values. A value that is no object is skipped: it has no column in any case."""
+    """Count the types in these values. Values that are not objects are skipped, because they never determine
+    a column.
+    """
     usable = _usable(values, _malformed(values))
     for value in values.take(pa.array(usable)).to_pylist():
         found.add(value)

@@ -1,7 +1,7 @@
-"""Arrow's JSON parser, for columns of values that are one JSON object each.
+"""Calls Arrow's JSON parser for columns of values. Each value must be one JSON object.
 
-It never gets anything else: bytes that are no JSON can crash its process, and two halves of an object in
-neighbouring records must not become one.
+The callers check this before, because bytes that are not JSON can crash the process, and two halves of an
+object in neighbouring records must not be read as one object.
 """
 
 from typing import Final
@@ -15,14 +15,14 @@ ParseErrors: Final = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyE
 
 
 def lines_of(values: pa.Array) -> pa.Buffer:
-    """The values, which have no nulls, with a newline after each."""
+    """The values, each followed by a newline. There must be no nulls."""
     lines = pc.binary_join_element_wise(values, b"", b"\n")
     bounds = np.frombuffer(lines.buffers()[1], np.int32)
     return lines.buffers()[2].slice(0, int(bounds[len(lines)]))
 
 
 def parse(lines: pa.Buffer, count: int, columns: pa.DataType) -> pa.Array:
-    """Raises one of ``ParseErrors``."""
+    """Parse values to a column. Raises one of ``ParseErrors``."""
     table = pj.read_json(
         pa.BufferReader(lines),
         read_options=pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
@@ -37,7 +37,7 @@ def parse(lines: pa.Buffer, count: int, columns: pa.DataType) -> pa.Array:
 
 
 def is_parsed(raw: bytes, column: pa.DataType) -> bool:
-    """Whether a column takes one value."""
+    """Whether Arrow can parse one value to the type of a column."""
     columns = pa.struct([pa.field("value", column)])
     try:
         parse(pa.py_buffer(b'{"value":%s}\n' % raw), 1, columns)

@@ -1,10 +1,10 @@
-"""Columns for JSON values: the types at each position are counted, and the counts determine the columns'
-types.
+"""Determines columns for JSON values. The types at each position are counted, and the counts determine the
+types of columns.
 
 Counting is commutative and associative, so the order of values and their division into units make no
-difference. A column gets the narrowest type for all found values. Where only text fits all, the narrowest
-other type is used if at most one record in a hundred does not fit, and else STRING, which stores every value
-as its JSON text. The reasons are in docs/decisions/0017-columns-by-counts.md.
+difference. A column gets the narrowest type that fits all found values. If only STRING fits all values, a
+narrower type is used if at most one record in a hundred does not fit it. Otherwise the type is STRING, which
+stores every value as its JSON text. The reasons are in docs/decisions/0017-columns-by-counts.md.
 """
 
 import enum
@@ -21,11 +21,11 @@ from moldau.pipeline.values.ddl import DECIMAL_DIGITS_MAX
 from moldau.pipeline.values.json_rows import has_repeated_names
 
 MISFITS_SHARE: Final = 100
-"""At most one record in this many may become a dead letter because of a column's type."""
+"""A type is used only if at most one record in this number would become a dead letter because of it."""
 LEVELS_MAX: Final = 30
-"""Maximum depth of columns: readers of Parquet and of Iceberg's metadata have limits."""
+"""Maximum depth of columns. Readers of Parquet and of Iceberg's metadata have such limits."""
 POSITIONS_MAX: Final = 20_000
-"""Number of counted positions: beyond it, the deepest levels are merged."""
+"""Maximum number of counted positions. If there are more, the deepest levels are removed."""
 COLUMNS_MAX: Final = 2_000
 NAMES_MAX: Final = 1_000
 """Maximum number of names in one object."""
@@ -40,33 +40,35 @@ _EXACT_MAX: Final = 2**53
 
 
 class JsonKind(enum.IntEnum):
-    """Kinds of JSON values that matter for types of columns."""
+    """Kinds of JSON values that are distinguished to choose types of columns."""
 
     BOOLEAN = 0
     NUMBER = 1
     """A fraction, or an integer of int64 that DOUBLE holds exactly."""
     INT64 = 2
-    """Another integer of int64."""
+    """An integer of int64 that is not a ``NUMBER``."""
     INTEGER = 3
-    """Another integer of at most 38 digits."""
+    """A larger integer, of at most 38 digits."""
     HUGE = 4
-    """A number beyond all these."""
+    """A number that fits none of the other kinds."""
     STRING = 5
     OBJECT = 6
     ARRAY = 7
 
 
 class ValueCounts:
-    """Counts at a position: the number of records for each kind of value, and the positions inside."""
+    """Counts at a position: the number of records with each kind of value, and the counts at positions inside
+    it.
+    """
 
     __slots__ = ("element", "fraction", "kinds", "last", "last_record", "members", "records")
 
     def __init__(self) -> None:
         self.records = 0
-        """Records with a non-null value here."""
+        """Number of records with a non-null value at this position."""
         self.last_record = -1
         self.kinds = [0] * len(JsonKind)
-        """Records with a value of the kind."""
+        """Number of records with a value of each kind."""
         self.last = [-1] * len(JsonKind)
         """The last record of each kind."""
         self.fraction = False
@@ -100,14 +102,14 @@ class ValueCounts:
 
 
 class FoundValues:
-    """Counts over the values of many records, in bounded memory; tasks send them to the driver."""
+    """Counts over the values of many records, in limited memory. Tasks send them to the driver."""
 
     def __init__(self) -> None:
         self.root = ValueCounts()
         self.levels = LEVELS_MAX
-        """Number of distinguished levels."""
+        """Number of levels at which positions are counted."""
         self.odd = False
-        """A value could not be parsed; decoding has to check it."""
+        """Whether a value could not be parsed or has repeated names. Decoding must then check each value."""
         self._records = 0
 
     def add(self, value: bytes) -> None:
@@ -117,7 +119,7 @@ class FoundValues:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             try:
                 parsed = json.loads(value.decode(), parse_int=_parse_int)
-            except (ValueError, RecursionError):  # text that is no Unicode
+            except (ValueError, RecursionError):  # text that is not Unicode
                 self.odd = True
                 return
         self._records += 1
@@ -132,11 +134,13 @@ class FoundValues:
         self.odd |= other.odd
         self.root.cut(self.levels)
         self.root.merge(other.root, self.levels)
-        self._records += other._records  # so that records of both are distinguished
+        self._records += other._records  # so that records of both get different numbers
         self._bound()
 
     def _bound(self) -> None:
-        """The depth depends only on the existing positions, regardless of when this runs."""
+        """Limit the number of positions. The resulting depth depends only on the positions, not on when this
+        runs.
+        """
         total = 0
         for level, count in enumerate(_counts_of_levels(self.root)):
             total += count
@@ -151,8 +155,10 @@ class FoundValues:
 
 
 def _may_hide_a_value(value: bytes, members: int) -> bool:
-    """Whether a name may be there twice, with a last value that has no type: it hides the others."""
-    names = value.count(b'":')  # with strings that begin with a colon
+    """Whether an object may have a name twice, where the last value has no type and hides the value before
+    it.
+    """
+    names = value.count(b'":')  # this also counts strings that begin with a colon
     if members == names and not any(quoted in value for quoted in _SPACED_QUOTES):
         return False
     return bool(_NOTHING.search(value)) and members != names + len(_SPACED_NAME_ENDS.findall(value))
@@ -170,7 +176,7 @@ def _counts_of_levels(root: ValueCounts) -> Iterator[int]:
 
 
 def _count(found: ValueCounts, value: Any, record: int, levels: int) -> int:
-    """Returns the number of members inside. ``value`` is not null."""
+    """Count one value, which is not null. Returns the number of members inside it."""
     kind = _KINDS.get(type(value), -1)
     if kind < 0:
         kind = _kind_of_number(value)
@@ -200,7 +206,7 @@ def _count(found: ValueCounts, value: Any, record: int, levels: int) -> int:
     return count
 
 
-# Plain numbers: the hash of an enum's member costs as much as all the rest.
+# Kinds are plain numbers here, because hashing a member of an enum costs as much as all other work.
 _NUMBER: Final = int(JsonKind.NUMBER)
 _OBJECT: Final = int(JsonKind.OBJECT)
 _ARRAY: Final = int(JsonKind.ARRAY)
@@ -218,7 +224,9 @@ def _kind_of_number(value: int | float) -> int:
 
 
 class JsonColumns(NamedTuple):
-    """The type of a position, ``None`` where it is unknown, and whether members have no column."""
+    """The column type of a position (``None`` if unknown), and whether values must be checked because some
+    members have no column.
+    """
 
     type: pa.DataType | None
     odd: bool
@@ -227,9 +235,9 @@ class JsonColumns(NamedTuple):
 def columns_of(
     found: FoundValues, table: pa.DataType | None, reserved: frozenset[tuple[str, ...]] = frozenset()
 ) -> JsonColumns:
-    """The columns of a table: existing ones, which keep their types, and newly found ones.
+    """The columns of a table: existing columns, which keep their types, and newly found columns.
 
-    ``reserved``: paths of columns that no member of the same name belongs to.
+    ``reserved`` has the paths of columns that do not store the member of the same name.
     """
     for levels in range(found.levels, -1, -1):
         chosen = _Choice(reserved, found.levels).of(found.root, table, (), levels)
@@ -269,7 +277,7 @@ class _Choice(NamedTuple):
     def _of_column(
         self, found: ValueCounts, table: pa.DataType, path: tuple[str, ...], levels: int
     ) -> JsonColumns:
-        """The table has this column: it keeps its type, and may get more columns inside."""
+        """A column that the table has already. It keeps its type, and may get more columns inside."""
         if pa.types.is_struct(table):
             if not levels or len(found.members) > NAMES_MAX:
                 return JsonColumns(table, found.kinds[JsonKind.OBJECT] > 0)
@@ -312,7 +320,7 @@ class _Choice(NamedTuple):
 
 
 def _together(found: ValueCounts, names: list[str], levels: int) -> ValueCounts:
-    """Members whose names differ in case alone are one column."""
+    """The sum of the counts of members whose names differ only in case, because they share one column."""
     if len(names) == 1:
         return found.members[names[0]]
     together = ValueCounts()
@@ -322,7 +330,9 @@ def _together(found: ValueCounts, names: list[str], levels: int) -> ValueCounts:
 
 
 def _is_storable(lower: str, taken: set[str]) -> bool:
-    """Readers find a column by its name without regard to case, and ``a.b`` may be ``b`` inside ``a``."""
+    """Whether a column can have this name. Readers ignore case, and may read ``a.b`` as ``b`` inside
+    ``a``.
+    """
     if not lower.strip() or len(lower) > NAME_CHARACTERS_MAX or lower in taken:
         return False
     before = {lower[:at] for at, letter in enumerate(lower) if letter == "."}
@@ -339,8 +349,8 @@ _TYPES: Final = {
 
 
 def _choose(found: ValueCounts) -> JsonKind:
-    """The kind that determines the column's type. Computed from the counts only; the rule is in the module's
-    docstring.
+    """The kind that determines the column's type. It follows from the counts alone, by the rule in the
+    module's docstring.
     """
     integers = () if found.fraction else (JsonKind.NUMBER,)
     held: dict[JsonKind, tuple[JsonKind, ...]] = {  # narrowest first

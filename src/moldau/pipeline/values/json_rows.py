@@ -1,7 +1,9 @@
-"""JSON values one by one: each member is checked against its column, and rewritten where the column needs it.
+"""Converts JSON values one by one. Each member is checked against its column, and rewritten if the column
+needs it.
 
-The slow path, for values that Arrow cannot parse as they are. The result is JSON for Arrow's parser: STRING
-columns get the JSON text of other values, and a value that does not fit is reported with its path.
+This is the slow path, for values that Arrow cannot parse unchanged. The result is JSON for Arrow's parser. If
+a STRING column gets a value that is not a string, it stores the value's JSON text. A value that does not fit
+is reported with its path.
 """
 
 import decimal
@@ -19,14 +21,14 @@ from moldau.pipeline.values.ddl import render_type
 from moldau.pipeline.values.json_arrow import is_parsed
 
 Path = tuple[str, ...]
-"""Names of members from the value down; ``element`` for those of an array."""
+"""The path to a member: names of members from the value down, and ``element`` for elements of an array."""
 Seconds = Mapping[Path, tuple[str, ...]]
-"""Additional columns of a member, for the values that do not fit its own."""
+"""Additional columns of a member, for the values that do not fit its own column."""
 
 _INTEGER: Final = re.compile(rb"-?\d+")
 _NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _DECIMAL: Final = re.compile(rb"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-"""The form that Arrow accepts for decimals, in strings, too."""
+"""The form of decimals that Arrow accepts. Decimals in strings have the same form."""
 _ZONE: Final = re.compile(rb"^.{10}.*[Zz+-]", re.DOTALL)
 _QUOTE: Final = ord('"')
 _INEXACT_DIGITS: Final = 16
@@ -36,17 +38,17 @@ Fits = Callable[[bytes], bool]
 _SHOWN_MAX: Final = 60
 _INTEGERS: Final = {pa.int32(): range(-(2**31), 2**31), pa.int64(): range(-(2**63), 2**63)}
 _DIGITS_MAX: Final = 400
-"""Maximum digits of parsed numbers: no type has more."""
+"""Maximum number of digits of parsed numbers. No column type has more digits."""
 
 
 class Misfit(ValueError):
-    """A value that fits no column; the text names the column."""
+    """A value does not fit its column. The text names the column."""
 
 
 class Rewriter:
     """Rewrites values for the columns of a table.
 
-    ``whole``: names match without regard to case, and a member that no column holds is a misfit.
+    With ``whole``, names match regardless of case, and a member without a column is a misfit.
     """
 
     def __init__(self, columns: pa.DataType, *, whole: bool, seconds: Seconds) -> None:
@@ -55,19 +57,19 @@ class Rewriter:
         self._root = _Object(columns, (), whole, seconds)
 
     def rewrite(self, value: bytes) -> bytes:
-        """Raises :class:`Misfit`."""
+        """Rewrite one value. Raises :class:`Misfit`."""
         return self._root.write(value.strip(), has_repeated_names(value))
 
 
 class _Place(NamedTuple):
-    """Columns for a member: its own, and the additional ones. The keys are JSON."""
+    """The columns for a member: its own column, and the additional columns. The keys are JSON text."""
 
     own: bytes
     columns: list[tuple[bytes, "_Node"]]
 
 
 class _Node:
-    """A compiled column: accessing Arrow's types is slow."""
+    """A compiled column. It exists because access to Arrow's types is slow."""
 
     def __init__(self, column: pa.DataType, path: Path) -> None:
         self._column = column
@@ -177,14 +179,14 @@ def _node(column: pa.DataType, path: Path, whole: bool, seconds: Seconds, has_se
 
 
 def _members(raw: bytes, repeated: bool) -> list[tuple[str, bytes]]:
-    """Members in their order; all values of a repeated name."""
+    """The members in their order. If ``repeated``, a name that occurs twice is returned again at the end."""
     found = _MEMBERS(raw)
     once = [(name, bytes(one)) for name, one in found.items()]
     if not repeated:
         return once
     pairs: list[tuple[str, Any]] = _decoder_of_pairs().decode(raw.decode(errors="replace"))
     names = [name for name, _ in pairs]
-    # The value of a repeated name does not matter: such a member does not fit.
+    # The value of a repeated name does not matter, because such a member does not fit.
     return [*once, *((name, found_value) for name, found_value in once if names.count(name) > 1)]
 
 
@@ -204,15 +206,16 @@ def _decoder_of_pairs() -> json.JSONDecoder:
 
 
 def _holds_nothing(raw: bytes, repeated: bool) -> bool:
-    """Null, and objects and arrays that contain nothing else, have no type and no content to lose.
+    """Whether a value is null, or an object or array that contains only such values. It has no type, and no
+    content that could be lost.
 
-    ``repeated``: a name may be there twice, of which only the last value would be seen.
+    ``repeated`` means that an object may have a name twice. The parser would return only the last value.
     """
     if raw[:1] not in b"n{[" or (repeated and has_repeated_names(raw)):
         return False
     try:
         return _is_nothing(msgspec.json.decode(raw))
-    except msgspec.MsgspecError:  # for instance a number that is out of range
+    except msgspec.MsgspecError:  # for instance, a number is out of range
         return False
 
 
@@ -223,9 +226,10 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _fits(column: pa.DataType, *, exactly: bool) -> Fits:
-    """Whether a column of a simple type holds a value, exactly where it is a number.
+    """A function that tells whether a value fits a column of a simple type. A number must fit exactly.
 
-    For times only the form is checked, unless ``exactly``: Arrow decides then, and there is no other column.
+    Times are checked only for the form of a string, unless ``exactly`` is set. With ``exactly`` Arrow parses
+    them.
     """
     if column == pa.bool_():
         return lambda raw: raw in (b"true", b"false")
@@ -243,7 +247,7 @@ def _fits(column: pa.DataType, *, exactly: bool) -> Fits:
         return (
             lambda raw: (
                 raw[0] == _QUOTE
-                # A time with a zone is a moment, and the zone would be lost.
+                # A time with a zone does not fit a column without zones, because the zone would be lost.
                 and not (is_local and _ZONE.search(raw[1:-1]))
                 and (not exactly or is_parsed(raw, column))
             )
@@ -272,7 +276,7 @@ def _fits_decimal(text: bytes, precision: int, scale: int) -> bool:
         return False
     try:
         number = decimal.Decimal(text.decode())
-    except decimal.InvalidOperation:  # an exponent beyond all bounds
+    except decimal.InvalidOperation:  # the exponent is too large
         return False
     if not number:
         return True
@@ -289,6 +293,6 @@ def _shown_path(path: Path) -> str:
 
 
 def _shown(text: str) -> str:
-    """One line, of bounded length."""
+    """The text in one line of limited length."""
     line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[: _SHOWN_MAX + 1])
     return line if len(line) <= _SHOWN_MAX else f"{line[:_SHOWN_MAX]}…"

@@ -1,4 +1,4 @@
-"""The interface for access control lists: every handler calls it before it acts."""
+"""The interface for access control lists. Every handler calls it before it changes or returns anything."""
 
 import enum
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from moldau.network.context import RequestContext
 
 CLUSTER_NAME: Final = "kafka-cluster"
-"""The name of the one resource of type cluster."""
+"""The name of the only resource of type cluster."""
 
 
 class AclOperation(enum.Enum):
@@ -72,7 +72,9 @@ _POSSIBLE: Final[Mapping[AclResourceType, frozenset[AclOperation]]] = {
 def authorized_operations(
     authorizer: Authorizer, context: RequestContext, resource: AclResourceType, name: str
 ) -> int:
-    """Authorized operations on a topic or the cluster, as the bit field of responses (KIP-430)."""
+    """The operations on a topic or the cluster that the principal may use, as the bit field of responses
+    (KIP-430).
+    """
     return sum(
         1 << _BITS[operation]
         for operation in _POSSIBLE[resource]

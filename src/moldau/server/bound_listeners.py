@@ -1,5 +1,5 @@
-"""The bound addresses of a node's listeners: set when a listener opens, read by the code that advertises
-them.
+"""The bound addresses of a node's listeners. A listener's opening sets its address, and code that
+advertises the listener reads it.
 """
 
 from typing import Final
@@ -7,17 +7,21 @@ from typing import Final
 from moldau.server.identity import Address
 
 PAGES: Final = "metrics.listener"
-"""The listener of the pages for operators: its key is its only name."""
+"""The listener of the pages for operators. It has no name except the key that configures it."""
 
 
 class BoundListeners:
-    """The bound addresses of a node's listeners, by the listener's name, from when each of them is open."""
+    """The bound addresses of a node's listeners, by the listener's name. A listener has an address once it
+    is open.
+    """
 
     def __init__(self) -> None:
         self._addresses: dict[str, Address] = {}
 
     def note(self, name: str, host: str, port: int) -> None:
-        """A listener is open. ``host`` is as configured: empty for all interfaces."""
+        """Store the address of a listener that was just opened. ``host`` is as configured: empty for all
+        interfaces.
+        """
         self._addresses[name] = Address(host or "127.0.0.1", port)
 
     def find(self, name: str) -> Address | None:

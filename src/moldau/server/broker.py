@@ -1,4 +1,6 @@
-"""The broker's half of a node: a list of subsystems over the metadata, and the listeners for clients."""
+"""The broker's half of a node: a list of subsystems that share the node's metadata, and the listeners for
+clients.
+"""
 
 import asyncio
 from typing import Final, TypeVar
@@ -26,7 +28,9 @@ class Broker:
     """Runs its subsystems by the contract of :mod:`moldau.server.subsystem`."""
 
     def __init__(self, node: NodeContext, channel: ControllerChannel, extensions: Extensions) -> None:
-        """``channel`` leads to the active controller, wherever it is. ``extensions``: of the node."""
+        """``channel`` leads to the active controller, in this process or in another. ``extensions`` are
+        the node's.
+        """
         self._publisher = node.metadata.publisher
         self._metadata = node.metadata
         self._catch_up_timeout_ms = node.config.integer("initial.broker.registration.timeout.ms")
@@ -39,7 +43,7 @@ class Broker:
         return self._subsystems.find(kind)
 
     async def start(self) -> Address:
-        """Return when clients are served, with the address of the first listener."""
+        """Start the broker. Returns the address of the first listener when clients are served."""
         await self._subsystems.start()
         await _catch_up(self._metadata, self._catch_up_timeout_ms / 1000)
         self._subsystems.follow(self._publisher)
@@ -49,15 +53,15 @@ class Broker:
         return Address(endpoints[0].host, endpoints[0].port)
 
     async def stop(self) -> None:
-        """End cleanly, from any state."""
+        """Stop the broker cleanly; allowed in any state."""
         await in_spite_of_errors(self._subsystems.drain, self._listeners.close, self._subsystems.stop)
 
 
 async def _catch_up(metadata: MetadataView, timeout_s: float) -> None:
-    """Return when the image contains everything that is committed now.
+    """Return when the image contains all metadata that are committed at the time of the call.
 
-    An older image may show that a replica has left this broker, or a topic with another id: acting on it
-    would close a log that is in use again. Raises ``KafkaError`` when there is no quorum.
+    An older image may show that a replica has left this broker, or may show a topic with another id. To act
+    on it would close a log that is in use again. Raises ``KafkaError`` when there is no quorum.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

@@ -36,10 +36,10 @@ BROKERS_ONLY: Final = ("handlers", "direct", "throttles", "kinds", "coordinators
 
 
 class Composition:
-    """A list of subsystems that is being made."""
+    """A list of subsystems that is under construction."""
 
     def __init__(self, extensions: Extensions) -> None:
-        """``extensions``: of the whole node."""
+        """``extensions`` are those of the whole node."""
         self.extensions = extensions
         self.subsystems: list[Subsystem] = []
 
@@ -72,9 +72,9 @@ class ControllerComposition(Composition):
 def compose_controller(
     context: NodeContext, metadata: MetadataNode, extensions: Extensions
 ) -> tuple[Subsystem, ...]:
-    """Make the subsystems of a controller, with its pages for operators where no broker has them.
+    """Make the subsystems of a controller, and the pages for operators if no broker of the node serves them.
 
-    None for a node that is only a broker.
+    Returns an empty tuple for a node that is only a broker.
     """
     node = ControllerComposition(extensions)
     if context.config.is_controller:

@@ -20,7 +20,7 @@ from moldau.storage.log_manager import LogManager
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """The parts of a node that every subsystem may use, whatever the node's roles."""
+    """The parts of a node that every subsystem may use, in every role of the node."""
 
     machine: Machine
     config: BrokerConfig
@@ -34,14 +34,14 @@ class NodeContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext(NodeContext):
-    """A node's parts that the subsystems of a broker may use, too."""
+    """The parts of a node that only the subsystems of a broker may use, in addition to the shared ones."""
 
     incarnation_id: UUID
-    """Id of this process: the broker registers with it."""
+    """The id of this process, with which the broker registers."""
     view: ClusterView
     channel: ControllerChannel
-    """Leads to the active controller, wherever it is."""
+    """The channel to the active controller, in this process or in another."""
     partitions: PartitionRegistry
     arrivals: WaitingRoom[PartitionKey]
-    """Wakes requests that wait for a partition."""
+    """Wakes the requests that wait for a change of a partition."""
     authorizer: Authorizer

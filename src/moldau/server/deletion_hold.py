@@ -11,13 +11,13 @@ logger = logging.getLogger(__name__)
 
 
 class DeletionHold:
-    """Holds deletions of objects and remote segments for ``hold_ms`` from its making on.
+    """Blocks deletions of objects and remote segments for ``hold_ms`` after its construction.
 
     Create it on the event loop, after all logs were opened.
     """
 
     def __init__(self, report: RecoveryReport, hold_ms: int, what: str) -> None:
-        """``what`` names the deleted things, in the plural."""
+        """``what`` is the plural noun for the deleted things."""
         self._ends_at_s = 0.0
         if report.has_cut:
             self._ends_at_s = asyncio.get_running_loop().time() + hold_ms / 1000

@@ -1,4 +1,4 @@
-"""A cluster on one machine that needs no configuration file: its nodes, their ports and their properties."""
+"""A cluster on one machine that needs no configuration file: its nodes, with their ports and properties."""
 
 import errno
 import posixpath
@@ -22,7 +22,7 @@ _TAKEN: Final = (errno.EADDRINUSE, errno.EACCES)
 _CLIENTS: Final = "PLAINTEXT"
 _CONTROLLERS: Final = "CONTROLLER"
 _PORTS: Final = range(15_000, 32_000)
-"""The system assigns these ports only on explicit request, so a chosen one stays free."""
+"""The system assigns ports of this range only on explicit request, so a chosen port stays free."""
 
 
 OWN_KEYS: Final = (
@@ -38,7 +38,7 @@ OWN_KEYS: Final = (
     "log.dir",
     "metadata.log.dir",
 )
-"""Keys that differ between the nodes, or connect them to one cluster."""
+"""Keys that differ between the nodes, and keys that connect the nodes to one cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def plan_nodes(
 
 
 def initial_voters_of(nodes: Sequence[ClusterNode], entropy: Entropy) -> tuple[VotersRecordEntry, ...]:
-    """All controllers as the first voters of a quorum with dynamic voters (KIP-853)."""
+    """All controllers are the first voters of a quorum with dynamic voters (KIP-853)."""
     return tuple(
         initial_voter(
             node.node_id,
@@ -103,7 +103,7 @@ def properties_of(
     *,
     static_voters: bool = True,
 ) -> dict[str, str]:
-    """The configuration of one of ``nodes``; ``properties`` override it.
+    """The configuration of a node of ``nodes``; ``properties`` override it.
 
     Internal topics have three replicas where there are three brokers. Topics are classic unless they set
     ``diskless.enable``, and may be tiered; the nodes share a store beside their folders. Consumer groups form
@@ -141,7 +141,7 @@ def properties_of(
 
 
 def free_ports(entropy: Entropy, host: str, count: int) -> list[int]:
-    """Different unused ports of ``host``. Raises ``OSError`` for a foreign host."""
+    """Different unused ports of ``host``. Raises ``OSError`` when ``host`` is not this machine."""
     found: list[int] = []
     while len(found) < count:
         port = _PORTS.start + entropy.randrange(len(_PORTS))

@@ -17,7 +17,8 @@ V = TypeVar("V")
 
 
 class Extensions:
-    """Created empty and passed to the subsystems that use it; later subsystems fill it.
+    """It is created empty and passed to the subsystems that use it. Subsystems that are created later fill
+    it.
 
     It is complete before the first subsystem starts. Each key occurs once.
     """
@@ -27,7 +28,7 @@ class Extensions:
         self.direct: DirectHandlers | None = None
         self.throttles = Throttles()
         self.channel: ControllerChannel | None = None
-        """Inside this process, where it has a controller."""
+        """The channel to the controller of this process; None when the process has no controller."""
         self.kinds = PartitionKinds()
         self.coordinators = CoordinatorRegistry()
         self.internal_topics: dict[str, InternalTopic] = {}
@@ -59,7 +60,7 @@ class Extensions:
         self._in_hand.append(contribution.in_hand)
 
     def in_hand(self) -> dict[str, int]:
-        """Work and memory in use, by name."""
+        """Work in progress and memory in use, by name."""
         return {name: count for read in self._in_hand for name, count in read().items()}
 
 

@@ -1,4 +1,4 @@
-"""The identity of this node, from its formatted folders."""
+"""The identity of this node, which it reads from its formatted folders."""
 
 import uuid
 from dataclasses import dataclass, replace
@@ -37,9 +37,9 @@ class Address:
 
 
 def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Identity:
-    """Read the folders' ``meta.properties``; with ``format_new`` format unformatted ones first.
+    """Read the folders' ``meta.properties``; with ``format_new``, format unformatted folders first.
 
-    Raises ``FormatError``: a folder is not formatted, or belongs to another node or cluster.
+    Raises ``FormatError`` when a folder is not formatted, or belongs to another node or cluster.
     """
     found = [read_meta_properties(machine.disk, folder) for folder in config.log_dirs]
     known = next((properties for properties in found if properties is not None), None)
@@ -80,7 +80,9 @@ def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Ide
 
 
 def _new_directory_id(machine: Machine, folder: str, properties: MetaProperties) -> uuid.UUID:
-    """Give an id to a folder whose ``meta.properties`` has none: of an old Kafka, or written by hand."""
+    """Give an id to a folder whose ``meta.properties`` has none, because an old Kafka or a person wrote
+    it.
+    """
     directory_id = new_directory_id(machine.entropy)
     content = replace(properties, directory_id=directory_id).encode()
     machine.disk.write_atomically(f"{folder}/{FILE_NAME}", content)

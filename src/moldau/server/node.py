@@ -1,7 +1,9 @@
-"""A node: its folders and its metadata, and a controller and a broker on them according to ``process.roles``.
+"""A node: its folders, its metadata, and a controller and a broker on top of them according to
+``process.roles``.
 
-Start: identity → logs → metadata (quorum) → controller → broker. Stop is the reverse, and writes the
-clean-shutdown marks. Controller and broker are lists of subsystems (:mod:`moldau.server.composition`).
+The order of the start is: identity → logs → metadata (quorum) → controller → broker. The stop has the reverse
+order, and writes the clean-shutdown marks. Controller and broker are lists of subsystems
+(:mod:`moldau.server.composition`).
 """
 
 import asyncio
@@ -38,18 +40,18 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Subsystem)
 
 UNUSABLE_FOLDER: Final = (FormatError, LogDirectoryError, QuorumStateError)
-"""Errors for foreign or damaged content of a folder."""
+"""Errors that mean that the content of a folder is foreign or damaged."""
 
 
 class ServerNode:
     """A node on one machine: a broker, a controller, or both (``process.roles``).
 
-    ``await start()`` returns when clients are served; ``await stop()`` ends it cleanly from any state;
-    ``await failed()`` returns the reason when it cannot continue.
+    ``await start()`` returns when clients are served. ``await stop()`` ends the node cleanly, in any state.
+    ``await failed()`` returns the reason when the node cannot continue.
     """
 
     def __init__(self, config: BrokerConfig, machine: Machine, *, format_new: bool = False) -> None:
-        """``format_new``: format folders that are not formatted yet instead of refusing them."""
+        """``format_new``: format unformatted folders; without it they are refused."""
         self._config = config
         self._machine = machine
         self._format_new = format_new
@@ -58,11 +60,11 @@ class ServerNode:
         self._listeners = BoundListeners()
         self._extensions = Extensions()
         self._neighbours: SubsystemList | None = None
-        """The controller, beside the broker or alone."""
+        """The subsystems of the controller; the node may also have a broker."""
         self._broker: Broker | None = None
         self._logs: LogManager | None = None
         self.metadata: MetadataNode | None = None
-        """The metadata replica of a running node, for tools and checks in its process."""
+        """The metadata replica of a running node, for tools and checks in the node's process."""
 
     @property
     def monitoring_port(self) -> int | None:
@@ -71,7 +73,7 @@ class ServerNode:
         return None if pages is None else pages.port
 
     def find(self, kind: type[S]) -> S | None:
-        """A subsystem of a running node by its class, for tools and checks in its process."""
+        """A subsystem of a running node by its class, for tools and checks in the node's process."""
         for part in (self._broker, self._neighbours):
             found = None if part is None else part.find(kind)
             if found is not None:
@@ -85,17 +87,17 @@ class ServerNode:
         return found
 
     def in_hand(self) -> Mapping[str, int]:
-        """Work and memory in use, by name; all zero on an idle node."""
+        """Work in progress and memory in use, by name; all values are zero on an idle node."""
         return self._extensions.in_hand()
 
     async def start(self) -> Address:
-        """Start everything; return the address for clients, or the listener of a node that is only a
-        controller.
+        """Start everything; return the address for clients. A node that is only a controller returns its
+        listener's address.
 
-        A failure is raised after everything that had been started is stopped.
+        When a part fails, the parts that were started are stopped, and then the failure is raised.
 
-        Raises ``KafkaError(kafka_storage_error)`` for a folder with unusable files; its message is one
-        sentence for the operator.
+        Raises ``KafkaError(kafka_storage_error)`` for a folder with unusable files; its message is a sentence
+        for the operator.
         """
         loop = asyncio.get_running_loop()
         failure = self._failure = loop.create_future()
@@ -115,8 +117,8 @@ class ServerNode:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
-        # It is protected against clock jumps from its first reading on, and the first round of retention
-        # comes late.
+        # The first reading begins the protection of this clock against jumps. The first round of retention
+        # comes much later.
         machine.deletion_clock.now_ms()
         settings.check_supported(config)
         for key, reason in settings.without_effect(config).items():
@@ -129,8 +131,9 @@ class ServerNode:
             on_offline=self._log_dir_offline,
             guarded=settings.GUARDED_TOPICS,
         )
-        # Before the metadata log is touched, because this takes the lock against a second process. Topics get
-        # their own configs when the image opens them, long before the first round of retention.
+        # The logs are started before the metadata log is used, because the start takes the lock against a
+        # second process. Topics get their own configs when the image opens their partitions, long before the
+        # first round of retention.
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
         self._closing.push_async_callback(logs.stop)
@@ -163,11 +166,11 @@ class ServerNode:
 
     def _channel(self, metadata: MetadataNode, local: ControllerChannel | None) -> ControllerChannel:
         """The broker's channel to the active controller, which may be in this process or another, and may
-        move.
+        move to another node.
         """
         if local is not None and settings.is_whole_cluster(self._config):
             return local
-        # Not the quorum's client: a fetch that waits at the leader would delay heartbeats.
+        # This client is not the quorum's, because a fetch that waits at the leader would delay heartbeats.
         client = RpcClient(
             self._machine.entropy, client_id=f"broker-{self._config.node_id}", limits=RECONNECT_LIMITS
         )
@@ -177,7 +180,7 @@ class ServerNode:
         )
 
     async def stop(self) -> None:
-        """Stop everything in reverse order; harmless when called twice."""
+        """Stop everything in reverse order. A second call does nothing."""
         await self._closing.aclose()
 
     @property
@@ -186,7 +189,7 @@ class ServerNode:
         return sum(1 for log in self._logs or () if not log.is_closed)
 
     async def failed(self) -> str:
-        """Wait for a failure that the node cannot survive."""
+        """Wait for a failure after which the node cannot continue."""
         assert self._failure is not None, "the node was not started"
         return await asyncio.shield(self._failure)
 

@@ -1,4 +1,4 @@
-"""Conversion of Kafka's configuration keys to the settings of each room."""
+"""Conversion of Kafka's configuration keys to the settings of each package."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -61,7 +61,7 @@ def development_config(
     base = {
         "process.roles": "broker,controller",
         "node.id": node_id,
-        # Its port is the one assigned to the listener.
+        # The port of this address is the port that was assigned to the listener.
         "controller.quorum.voters": f"{node_id}@{host}:0",
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{DEVELOPMENT_LISTENER}://{host}:{port},CONTROLLER://{host}:0",
@@ -71,8 +71,9 @@ def development_config(
         "remote.log.storage.system.enable": "false" if "," in properties.get("log.dirs", "") else "true",
         "remote.log.metadata.topic.num.partitions": "4",
         "rsm.config.url": f"file://{quote(data)}/objects",
-        # Not 0: kafka-python joins while it still waits for the topic's metadata, assigns nothing when it is
-        # answered before that, and then keeps an empty assignment for a long time.
+        # The delay is not 0, because of kafka-python: it joins while it still waits for the topic's metadata.
+        # When it is answered before the metadata arrive, it assigns nothing and keeps the empty assignment
+        # for a long time.
         "group.initial.rebalance.delay.ms": "100",
     }
     if diskless:
@@ -86,12 +87,16 @@ def development_config(
 
 
 def is_whole_cluster(config: BrokerConfig) -> bool:
-    """Whether this node is a broker and the only controller, so that its broker is the only one, too."""
+    """Whether this node is a broker and the only controller. Its broker is then the only broker of the
+    cluster.
+    """
     return config.is_broker and [voter.node_id for voter in config.quorum_voters] == [config.node_id]
 
 
 def consolidates(config: BrokerConfig) -> bool:
-    """Whether diskless topics leave the WAL here: on a broker that is the only one of its cluster."""
+    """Whether records of diskless topics are moved out of the WAL: this requires the only broker of its
+    cluster.
+    """
     has_tier = config.flag("diskless.system.enable") and config.flag("remote.log.storage.system.enable")
     return has_tier and is_whole_cluster(config)
 
@@ -106,7 +111,8 @@ def check_supported(config: BrokerConfig) -> None:
                 f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
             )
     if config.optional_text("authorizer.class.name"):
-        # Running without it would allow everything to everybody although restrictions were configured.
+        # To run without it would allow everything to every client although the operator has configured
+        # restrictions.
         raise ConfigError(
             "authorizer.class.name",
             "authorizer.class.name must not be set: access control is not supported yet",
@@ -129,14 +135,16 @@ _RULES_OF_JAVA_CLASSES: Final = {
     "client.quota.callback.class": "it names rules for quotas",
     "config.providers": "it names sources of other values",
 }
-"""Without these rules a node would do things that its operator has forbidden."""
+"""Keys that name Java classes with rules. Without these rules a node would do things that its operator has
+forbidden.
+"""
 _OF_LISTENER: Final = "listener.name."
 _REPORTERS: Final = ("metric.reporters", "kafka.metrics.reporters", "security.providers")
 _KAFKAS_OWN_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
 
 def without_effect(config: BrokerConfig) -> dict[str, str]:
-    """Keys that are set but have no effect, with the reason."""
+    """Keys that are set and have no effect, with the reason."""
     waiting = {
         key: f"has no effect yet, it waits for {WAITS_FOR[key]}"
         for key in sorted(WAITS_FOR)
@@ -151,7 +159,7 @@ def without_effect(config: BrokerConfig) -> dict[str, str]:
 
 
 def _without_effect_on_listeners(config: BrokerConfig) -> dict[str, str]:
-    """Only one key of ``listener.name.NAME.KEY`` is read."""
+    """Only a single key of the form ``listener.name.NAME.KEY`` is read."""
     names = {listener.name.lower() for listener in config.listeners}
     found = {}
     for key in sorted(config.static):
@@ -218,8 +226,8 @@ def target_compression(topic: TopicConfig) -> TargetCompression | None:
             return TargetCompression(codec, None if level == GZIP_LEVEL_DEFAULT else level)
         case Compression.LZ4:
             level = topic.integer("compression.lz4.level")
-            # Kafka's default does not mean the ninth level of the slow compressor: it stands for the fast
-            # one.
+            # Kafka's default value does not mean level 9 of the slow compressor. It means the fast
+            # compressor.
             return TargetCompression(codec, LZ4_LEVEL_FAST if level == LZ4_LEVEL_DEFAULT else level)
         case Compression.ZSTD:
             return TargetCompression(codec, topic.integer("compression.zstd.level"))
@@ -228,7 +236,7 @@ def target_compression(topic: TopicConfig) -> TargetCompression | None:
 
 
 def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
-    """The chores of the log manager."""
+    """The settings of the log manager's periodic work."""
     return LogManagerSettings(
         log_retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
         log_retention_initial_delay_ms=min(
@@ -247,7 +255,7 @@ def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
-    """Settings of compaction that are not the topic's."""
+    """Settings of compaction that do not belong to a topic."""
     return CleanerSettings(
         enable=config.flag("log.cleaner.enable"),
         backoff_ms=config.integer("log.cleaner.backoff.ms"),
@@ -258,7 +266,7 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
 
 
 def network_limits(config: BrokerConfig) -> NetworkLimits:
-    """Bounds of the socket server."""
+    """Limits of the socket server."""
     queued_bytes = config.integer("queued.max.request.bytes")
     return NetworkLimits(
         max_request_bytes=config.integer("socket.request.max.bytes"),
@@ -338,7 +346,7 @@ GUARDED_TOPICS: Final = {
     )
     for topic in STATE_TOPICS.values()
 }
-"""The loss of their records would hide or delete records of others."""
+"""Topics with the cluster's own state. The loss of their records would hide or delete other records."""
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:

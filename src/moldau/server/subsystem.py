@@ -57,12 +57,12 @@ from moldau.server.topics.topic_creation import InternalTopic
 logger = logging.getLogger(__name__)
 
 HealthCheck = Callable[[], str | None]
-"""A check of one part of the node: the problem in one sentence, or None."""
+"""Checks a part of the node. Returns the problem in a sentence, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """The additions of one subsystem to a broker."""
+    """Everything that a subsystem adds to a broker."""
 
     handlers: HandlerTable = field(default_factory=dict)
     """Handlers of its APIs, by API key."""
@@ -71,63 +71,65 @@ class Contribution:
     throttles: Mapping[int, Throttle] = field(default_factory=dict)
     """Throttles of requests, by API key; see :mod:`moldau.server.requests.throttles`."""
     kinds: Sequence[KindClaim] = ()
-    """Kinds of partitions with the topics that they are for."""
+    """The kinds of partitions of the subsystem, each with the topics that it is for."""
     coordinators: Sequence[CoordinatorEntry] = ()
     """Kinds of coordinators, with their topics and APIs."""
     internal_topics: Sequence[InternalTopic] = ()
-    """Topics that it needs, with their properties at creation, for any first request."""
+    """The topics that it needs, with their properties at creation. The first request that needs such a
+    topic creates it.
+    """
     channel: ControllerChannel | None = None
     """The channel to the active controller of a cluster whose only voter is this node."""
     checks: Mapping[str, HealthCheck] = field(default_factory=dict)
-    """Health checks by name: one that fails makes the node unhealthy."""
+    """Health checks by name. A check that fails makes the node unhealthy."""
     notices: Mapping[str, HealthCheck] = field(default_factory=dict)
-    """Known faults of a running node by name, for instance a skipped record."""
+    """Known faults of a running node by name, for example a skipped record."""
     in_hand: Callable[[], Mapping[str, int]] = dict
-    """Work and memory in use, by name; all zero on an idle node."""
+    """Work in progress and memory in use, by name; all values are zero on an idle node."""
 
 
 class Subsystem:
-    """A feature of a broker. The steps that a subsystem has no use for stay empty."""
+    """A feature of a broker. Methods that a subsystem does not need do nothing."""
 
     def contribution(self) -> Contribution:
-        """The additions to the broker."""
+        """Everything that this subsystem adds to the broker."""
         return Contribution()
 
     async def start(self) -> None:
-        """Prepare for the first image. Raises ``KafkaError`` when the broker cannot run like this."""
+        """Prepare for the first image. Raises ``KafkaError`` when the broker cannot run in this state."""
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """The metadata has changed."""
+        """Apply a change of the metadata."""
 
     def reconfigure(self) -> None:
-        """The broker's dynamic configuration has changed."""
+        """Apply a change of the broker's dynamic configuration."""
 
     async def listening(self, endpoints: Sequence[Endpoint]) -> None:
-        """The listeners are open; clients connect to them at ``endpoints``."""
+        """Start work that needs open listeners; clients connect to them at ``endpoints``."""
 
     async def serve(self) -> None:
-        """The broker is registered and unfenced: the cluster uses it from now on."""
+        """Start work that needs a registered and unfenced broker; the cluster uses the broker from now on."""
 
     async def drain(self) -> None:
-        """The broker is about to stop: hand over, and answer waiting requests."""
+        """Hand over leaderships and answer waiting requests, because the broker is about to stop."""
 
     def freeze(self) -> None:
-        """The subsystems are about to stop: partitions and their roles stay as they are."""
+        """Keep the partitions and their roles as they are, because the subsystems are about to stop."""
 
     async def stop(self) -> None:
-        """End; harmless without :meth:`start`, and when called twice."""
+        """Stop the subsystem. It may be called without :meth:`start`, and twice."""
 
 
 S = TypeVar("S", bound=Subsystem)
 
 
 class SubsystemList:
-    """The subsystems of a broker, brought through the steps of the contract."""
+    """The subsystems of a broker. The broker calls them in the steps of the contract."""
 
     def __init__(self, subsystems: Sequence[Subsystem]) -> None:
         self._subsystems = tuple(subsystems)
         self._following = list(subsystems)
-        """The subsystems whose stop has not begun."""
+        """The subsystems whose :meth:`stop` has not begun."""
         self._publisher: MetadataPublisher | None = None
 
     def __iter__(self) -> Iterator[Subsystem]:
@@ -138,7 +140,7 @@ class SubsystemList:
         return next((each for each in self._subsystems if isinstance(each, kind)), None)
 
     def get(self, kind: type[S]) -> S:
-        """The subsystem of a class that every such list has."""
+        """The subsystem of a class. Every such list contains it."""
         found = self.find(kind)
         assert found is not None, f"the list lacks {kind.__name__}"
         return found
@@ -153,12 +155,12 @@ class SubsystemList:
         publisher.subscribe(self)
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Steps 4 and 5 of the contract."""
+        """Run steps 4 and 5 of the contract."""
         for each in self._following:
             try:
                 each.on_image(delta, image)
             except Exception:
-                # An exception of one subsystem must not keep the others on old metadata.
+                # An exception of a subsystem must not leave the other subsystems with old metadata.
                 offset = image.provenance.offset
                 logger.exception("%s failed on metadata offset %d", type(each).__name__, offset)
         if any(kind == ResourceType.BROKER for kind, _ in delta.configs.entries):
@@ -199,7 +201,7 @@ class SubsystemList:
 
 
 async def in_spite_of_errors(*steps: Callable[[], Awaitable[None]]) -> None:
-    """Take every step, and then raise the first error. A cancelled process takes no further step."""
+    """Run every step, even after an error or a cancellation, and then raise the first error."""
     failure: BaseException | None = None
     for step in steps:
         try:

@@ -14,20 +14,21 @@ from moldau.server.topics.topic_creation import InternalTopic
 class Leaders(Protocol):
     """The coordinators of one kind: one for each partition of the topic that this broker leads.
 
-    Each term begins once and ends once; late changes were filtered out before (``coordinators/terms.py``).
+    Each term of leadership begins once and ends once. Late changes are filtered out before these calls
+    (``coordinators/terms.py``).
     """
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:
-        """A term begins; one of an older epoch ends with it."""
+        """Begin a term of leadership, and end a term with an older epoch."""
         ...
 
     def leave(self, partition: int, epoch: int) -> None:
-        """The term is over, as of ``epoch``."""
+        """End the term of leadership, as of ``epoch``."""
         ...
 
 
 def everybody(context: RequestContext) -> None:
-    """The check of a kind whose coordinators are no secret."""
+    """The access check of a kind whose coordinators every principal may find."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class KeyLookup:
 
     key_type: int
     partition_of: Callable[[str, int], int]
-    """The partition of a key, given the number of partitions. Raises INVALID_REQUEST."""
+    """Returns the partition of a key, given the number of partitions. Raises INVALID_REQUEST."""
     check: Callable[[RequestContext], None] = everybody
     """Raises an authorization error for a principal that may not find the coordinators."""
 
@@ -50,19 +51,21 @@ class CoordinatorEntry:
     on_change: Callable[[int], None] | None = None
     """Called with a partition after its term has begun or ended."""
     until_loaded: Callable[[], Awaitable[None]] | None = None
-    """Returns when the loads in progress have ended; ``None`` where a start does not wait for them."""
+    """Returns when the loads in progress have ended; ``None`` when the start of the node does not wait for
+    loads.
+    """
     lookup: KeyLookup | None = None
     """``None`` for coordinators that clients cannot look up."""
     handlers: Mapping[int, Handler] = field(default_factory=dict)
     """The APIs that the coordinators answer."""
 
     def begin(self, partition: ClassicPartition, epoch: int) -> None:
-        """Lead a coordinator from ``epoch`` on."""
+        """Lead the coordinator from ``epoch`` on."""
         self.leaders.lead(partition, epoch)
         self._changed(partition.key.partition)
 
     def end(self, partition: int, epoch: int) -> None:
-        """From ``epoch`` on this broker does not lead a coordinator."""
+        """Stop leading the coordinator from ``epoch`` on."""
         self.leaders.leave(partition, epoch)
         self._changed(partition)
 
@@ -82,8 +85,8 @@ def entry_of(
 ) -> CoordinatorEntry:
     """The entry of a kind that is declared by a ``CoordinatorKind``, from which the other fields are derived.
 
-    ``topic`` is how the kind's topic is made. ``start_waits``: the node is ready when the coordinators are
-    loaded.
+    ``topic`` is how the kind's topic is made. With ``start_waits`` the node is ready only after the
+    coordinators are loaded.
     """
     kind = runtime.kind
     if topic.name != kind.topic.name:

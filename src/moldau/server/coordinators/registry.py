@@ -14,7 +14,9 @@ from moldau.server.topics.topic_creation import InternalTopic
 
 
 class CoordinatorRegistry:
-    """The entries by topic and by key type. Follows the leadership of their topics' partitions."""
+    """The entries of all kinds, by topic and by key type. It follows the leadership of the topics'
+    partitions.
+    """
 
     def __init__(self, entries: Iterable[CoordinatorEntry] = ()) -> None:
         self._entries: dict[str, CoordinatorEntry] = {}
@@ -34,7 +36,7 @@ class CoordinatorRegistry:
         return [each for each in leaders if isinstance(each, CoordinatorRuntime)]
 
     def lookups(self) -> dict[int, tuple[InternalTopic, KeyLookup]]:
-        """Kinds by FindCoordinator's key type."""
+        """The kinds, by the key type of FindCoordinator."""
         return {
             entry.lookup.key_type: (entry.topic, entry.lookup)
             for entry in self._entries.values()
@@ -56,7 +58,7 @@ class CoordinatorRegistry:
         return not late
 
     def leads(self, partition: Partition, epoch: int) -> None:
-        """This broker leads a partition from ``epoch`` on. Repeated and late calls are ignored."""
+        """Lead a partition from ``epoch`` on. Repeated and late calls are ignored."""
         entry = self._entries.get(partition.topic)
         if entry is None or not isinstance(partition, ClassicPartition):
             return
@@ -68,7 +70,7 @@ class CoordinatorRegistry:
             entry.begin(partition, change.begins)
 
     def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None:
-        """As of ``epoch`` this broker does not lead a partition. Late calls are ignored."""
+        """Stop leading a partition, as of ``epoch``. Late calls are ignored."""
         entry = self._entries.get(topic)
         if entry is None:
             return

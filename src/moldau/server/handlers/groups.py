@@ -1,4 +1,4 @@
-"""Consumer groups: authorise, then let the group service decide."""
+"""Handlers of consumer groups: they authorise a request, then the group service decides."""
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
@@ -107,5 +107,5 @@ class GroupHandlers:
 
 
 def caller(context: RequestContext) -> GroupCaller:
-    """The facts about a request that groups need."""
+    """The facts about a request that the group service needs."""
     return GroupCaller(context.api_version, context.client_id or "", context.connection.peer_host)

@@ -1,4 +1,4 @@
-"""The APIs of transaction coordinators: authorise, then let the service decide."""
+"""The APIs of transaction coordinators: handlers authorise a request, then the service decides."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -54,13 +54,13 @@ LISTED_A_TURN: Final = 1_000
 BATCHED_VERSION: Final = 4
 """From this version on AddPartitionsToTxn comes from brokers, for several transactions (KIP-890)."""
 BUMPING_VERSION: Final = 5
-"""From this version on EndTxn tells the next epoch (KIP-890)."""
+"""From this version on EndTxn returns the next epoch (KIP-890)."""
 
 Results = dict[TxnPartition, ErrorCode]
 
 
 class TransactionHandlers:
-    """The APIs about transactional ids, and InitProducerId of every producer."""
+    """The APIs about transactional ids, and InitProducerId for every kind of producer."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class TransactionHandlers:
             self._check_writes(context, transactional_id)
             refused = self._refused(topics, context)
             if refused:
-                # All or none, as in Kafka.
+                # The request adds all partitions or none, as in Kafka.
                 return {each: refused.get(each, ErrorCode.operation_not_attempted) for each in wanted}
             await self._service.add_partitions(transactional_id, producer, wanted, 0)
         except KafkaError as error:
@@ -168,7 +168,8 @@ class TransactionHandlers:
     ) -> Results:
         """The partitions that cannot join a transaction, or that the client of ``context`` may not write.
 
-        Rights and topics are looked up once a topic: a request may have thousands of its partitions.
+        Rights and topics are looked up once for each topic, because a request may have thousands of
+        partitions of a topic.
         """
         refused: Results = {}
         for topic in topics:
@@ -223,7 +224,7 @@ class TransactionHandlers:
     async def describe(
         self, context: RequestContext, request: description.DescribeTransactionsRequest
     ) -> description.DescribeTransactionsResponse:
-        names = dict.fromkeys(request.transactional_ids)  # one may have thousands of partitions
+        names = dict.fromkeys(request.transactional_ids)  # a transaction may have thousands of partitions
         return description.DescribeTransactionsResponse(
             transaction_states=[await self._describe(context, name) for name in names]
         )
@@ -292,7 +293,7 @@ class TransactionHandlers:
 
 
 def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
-    """The identity that a producer has. Raises INVALID_REQUEST for half of one."""
+    """The identity that a producer sent. Raises INVALID_REQUEST when only half of it is set."""
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         raise KafkaError(ErrorCode.invalid_request)
     if request.producer_id == NO_PRODUCER_ID:

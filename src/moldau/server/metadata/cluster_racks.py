@@ -1,6 +1,6 @@
-"""The racks of the cluster as this broker's metadata show them: gateways, and the racks of clients.
+"""The racks of the cluster according to this broker's metadata: gateways, and the racks of clients.
 
-Every broker with the same metadata gives the same answers.
+Every broker with the same metadata returns the same answers.
 """
 
 import re
@@ -16,13 +16,13 @@ from moldau.cluster.racks.rendezvous import preferred
 
 _NAMED: Final = re.compile(r"(?<![A-Za-z0-9_.-])(?:rack|diskless_az|ws_az|automq_az)=([^,;&\s]+)")
 _CLIENTS_MAX: Final = 10_000
-"""Client ids whose racks are remembered."""
+"""Maximum number of client ids whose racks are cached."""
 
 
 def named_rack(client_id: str | None) -> str | None:
     """The rack that a client's id names: ``orders,rack=b`` names ``b``.
 
-    ``diskless_az``, ``ws_az`` and ``automq_az`` are read as ``rack`` is; settings are separated by ``,``,
+    ``diskless_az``, ``ws_az`` and ``automq_az`` mean the same as ``rack``. Settings are separated by ``,``,
     ``;``, ``&`` or blanks.
     """
     found = _NAMED.search(client_id) if client_id else None
@@ -55,10 +55,10 @@ class ClusterRacks:
         return None if own is None else own.rack
 
     def of_client(self, client_id: str | None) -> str | None:
-        """The rack that a client's id names, if a registered broker is in it.
+        """The rack that a client's id names, if a broker is registered in that rack.
 
-        Libraries append to client ids (``rack=b-StreamThread-1``): the longest known rack counts that the
-        text begins with and that ends at a ``-``, ``_`` or ``.``.
+        Libraries append text to client ids (``rack=b-StreamThread-1``). The result is therefore the longest
+        known rack with which the text begins and after which a ``-``, ``_`` or ``.`` or nothing follows.
         """
         if client_id is None or "=" not in client_id:
             return None
@@ -78,9 +78,9 @@ class ClusterRacks:
         rack: str | None,
         reachable: Collection[int],
     ) -> int:
-        """The leader of a diskless partition for clients of a rack: the rack's gateway.
+        """The leader of a diskless partition for clients of a rack, which is the rack's gateway.
 
-        The leader in the metadata where there is none, and for clients whose rack is unknown.
+        It is the leader in the metadata when the rack has no gateway or the client's rack is unknown.
         """
         if rack is not None:
             coordinator_id = partition.diskless_coordinator
@@ -94,7 +94,8 @@ class ClusterRacks:
     ) -> Sequence[int]:
         """KIP-1164's ``PreferredProduceBrokers``: the gateways in the client's rack, best first.
 
-        The partition's gateway in each rack, in the order of the racks' names, where the rack is unknown.
+        When the rack is unknown, the result is the partition's gateway in each rack, in the order of the
+        racks' names.
         """
         gateways, owner = self.gateways, partition.diskless_coordinator
         if rack is not None:
@@ -105,7 +106,9 @@ class ClusterRacks:
         return [broker_id for broker_id in found if broker_id is not None]
 
     def nearest_broker(self, topic: Topic, index: int, client_rack: str) -> int:
-        """The broker to which a consumer of another rack is redirected (KIP-392); -1: it is served here."""
+        """The broker to which a consumer of another rack is redirected (KIP-392); -1 when this broker
+        serves the consumer.
+        """
         if client_rack == self.own_rack:
             return -1
         owner = topic.partitions[index].diskless_coordinator
@@ -114,16 +117,16 @@ class ClusterRacks:
 
     @property
     def has_peers(self) -> bool:
-        """Whether this broker has a rack, with other live brokers in it."""
+        """Whether this broker has a rack and other live brokers are in the same rack."""
         self._refresh()
         rack = self.own_rack
         return rack is not None and any(each != self._local_id for each in self._live.get(rack, ()))
 
     def reader_of(self, object_key: str, writer_id: int) -> int | None:
-        """The broker of this rack that reads an object from the store for all of the rack.
+        """The broker of this rack that reads an object from the store for the whole rack.
 
-        Its writer, where that lives here: it has the object in memory. None where this broker is alone, or
-        has no rack: it reads for itself.
+        It is the object's writer when the writer is in this rack, because the writer has the object in
+        memory. None when this broker is alone or has no rack: it then reads the object itself.
         """
         if not self.has_peers:
             return None

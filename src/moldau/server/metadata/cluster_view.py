@@ -1,4 +1,6 @@
-"""The cluster as this broker sees it: the current image, its own identity, addresses of others."""
+"""The cluster as this broker sees it: the current image, its own identity, and the addresses of other
+brokers.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from moldau.server.metadata.cluster_racks import ClusterRacks
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """A broker as clients of one listener reach it."""
+    """A broker, with the address at which clients of a listener reach it."""
 
     node_id: int
     host: str
@@ -39,9 +41,9 @@ class ClusterView:
         return self._image()
 
     def controller_for_clients(self) -> int:
-        """A broker that forwards to the active controller: clients never need the controller itself.
+        """A broker that forwards to the active controller, because clients never need the controller itself.
 
-        This broker can always forward; Kafka's brokers also return a live broker here.
+        This broker can always forward, so it is returned. Kafka's brokers also return a live broker here.
         """
         return self.local_id if self._is_alive(self.local_id) else -1
 
@@ -60,11 +62,11 @@ class ClusterView:
                 )
 
     def broker(self, node_id: int, listener_name: str) -> BrokerAddress | None:
-        """One unfenced broker."""
+        """An unfenced broker."""
         return next((found for found in self.brokers(listener_name) if found.node_id == node_id), None)
 
     def address(self, node_id: int, listener_name: str) -> NodeAddress | None:
-        """Where other brokers reach a broker, fenced or not; ``None`` while it is unknown."""
+        """The address at which other brokers reach a broker, fenced or not; ``None`` while it is unknown."""
         broker = self.image.brokers.get(node_id)
         endpoint = None if broker is None else broker.endpoint(listener_name)
         return None if endpoint is None else NodeAddress(endpoint.host, endpoint.port)

@@ -10,9 +10,10 @@ from moldau.records.control import VoterEndpoint
 
 
 def membership_of(config: BrokerConfig, directory_id: uuid.UUID) -> Membership:
-    """``directory_id``: of the folder of the metadata log.
+    """``directory_id`` is the id of the folder with the metadata log.
 
-    A node that is no controller cannot become a voter, nor can one whose listener has no fixed port.
+    A node that is no controller cannot become a voter. A controller whose listener has no fixed port cannot
+    become a voter, either.
     """
     if not config.is_controller:
         return Membership()
@@ -26,7 +27,7 @@ def membership_of(config: BrokerConfig, directory_id: uuid.UUID) -> Membership:
 
 
 def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
-    """The addresses of this controller for others, in the order of ``controller.listener.names``."""
+    """The addresses of this controller for other nodes, in the order of ``controller.listener.names``."""
     by_name = {endpoint.name: endpoint for endpoint in config.controller_listeners}
     by_name |= {endpoint.name: endpoint for endpoint in config.advertised_controller_listeners}
     named = [by_name[name] for name in config.controller_listener_names if name in by_name]
@@ -34,8 +35,8 @@ def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
 
 
 def _reachable(endpoint: ListenerEndpoint, config: BrokerConfig) -> VoterEndpoint:
-    """A listener on all interfaces has the address in ``controller.quorum.voters``, otherwise that of this
-    machine.
+    """The endpoint with an address that others can reach. A listener on all interfaces gets the address in
+    ``controller.quorum.voters``, or this machine's when there is none.
     """
     if not endpoint.host:
         static = next((each for each in config.quorum_voters if each.node_id == config.node_id), None)

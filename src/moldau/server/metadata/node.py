@@ -1,7 +1,7 @@
-"""A node's replica of the cluster metadata: the quorum, its log, and the image that follows from it.
+"""A node's replica of the cluster metadata: the quorum, its log, and the image that follows from the log.
 
-A broker and a controller in one process share one: the controller decides on it while this node leads the
-quorum; the broker only reads it. A node that is no voter follows the quorum as an observer.
+A broker and a controller in the same process share a replica. The controller changes it while this node leads
+the quorum; the broker only reads it. A node that is no voter follows the quorum as an observer.
 """
 
 import asyncio
@@ -60,7 +60,8 @@ class MetadataNode:
         logs: LogManager,
         listeners: BoundListeners,
     ) -> None:
-        """Open the log. ``logs``: of the folder that holds it, opened. ``listeners``: of this node.
+        """Open the log. ``logs`` manages the folder that holds it, and is open. ``listeners`` are this
+        node's.
 
         Raises ``FormatError`` for a folder that is not formatted, ``DamagedLogError``, ``QuorumStateError``.
         """
@@ -123,7 +124,7 @@ class MetadataNode:
             await self.log.until_applied(committed_end)
 
     def voters(self) -> list[ConfiguredVoter]:
-        """The voters with their addresses; a port 0 is replaced by the assigned port."""
+        """The voters with their addresses. A port 0 is replaced by the port that the system assigned."""
         bound = next(filter(None, map(self._listeners.find, self._controller_listeners)), None)
         voters = (ConfiguredVoter(each.key.id, each.host, each.port) for each in self.driver.voters)
         return [
@@ -134,9 +135,9 @@ class MetadataNode:
         ]
 
     async def start(self) -> None:
-        """Replay the metadata; a single voter leads when this returns.
+        """Replay the metadata. A single voter leads the quorum when this method returns.
 
-        Raises ``FormatError`` for a controller with static voters whose voters are not configured.
+        Raises ``FormatError`` for a controller with static voters that are not configured.
         """
         self.driver.history.load(self._stored)
         is_told = self._config.quorum_voters or self.driver.history.latest is not None
@@ -159,7 +160,8 @@ class MetadataNode:
 def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogManager) -> SnapshotLog:
     """Check that the log has lost nothing. Raises ``FormatError`` and ``DamagedLogError``."""
     if not machine.disk.is_dir(folder):
-        # Formatting makes it. Starting without it would create a new cluster over the data of an old one.
+        # Formatting creates the folder. To start without it would create a new cluster over the data of an
+        # old one.
         name = folder.rpartition("/")[2]
         others = (path.rstrip("/") for path in config.log_dirs)
         found = next((path for path in others if machine.disk.is_dir(f"{path}/{name}")), None)
@@ -173,7 +175,8 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
             f" {advice}"
         )
     if not any(name.endswith((SNAPSHOT_SUFFIX, LOG_SUFFIX)) for name in machine.disk.list(folder)):
-        # Formatting leaves a snapshot. A voter that lost its log and its vote could undo committed records.
+        # Formatting leaves a snapshot. A voter that has lost its log and its vote could undo committed
+        # records.
         raise DamagedLogError(
             f"{folder} holds neither a snapshot nor a log, though {config.metadata_log_dir} is formatted."
             " Nothing was changed. Restore it from a backup, or see 'Damaged files' in docs/operations.md."
@@ -210,7 +213,7 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
 
 
 def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *, is_only_voter: bool) -> None:
-    """Report missing files of a log with records; a lost vote of one of several voters stops the start."""
+    """Report missing files of a log with records. With several voters, a lost vote file stops the start."""
     if not log.end_offset:
         return
     if not disk.exists(f"{folder}/{QUORUM_STATE}"):
@@ -234,7 +237,8 @@ def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *,
 def _check_vote(disk: Disk, folder: str) -> None:
     """Raise ``DamagedLogError`` when the node has voted and its log is missing.
 
-    The log is made before the first vote. Only a snapshot that replaces all of it may leave no segment.
+    The log is created before the first vote. Its segments may be missing only when a snapshot replaces all of
+    it.
     """
     names = disk.list(folder)
     is_replaced = any(found.offset for name in names if (found := snapshot_of(name)) is not None)

@@ -37,22 +37,22 @@ _API_KEYS: Final[dict[type, ApiKey]] = {
 
 
 RECONNECT_LIMITS: Final = ClientLimits(reconnect_backoff_ms=20, reconnect_backoff_max_ms=100)
-"""For connections to controllers: a backoff of a second would delay elections by that time."""
+"""The backoff of connections to controllers. A backoff of a second would delay elections by a second."""
 
 
 class QuorumPeers:
     """Sends the quorum's requests to voters; a :class:`moldau.quorum.driver.PeerSender`.
 
-    The driver keeps at most one request in flight to each voter and bounds its time.
+    The driver keeps at most one request in flight to each voter and limits its duration.
     """
 
     def __init__(self, find: Callable[[int], Voter | None], client: RpcClient) -> None:
-        """``find``: a node with its address, by id."""
+        """``find`` returns a node with its address, given its id."""
         self._find = find
         self._client = client
 
     async def send(self, node_id: int, message: WireRequest) -> WireResponse:
-        """Return the voter's answer; raise ``KafkaError`` when there is none."""
+        """Return the voter's answer. Raises ``KafkaError`` when the voter does not answer."""
         voter = self._find(node_id)
         if voter is None:
             raise KafkaError(ErrorCode.network_exception, f"the address of node {node_id} is not known")
@@ -64,7 +64,7 @@ class QuorumPeers:
     async def high_watermark(self, leader_id: int | None) -> int:
         """Request the committed end of the metadata log from the quorum's leader; -1 before its first commit.
 
-        Raises ``KafkaError`` when the leader is unknown, does not answer, or leads no more.
+        Raises ``KafkaError`` when the leader is unknown, does not answer, or no longer leads.
         """
         leader = None if leader_id is None else self._find(leader_id)
         if leader is None:

@@ -29,7 +29,7 @@ class EffectiveConfigs:
         return self._broker
 
     def topic(self, name: str) -> TopicConfig:
-        """A topic's overrides over the broker's configuration."""
+        """A topic's overrides on top of the broker's configuration."""
         self._refresh()
         found = self._topics.get(name)
         if found is None:
@@ -50,7 +50,9 @@ class EffectiveConfigs:
         self._complain("this broker", self._broker.unusable)
 
     def _complain(self, what: str, unusable: Mapping[str, str]) -> None:
-        """Log once that a value in the cluster's metadata is unusable; the key has its default instead."""
+        """Log once that a value in the cluster's metadata is unusable and that its key has the default
+        instead.
+        """
         for reason in unusable.values():
             if reason not in self._complaints:
                 self._complaints.add(reason)

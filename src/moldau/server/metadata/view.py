@@ -26,7 +26,7 @@ class QuorumView(Protocol):
 
     @property
     def kraft_version(self) -> int:
-        """1 once the voters are a record of the log (KIP-853)."""
+        """1 once a record of the log contains the voters (KIP-853)."""
         ...
 
     @property
@@ -39,20 +39,20 @@ class QuorumView(Protocol):
 
     @property
     def now_ms(self) -> int:
-        """The time by the clock of the quorum, for its voice."""
+        """The time by the clock that the quorum uses."""
         ...
 
     def describe(self) -> QuorumDescription:
-        """Raises ``KafkaError(not_leader_or_follower)`` where this node does not lead."""
+        """Raises ``KafkaError(not_leader_or_follower)`` when this node does not lead."""
         ...
 
 
 class MetadataView(Protocol):
-    """The metadata that a broker follows; changes go to the active controller, through a channel."""
+    """The metadata that a broker follows. It sends changes to the active controller through a channel."""
 
     @property
     def publisher(self) -> MetadataPublisher:
-        """The image, and its subscribers."""
+        """The publisher of the image to its subscribers."""
         ...
 
     @property

@@ -23,9 +23,10 @@ class VoterCheck:
         self._client = client
 
     async def __call__(self, request: AddRaftVoterRequest, image: Callable[[], MetadataImage]) -> None:
-        """Raises ``KafkaError`` with one sentence for the operator.
+        """Raises ``KafkaError`` with a sentence for the operator.
 
-        ``image`` returns the active controller's, with what it has decided and not committed yet.
+        ``image`` returns the active controller's image, including changes that it has decided and not
+        committed yet.
         """
         if settings.is_whole_cluster(self._config):
             raise KafkaError(

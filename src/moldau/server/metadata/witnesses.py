@@ -1,9 +1,9 @@
-"""Facts outside of the metadata log that show that it was longer than it is.
+"""Evidence outside the metadata log that the log was once longer than it is now.
 
 The log's end is recorded twice: in ``durable-offset`` beside the log, and in the checkpoints of the log
-folders. When one of the two is missing, the partitions' folders are checked: the metadata of each topic, and
-of each leader epoch in it, were committed before. This is valid for the only voter; others may receive
-metadata after the start.
+folders. When one of the two records is missing, the partitions' folders are checked. Their topics and leader
+epochs were committed to the metadata before the folders contained them. This holds only for a single voter;
+other nodes may receive metadata after the start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,10 +49,10 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
     try:
         found = _replay(disk, folder)
     except (KafkaError, MetadataError, ProtocolError):
-        return  # The start detects it again, and names the place.
+        return  # The start finds the damage again, and names the place.
     if found.end_offset < logs.metadata_watermark.stored()[0]:
-        return  # The guard of the log refuses it.
-    # In a fixed order, so that each start names the same folder.
+        return  # The check of the log's end refuses such a log.
+    # The order is fixed, so that each start names the same folder.
     for log in sorted(logs, key=lambda log: log.directory):
         reason = _contradiction(log, found)
         if reason is not None:
@@ -79,7 +79,8 @@ def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
     if topic is None:
         return f"topic id {log.topic_id} of {log.directory}"
     partition = log.topic_partition.partition
-    # The epochs of diskless records, and of coordinators' logs with snapshots, are independent generations.
+    # The epochs of diskless records, and of coordinators' logs with snapshots, are not epochs of the
+    # metadata.
     if topic.is_diskless or topic.name in SNAPSHOT_TOPICS or partition >= len(topic.partitions):
         return None
     epoch = log.leader_epochs.latest_epoch
@@ -90,7 +91,7 @@ def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Replayed:
-    """The image by a log, the topics that its records delete, and its end."""
+    """The image that a log produces, the topics that its records delete, and its end offset."""
 
     image: MetadataImage
     removed: set[UUID]
@@ -129,7 +130,7 @@ def _replay(disk: Disk, folder: str) -> _Replayed:
 
 
 def _batches(disk: Disk, folder: str, names: Sequence[str]) -> Iterator[tuple[int, memoryview]]:
-    """The valid batches of the segments, with the offset after each."""
+    """The valid batches of the segments, each with the offset after it."""
     for base_offset in sorted(
         base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None
     ):

@@ -1,4 +1,4 @@
-"""The levels of this process's loggers as a config resource (BROKER_LOGGER, KIP-412)."""
+"""The levels of this process's loggers, shown as a config resource (BROKER_LOGGER, KIP-412)."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,9 @@ class LevelChange(Protocol):
 
 
 def levels() -> dict[str, str]:
-    """The effective level of every logger, by name. A logger may stand for the ones below it."""
+    """The effective level of every logger, by name. The list may contain parents that exist only as
+    placeholders.
+    """
     names = sorted(logging.root.manager.loggerDict)
     return {ROOT: _name_of(logging.root.level), **{name: _name_of(_effective(name)) for name in names}}
 
@@ -43,7 +45,7 @@ def check(changes: Sequence[LevelChange]) -> None:
 
 
 def apply(changes: Sequence[LevelChange]) -> None:
-    """Apply changes that have passed :func:`check`. They are lost in a restart."""
+    """Apply changes that have passed :func:`check`. A restart of the process loses them."""
     for change in changes:
         logger = logging.root if change.name == ROOT else logging.getLogger(change.name)
         is_set = change.config_operation == ConfigOperation.SET

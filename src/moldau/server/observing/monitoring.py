@@ -22,7 +22,7 @@ class Monitoring:
         checks: Mapping[str, HealthCheck],
         notices: Mapping[str, HealthCheck],
     ) -> None:
-        """``notices``: known faults of a running node, for instance a skipped record."""
+        """``notices`` report known faults of a running node, for example a skipped record."""
         self._meters = meters
         self._checks = checks
         self._notices = notices
@@ -105,6 +105,6 @@ def health_checks(metadata: MetadataView, logs: LogManager) -> dict[str, HealthC
 
 
 def quorum_notice(metadata: MetadataView) -> str | None:
-    """Problems of other nodes of the quorum, or of their settings."""
+    """Problems of the quorum's other nodes, or of their settings."""
     quorum = metadata.quorum
     return "; ".join(quorum.voice.problems(quorum.now_ms)) or None

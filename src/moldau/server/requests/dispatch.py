@@ -1,8 +1,8 @@
 """From a request's bytes to its handler and back: decode, dispatch, encode, count.
 
-A handler gets the request's context and its decoded message and returns the response message, now or later
-(an awaitable), or ``None`` where the protocol has no response. It is called synchronously: record bytes in
-the message are views of the receive buffer, valid until the handler returns or first awaits.
+A handler gets the request's context and its decoded message and returns the response message, an awaitable of
+it, or ``None`` when the protocol has no response. It is called synchronously: record bytes in the message are
+views of the receive buffer, valid until the handler returns or first awaits.
 """
 
 import asyncio
@@ -33,14 +33,21 @@ from moldau.server.requests.slices import has_many_rows, is_costly, is_large
 from moldau.server.requests.throttles import Hold, Throttles, rest_ms, with_throttle_time
 
 DirectHandler: TypeAlias = Callable[[RequestContext, memoryview], Answer]
-"""From a request's body to the response's, for the usual shape of a frequent request.
+"""A direct handler: makes the response's body from a request's body, for the usual shape of a frequent
+request.
 
-``None``: the shape is different, nothing was done, and the API's handler processes the request."""
+``None`` means that the request has another shape. Nothing was done, and the API's handler processes the
+request.
+"""
 DirectTable: TypeAlias = Mapping[int, Callable[[int], DirectHandler | None]]
-"""By API key, the factory of the direct handler of a version, if there is one."""
+"""Factories of direct handlers, by API key. A factory returns the direct handler of a version, if there is
+one.
+"""
 
 MANY_ROWS_BYTES: Final = 2048
-"""A request of more bytes has many rows: a connection has only one of them handled in a turn of the loop."""
+"""A request with more bytes than this has many rows. A connection gets only one such request handled in
+each turn of the event loop.
+"""
 _LARGE_BY_NATURE: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 
 logger = logging.getLogger(__name__)
@@ -50,14 +57,16 @@ class RequestObserver(Protocol):
     """Counts requests; called very often, so it must be cheap."""
 
     def requests_handled(self, api_key: int, count: int, seconds: float, request_bytes: int) -> None:
-        """This many requests of an API were answered, each after ``seconds``, with ``request_bytes`` in
+        """Count ``count`` answered requests of an API, each after ``seconds``, with ``request_bytes`` in
         total.
         """
         ...
 
 
 class RequestTurn(Protocol):
-    """Work that the direct requests of one turn of a connection share (see ``replication.append_turn``)."""
+    """Work that is shared by the direct requests of a connection in the same turn (see
+    ``replication.append_turn``).
+    """
 
     def settle(self) -> None: ...
 
@@ -65,7 +74,7 @@ class RequestTurn(Protocol):
 
 
 class _Tally:
-    """Directly answered requests of this turn, to be counted at its end."""
+    """Requests of this turn that were answered directly. They are counted at the turn's end."""
 
     __slots__ = ("count", "received_at", "size_bytes")
 
@@ -77,7 +86,9 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class DirectHandlers:
-    """The direct handlers of a listener, and their turn, which :meth:`Dispatcher.end_turn` ends."""
+    """The direct handlers of a listener, and the turn that they share, which :meth:`Dispatcher.end_turn`
+    ends.
+    """
 
     table: DirectTable = field(default_factory=dict)
     turn: RequestTurn | None = None
@@ -95,7 +106,7 @@ class _Route(NamedTuple):
 
 
 class Dispatcher:
-    """The dispatcher of one kind of listener: APIs that are not in its table are not served there."""
+    """The dispatcher of a kind of listener. APIs that are not in its table are not served there."""
 
     def __init__(
         self,
@@ -208,7 +219,9 @@ class Dispatcher:
     def _answer_large(
         self, context: RequestContext, route: _Route, request: Message | bytes
     ) -> "asyncio.Task[Buffers | None]":
-        """Its connection is not read until it is answered, so that requests take effect in order."""
+        """The connection is not read until this request is answered, so that requests take effect in
+        order.
+        """
 
         held_until_s: list[float] = []
         loop = asyncio.get_running_loop()
@@ -217,14 +230,15 @@ class Dispatcher:
             if self._turn_is_open and self._turn is not None:
                 self._turn.settle()
             outcome = route.handler(context, request)
-            if route.hold is not None and not held_until_s:  # once, though it may arrive in slices
+            # once, even when the request is handled in slices
+            if route.hold is not None and not held_until_s:
                 held_until_s.append(route.hold(context, isinstance(outcome, Awaitable)))
             return outcome
 
         api = replace(route.api, handle=handle)
 
         def finish(message: Message) -> Message:
-            """Set the throttle time. Runs on a worker thread."""
+            """Set the throttle time of a message. It runs on a worker thread."""
             until_s = held_until_s[0] if held_until_s else 0.0
             return with_throttle_time(message, rest_ms(until_s, loop.time()))
 
@@ -305,7 +319,7 @@ class Dispatcher:
     def _encoded(
         self, context: RequestContext, encode: Callable[[Any], Buffers], message: Message
     ) -> Buffers:
-        """Encode an answer; one that cannot be is a defect, and is answered as such."""
+        """Encode an answer. An answer that cannot be encoded is a defect, and the error is sent instead."""
         try:
             return encode(message)
         except Exception as error:
@@ -320,9 +334,9 @@ class Dispatcher:
         return failure(context, error)
 
     def end_turn(self) -> None:
-        """The requests that arrived together are dispatched: complete their shared work.
+        """Complete the shared work of requests that arrived together, after all of them were dispatched.
 
-        Raises when that fails; then none of their answers may be sent.
+        When this raises, none of their answers may be sent.
         """
         if not self._turn_is_open:
             return
@@ -346,11 +360,11 @@ class Dispatcher:
             self._observer.requests_handled(api_key, count, loop_time() - received_at, size_bytes)
 
     def served(self) -> Iterator[int]:
-        """API keys that this listener answers."""
+        """The API keys that this listener answers."""
         return iter(sorted(self._handlers))
 
     async def close(self) -> None:
-        """End requests that are still waiting."""
+        """End the requests that are still waiting."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -358,7 +372,7 @@ class Dispatcher:
 
 
 def _throttled(answer: Message, until_s: float) -> Message:
-    """The answer with the remaining time for which its sender is throttled."""
+    """The answer, with the remaining throttle time of its sender set."""
     if not until_s:
         return answer
     return with_throttle_time(answer, rest_ms(until_s, asyncio.get_running_loop().time()))
@@ -371,7 +385,7 @@ async def _as_coroutine(outcome: Awaitable[Message | None]) -> Message | None:
 def failure(context: RequestContext, error: BaseException) -> Message:
     """The response to a request whose handler failed: its top-level error, if it has one.
 
-    Raises the error again where the response has no field for it: the connection is then closed.
+    Raises the error again when the response has no field for it; the connection is then closed.
     """
     cls = response_class(context.api_key)
     if isinstance(error, KafkaError):
@@ -388,9 +402,10 @@ def failure(context: RequestContext, error: BaseException) -> Message:
 
 
 def refusal(cls: type[Message], version: int, code: ErrorCode) -> Message | None:
-    """A message with ``code`` where ``version`` has a field for it: at the top level, or in a single row.
+    """A message with ``code`` in the field that ``version`` has for it: at the top level, or in a single row.
 
-    ``None`` where there is no such field: a response without it would look like an empty success.
+    ``None`` when there is no such field, because a response without the code would look like an empty
+    success.
     """
     found: Message | None = None
     for name, declared in cls.__dataclass_fields__.items():
@@ -406,7 +421,7 @@ def refusal(cls: type[Message], version: int, code: ErrorCode) -> Message | None
 
 
 def routes(*families: HandlerTable) -> dict[int, Handler]:
-    """Join the tables of several handler families; each API occurs once."""
+    """Join the tables of several handler families. Each API may occur only once."""
     table: dict[int, Handler] = {}
     for family in families:
         for api_key, handler in family.items():

@@ -1,8 +1,8 @@
 """Incremental fetch sessions (KIP-227): the broker remembers which partitions a fetcher follows.
 
-A full request (epoch 0) opens a session and lists partitions; later requests contain only changes, and
-responses only partitions with new data. A session belongs to one fetcher, has epochs that increase by one
-with each request, and may be evicted when the cache is full.
+A full request (epoch 0) opens a session and lists partitions. Later requests contain only changes, and
+responses contain only partitions with new data. A session belongs to a single fetcher. Its epoch increases by
+one with each request. A session may be evicted when the cache is full.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +28,7 @@ class FetchTarget(NamedTuple):
 
 @dataclass(slots=True)
 class SessionPosition:
-    """A fetcher's position in one partition, and the values that were last sent to it."""
+    """A fetcher's position in a partition, and the values that were last sent to it."""
 
     fetch_offset: int
     max_bytes: int
@@ -41,7 +41,7 @@ class SessionPosition:
 
 
 class FetchSession:
-    """One fetcher's partitions, in the order in which they are served (rotating, for fairness)."""
+    """The partitions of a fetcher, in the order in which they are served. The order rotates, for fairness."""
 
     def __init__(self, session_id: int, positions: dict[FetchTarget, SessionPosition], now_s: float) -> None:
         self.session_id = session_id
@@ -68,7 +68,9 @@ class FetchSession:
             self.positions.pop(target, None)
 
     def served(self, target: FetchTarget) -> None:
-        """Move a partition that returned data to the end, so that the others come first next time."""
+        """Move a partition that returned data to the end, so that the other partitions come first next
+        time.
+        """
         position = self.positions.pop(target, None)
         if position is not None:
             self.positions[target] = position
@@ -76,13 +78,13 @@ class FetchSession:
 
 @dataclass(slots=True)
 class FetchScope:
-    """The scope of one Fetch request."""
+    """The partitions and the session of a Fetch request."""
 
     session: FetchSession | None
-    """None: the request has no session, and the response names none."""
+    """None means that the request has no session, and that the response names none."""
     positions: dict[FetchTarget, SessionPosition]
     incremental: bool
-    """Omit partitions without new data from the response."""
+    """Whether partitions without new data are left out of the response."""
 
     @property
     def session_id(self) -> int:
@@ -93,7 +95,7 @@ class FetchScope:
 
 
 class FetchSessions:
-    """All sessions of a broker, at most ``slot_count``."""
+    """All sessions of a broker: at most ``slot_count``."""
 
     def __init__(self, slot_count: int, new_id: Callable[[], int]) -> None:
         self._slot_count = slot_count
@@ -143,7 +145,9 @@ class FetchSessions:
         return session
 
     def _evict(self, newcomer_size: int, now_s: float) -> bool:
-        """Free a slot: a session unused for two minutes first, otherwise a smaller old one (KIP-227)."""
+        """Free a slot. It evicts a session unused for two minutes, or else a smaller old session
+        (KIP-227).
+        """
         if not self._sessions:
             return False
         idle = min(self._sessions.values(), key=lambda session: session.last_used_s)

@@ -1,4 +1,4 @@
-"""Asking the active controller in the name of a client."""
+"""Requests that a broker sends to the active controller in the name of a client."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from moldau.server.requests.served import Handler, Served
 async def forward(channel: ControllerChannel, context: RequestContext, request: Message) -> Any:
     """The controller's response to a client's request, or a response with the error.
 
-    The client's principal and the deadline of its request go with it.
+    The broker passes on the client's principal and the deadline of the request.
     """
     try:
         return await channel.send(request, Caller.of(context), deadline_of(context, request))

@@ -1,8 +1,9 @@
 """The answer to a whole request, encoded piece by piece while the answers to its slices arrive.
 
-Only the bytes of answered rows are kept, not their objects: a row of six bytes in a request is answered by
-objects of several hundred. A row that a slice ends in may continue in the next one, so the last row on each
-floor stays open, without the rows in it.
+Only the bytes of answered rows are kept and not their objects, because a row of six bytes in a request may be
+answered by objects of several hundred bytes. A slice may end within a row, and the row then continues in the
+next slice. For this reason the last row of each nested array stays open, and the rows inside it are kept
+apart.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from moldau.runtime.errors import ErrorCode
 
 
 class JoinedAnswer:
-    """The answer of one API version; ``path`` are the fields from the outermost array to the innermost."""
+    """The answer in an API version; ``path`` lists the fields from the outermost array to the innermost."""
 
     def __init__(self, api_key: int, version: int, path: tuple[str, ...]) -> None:
         self._api_key = api_key
@@ -30,7 +31,9 @@ class JoinedAnswer:
 
     @property
     def message(self) -> Message | None:
-        """The answer without its rows, or the error that replaces it; None before the first slice's."""
+        """The answer without its rows, or the error that replaces the answer; None before the first slice
+        is answered.
+        """
         return self._refusal or self._first
 
     def add(self, answer: Any) -> None:
@@ -46,14 +49,16 @@ class JoinedAnswer:
         self._rows.extend(getattr(answer, self._path[0]))
 
     def encoded(self, message: Message) -> Buffers:
-        """The body. ``message`` is :attr:`message`, perhaps with other fields beside the rows."""
+        """The body of the answer. ``message`` is :attr:`message`; it may have other values beside the
+        rows.
+        """
         if self._refusal is not None:
             return encode_response(self._api_key, self._version, message)
         return [self._rows.encoded(message)]
 
 
 class EncodedRows:
-    """The rows of one array as bytes, and the last row of them while it may continue."""
+    """The rows of an array as bytes, and the last row as long as it may continue."""
 
     def __init__(self, cls: type[Message], version: int, flexible: bool, path: tuple[str, ...]) -> None:
         self._encoders = array_encoders(cls, version, flexible, path[0])
@@ -66,7 +71,7 @@ class EncodedRows:
         self._last_rows: EncodedRows | None = None
 
     def extend(self, rows: Sequence[Any]) -> None:
-        """Append rows; the first of them may continue the last row."""
+        """Append rows. The first row may continue the last row of the slice before."""
         if not self._inner:
             self._encode(rows)
             return
@@ -87,7 +92,7 @@ class EncodedRows:
         self._last_rows.extend(getattr(rows[-1], field))
 
     def encoded(self, owner: Message) -> bytes:
-        """The bytes of ``owner``, whose array is replaced by these rows."""
+        """The bytes of ``owner`` with these rows as its array."""
         self._close()
         encoders = self._encoders
         return b"".join(

@@ -1,11 +1,11 @@
-"""Requests that take long to decode or to answer: decoded by a worker, answered in slices.
+"""Requests that take long to decode or to answer: a worker decodes them, and they are answered in slices.
 
 The event loop serves every connection, so no step on it may take long. A request that costs more than
 ``INLINE_PARSED_BYTES`` once it is parsed is decoded by a worker thread, which also encodes its answer. The
-handler gets it in slices (see ``slices``), with a turn of the loop after each, and the answer to a slice is
-encoded before the next one is asked (see ``joining``), so that the answer's objects are never there together.
-Meanwhile its connection is not read, so that requests keep their order, and the number of such requests in
-progress is bounded to bound their memory.
+handler gets the request in slices (see ``slices``), and other work gets a turn of the event loop after each
+slice. The answer to a slice is encoded before the next slice is handled (see ``joining``), so that the
+answer's objects never exist all at once. Meanwhile the connection is not read, so that requests keep their
+order. The number of such requests in progress is limited to limit their memory.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from moldau.server.requests.served import Handler, Served
 from moldau.server.requests.slices import cut_of, slices
 
 INLINE_PARSED_BYTES: Final = 192 * 1024
-"""Parsed bytes of a request that is handled on the event loop: some 500 to 2,000 rows."""
+"""The size of a parsed request up to which the event loop handles it: some 500 to 2,000 rows."""
 
 WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
-"""The bound for clients' requests that are not cut into slices: some 15,000 rows."""
+"""The limit for clients' requests that are not cut into slices: some 15,000 rows."""
 
 AT_ONCE: Final = 4
 
@@ -62,7 +62,8 @@ class LargeRequests:
                 joined = JoinedAnswer(key, version, cut.answered)
                 waiting = await self._in_slices(context, slices(whole, cut), api.handle, joined)
         if cut is None:
-            # Outside the bounded number: it may wait for records, or for a group's members.
+            # This request does not count towards the limit, because it may wait for records or for a group's
+            # members.
             message = await _settled(api.handle(context, whole))
             encode: Callable[[Message], Buffers] = partial(encode_response, key, version)
         else:
@@ -78,9 +79,10 @@ class LargeRequests:
     async def _in_slices(
         self, context: RequestContext, parts: Iterator[Any], handle: Handler, joined: JoinedAnswer
     ) -> list["asyncio.Future[Message | None]"]:
-        """Answer the slices in order, and have workers cut the next one and encode the answer to the last.
+        """Answer the slices in order. Workers cut the next slice and encode the answer to the last slice.
 
-        Answers to Produce may come later, because appends must not wait for each other: those are returned.
+        Answers to Produce may come later, because appends must not wait for each other. Their futures are
+        returned.
         """
         waiting: list[asyncio.Future[Message | None]] = []
         part = await self._workers.run(next, parts, None)

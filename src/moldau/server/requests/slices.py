@@ -11,7 +11,7 @@ from moldau.protocol.rows import SLICE_ROWS, Cut
 from moldau.protocol.schema import Message
 
 MANY_ROWS: Final = 2_000
-"""Rows of an answer that are encoded without a break: some 5 ms."""
+"""Number of rows of an answer that are encoded without a break: some 5 ms."""
 
 
 def has_many_rows(long_answers: Sequence[tuple[str, ...]], answer: Message) -> bool:
@@ -36,7 +36,9 @@ def is_large(cuts: Sequence[Cut], request: Message) -> bool:
 
 
 def cut_of(cuts: Sequence[Cut], request: Message) -> Cut | None:
-    """The slicing of a request: the array in this version of it; None when it is not sliced."""
+    """The slicing of a request: the path to its array in this version; None when the request is not
+    sliced.
+    """
     return next((cut for cut in cuts if getattr(request, cut.asked[0])), None)
 
 
@@ -63,7 +65,9 @@ def _batches(rows: Iterable[Any], inner: tuple[str, ...], most: int) -> Iterator
 
 
 def _pieces(row: Any, inner: tuple[str, ...], most: int) -> Iterator[tuple[Any, int]]:
-    """A row as it is, or, when it has too many rows in it, several times with some of them."""
+    """A row as it is. A row with too many nested rows is returned several times, each time with some of
+    them.
+    """
     weight = _weight(row, inner)
     if weight <= most or not inner:
         yield row, weight

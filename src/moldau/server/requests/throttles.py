@@ -1,12 +1,13 @@
-"""The place in the path of a request where a subsystem throttles its sender (KIP-219).
+"""The place on the path of a request where a subsystem throttles the request's sender (KIP-219).
 
-The driver's contract. A throttle is called once for each request of its APIs, when the handler has returned:
-then the request has taken effect, or is waiting to. The connection is not read for the longest time that any
-throttle returns, and the answer contains the remaining time as ``throttle_time_ms``: a client that obeys it
-waits no longer than it would anyway. The dispatcher calls throttles; a direct handler, which encodes its
-answers itself, does so for its own requests. An API without a throttle costs nothing.
+The driver's contract. A throttle is called once for each request of its APIs, after the handler has returned.
+By then the request has taken effect, or waits to take effect. The connection is not read for the longest time
+that any throttle returns. The answer contains the remaining time as ``throttle_time_ms``, so a client that
+obeys it waits no longer than it would anyway. The dispatcher calls throttles for most requests. A direct
+handler, which encodes its answers itself, calls them for its own requests. An API without a throttle has no
+cost.
 
-Client quotas are not built: the only throttle of producers is the back-pressure of diskless topics
+Client quotas are not built. The only throttle of producers is the back-pressure of diskless topics
 (``server/subsystems/diskless/``).
 """
 
@@ -21,12 +22,13 @@ from moldau.protocol.schema import Message
 M = TypeVar("M", bound=Message)
 
 Throttle: TypeAlias = Callable[[RequestContext, bool], float]
-"""Seconds for which the sender of a request is not read; 0 for none.
+"""Returns the seconds for which the sender of a request is not read; 0 for no throttle.
 
-The flag is true while the answer is pending: it waits for an upload, for replicas or for records."""
+The flag is true while the answer is pending, because it waits for an upload, for replicas or for records.
+"""
 Hold: TypeAlias = Callable[[RequestContext, bool], float]
-"""Calls all throttles of an API and mutes the connection; returns the end of it, in the loop's seconds, or
-0.
+"""Calls all throttles of an API and mutes the connection. Returns the end of the pause in the event loop's
+seconds, or 0.
 """
 
 
@@ -42,7 +44,7 @@ class Throttles:
             self._throttles.setdefault(api_key, []).append(throttle)
 
     def of(self, api_key: int) -> Hold | None:
-        """The combined hold for an API's requests; None without a throttle."""
+        """The call that applies all throttles of an API to a request; None without a throttle."""
         throttles = tuple(self._throttles.get(api_key, ()))
         if not throttles:
             return None
@@ -61,12 +63,16 @@ class Throttles:
 
 
 def rest_ms(until_s: float, now_s: float) -> int:
-    """The ``throttle_time_ms`` of an answer; arguments in the loop's seconds, ``until_s`` 0 for none."""
+    """The ``throttle_time_ms`` of an answer. The arguments are in the event loop's seconds; ``until_s`` is
+    0 without a throttle.
+    """
     return max(0, round((until_s - now_s) * 1000)) if until_s else 0
 
 
 def with_throttle_time(answer: M, throttle_time_ms: int) -> M:
-    """The answer with the time set; unchanged where the time is 0 or there is no field for it."""
+    """The answer with the throttle time set. It is unchanged when the time is 0 or the answer has no field
+    for it.
+    """
     if not throttle_time_ms or "throttle_time_ms" not in type(answer).__dataclass_fields__:
         return answer
     return replace(answer, throttle_time_ms=throttle_time_ms)

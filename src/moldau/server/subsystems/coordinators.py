@@ -12,11 +12,11 @@ from moldau.server.subsystems.topics import TopicsSubsystem
 logger = logging.getLogger(__name__)
 
 LOAD_WAIT_S: Final = 5.0
-"""Time for which a start waits for loading coordinators."""
+"""Maximum time for which a start waits for loading coordinators."""
 
 
 class CoordinatorsSubsystem(Subsystem):
-    """Finds coordinators of the kinds that subsystems contribute, before it and after it."""
+    """Finds coordinators of all kinds, including kinds of subsystems that come after it in the list."""
 
     def __init__(self, context: BrokerContext, extensions: Extensions, topics: TopicsSubsystem) -> None:
         self.registry = extensions.coordinators
@@ -26,8 +26,8 @@ class CoordinatorsSubsystem(Subsystem):
         return Contribution(handlers=self._handlers.table())
 
     async def serve(self) -> None:
-        """The node is ready when its coordinators are; a coordinator that cannot be loaded does not prevent
-        that.
+        """Wait until the coordinators are loaded. A coordinator that cannot be loaded does not stop the
+        start of the node.
         """
         if not await self.registry.until_loaded(LOAD_WAIT_S):
             logger.warning("coordinators are still being loaded; until then clients are told to try again")

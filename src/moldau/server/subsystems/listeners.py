@@ -18,9 +18,9 @@ SECURITY_PROTOCOL_PLAINTEXT: Final = 0
 
 
 class ListenersSubsystem(Subsystem):
-    """The last subsystem of the list: it serves the contributions of the others.
+    """The last subsystem of the list, because it serves the contributions of the other subsystems.
 
-    The broker opens and closes it between the steps of the others.
+    The broker opens and closes it between the steps of the other subsystems.
     """
 
     def __init__(self, context: BrokerContext, extensions: Extensions) -> None:
@@ -76,7 +76,7 @@ class ListenersSubsystem(Subsystem):
         """Stop reading requests, and answer or end those in progress."""
         stopping = asyncio.ensure_future(self.server.stop(NETWORK_GRACE_S))
         await asyncio.sleep(0)
-        # No requests are read any more: waiting fetches are answered now instead of at their deadlines.
+        # No further requests are read, so waiting fetches are answered now and not at their deadlines.
         self._context.arrivals.release_all()
         await stopping
         await self._dispatcher.close()

@@ -13,7 +13,7 @@ from moldau.storage.guards.recovery_report import RepairKind
 
 
 class MonitoringSubsystem(Subsystem):
-    """Shows the health of every subsystem, on ``metrics.listener`` where it is set."""
+    """Shows the health of every subsystem, on ``metrics.listener`` if it is set."""
 
     def __init__(self, context: NodeContext, extensions: Extensions) -> None:
         self._context = context

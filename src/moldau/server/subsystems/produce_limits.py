@@ -22,7 +22,7 @@ SMALLEST_BATCH_BYTES: Final = HEADER_SIZE_BYTES + 7
 """A batch with one record without key and value."""
 SMALLEST_REQUEST_BYTES: Final = SMALLEST_BATCH_BYTES + 32
 _SHORTEST_TIME_MS: Final = 10
-"""Shorter than the time that a record needs from its producer to the broker."""
+"""The value is shorter than the time that a record takes from its producer to the broker."""
 _KEYS_OF_TOPICS: Final = frozenset(
     {
         "max.message.bytes",
@@ -38,7 +38,7 @@ class ProduceLimitWarnings(Subsystem):
     """Checks every new image; :meth:`notice` has the result."""
 
     def __init__(self, broker: Callable[[], BrokerConfig], topic: Callable[[str], TopicConfig]) -> None:
-        """The arguments return the effective configuration of the broker, and of a topic by name."""
+        """The arguments return the effective configuration of the broker, and of a topic given its name."""
         self._broker = broker
         self._topic = topic
         self._checked: tuple[BrokerConfig, int] | None = None
@@ -49,7 +49,7 @@ class ProduceLimitWarnings(Subsystem):
         return Contribution(notices={"limits": self.notice})
 
     def notice(self) -> str | None:
-        """The configurations that refuse every producer, in one sentence; None when there are none."""
+        """The configurations that refuse every producer, in a sentence; None when there are none."""
         found = [*self._of_broker]
         for name, reasons in self._of_topics.items():
             found += [f"topic {name}: {reason}" for reason in reasons]
@@ -59,7 +59,7 @@ class ProduceLimitWarnings(Subsystem):
         return "; ".join(found[:_SHOWN_MAX]) + more
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Check the broker, and topics whose configuration or replicas have changed."""
+        """Check the broker, and the topics whose configuration or replicas have changed."""
         broker, count = self._broker(), len(image.brokers)
         if (broker, count) != self._checked:
             self._checked = broker, count

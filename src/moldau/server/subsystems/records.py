@@ -17,7 +17,7 @@ from moldau.server.subsystems.transactions.subsystem import TransactionsSubsyste
 
 
 class RecordsSubsystem(Subsystem):
-    """Serves the partitions of this broker of any kind."""
+    """Serves the partitions of this broker, of every kind."""
 
     def __init__(
         self,
@@ -59,5 +59,5 @@ class RecordsSubsystem(Subsystem):
         )
 
     async def serve(self) -> None:
-        """Partitions are led according to the image in which this broker is unfenced."""
+        """This broker leads partitions according to the image in which it is unfenced."""
         await self._partitions.settled()

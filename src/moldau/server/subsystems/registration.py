@@ -1,4 +1,6 @@
-"""The broker's registration with the controller: registers, sends heartbeats, hands over before a stop."""
+"""The broker's registration with the controller: it registers, sends heartbeats, and hands over before a
+stop.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,11 +17,11 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.storage.folders.log_directory import previous_broker_epoch
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
-"""Apache Kafka's bound. The controller agrees when all other active brokers know the new leaders."""
+"""Apache Kafka's limit. The controller agrees when all other active brokers know the new leaders."""
 
 
 class RegistrationSubsystem(Subsystem):
-    """Runs the broker's lifecycle from the opening of the listeners on."""
+    """Runs the broker's lifecycle after the listeners have opened."""
 
     def __init__(
         self,
@@ -27,13 +29,15 @@ class RegistrationSubsystem(Subsystem):
         partitions: PartitionsSubsystem,
         on_registered: Callable[[int], None],
     ) -> None:
-        """``on_registered`` is called with each new broker epoch before the first heartbeat with it."""
+        """``on_registered`` is called with each new broker epoch, before the first heartbeat that has this
+        epoch.
+        """
         self._context = context
         self._partitions = partitions
         self._on_registered = on_registered
         self._lifecycle: BrokerLifecycle | None = None
         self.handed_over = asyncio.Event()
-        """Set when :meth:`drain` is done: other brokers lead, where possible."""
+        """Set when :meth:`drain` is done: other brokers lead the partitions, as far as possible."""
 
     def contribution(self) -> Contribution:
         return Contribution(checks={"broker": self._problem})
@@ -58,7 +62,7 @@ class RegistrationSubsystem(Subsystem):
         await context.metadata.publisher.until(lambda: context.view.controller_for_clients() == local_id)
 
     async def drain(self) -> None:
-        """Hand all leaderships over that other brokers can take."""
+        """Hand over all leaderships that other brokers can have."""
         lifecycle, config = self._lifecycle, self._context.config
         try:
             if lifecycle is None:
@@ -66,8 +70,8 @@ class RegistrationSubsystem(Subsystem):
             if not config.flag("controlled.shutdown.enable"):
                 await lifecycle.stop()
                 return
-            # Half of a session, so that a container that stops together with all controllers is not killed
-            # meanwhile.
+            # The limit is half of a session, so that a container that stops together with all controllers is
+            # not killed meanwhile.
             silence_ms = config.integer("broker.session.timeout.ms") // 2
             await lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS, silence_ms)
         finally:

@@ -1,4 +1,4 @@
-"""Topics that are created because a request or a subsystem needs them."""
+"""Creation of topics that a request or a subsystem needs."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ class TopicsSubsystem(Subsystem):
         await self.creator.ensure(topic)
 
     async def ensure_soon(self, topic: InternalTopic) -> None:
-        """Create an internal topic; while that is refused, retry in the background."""
+        """Create an internal topic. When the controller refuses it, retry in the background."""
         try:
             await self.creator.ensure(topic)
         except KafkaError:

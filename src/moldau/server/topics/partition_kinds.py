@@ -1,4 +1,6 @@
-"""Kinds of partitions: implementations of the partition interface, and the topics that use them."""
+"""Kinds of partitions: implementations of the partition interface, and the topics that use each
+implementation.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -9,10 +11,10 @@ from moldau.storage.log.config import LogConfig
 
 
 class PartitionKind(Protocol):
-    """Manages a broker's partitions of one kind (classic, diskless)."""
+    """Manages a broker's partitions of a kind (classic, diskless)."""
 
     def log_config(self, topic: Topic) -> LogConfig | None:
-        """The log configuration of its partitions; None where they have no log."""
+        """The log configuration of the kind's partitions; None when they have no log."""
         ...
 
     def open(self, topic: Topic, index: int) -> Partition:
@@ -20,15 +22,16 @@ class PartitionKind(Protocol):
         ...
 
     def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
-        """Lead or follow, as the topic's metadata says; ``taken`` is called when the partition does so.
+        """Lead or follow the partition, as the topic's metadata say; call ``taken`` when the partition has
+        its role.
 
-        This is immediate, or happens after a truncation of the log that is in progress. ``taken`` is not
-        called if the partition gets another role, or is closed, before that.
+        The role begins at once, or after a truncation of the log that is in progress. ``taken`` is not called
+        if the partition gets another role, or is closed, before that.
         """
         ...
 
     def reconfigure(self, partition: Partition) -> None:
-        """The topic's or the broker's configuration has changed."""
+        """Apply a change of the topic's or the broker's configuration."""
         ...
 
     def close(self, partition: Partition, reason: StopReason) -> None:
@@ -39,7 +42,7 @@ class PartitionKind(Protocol):
 P = TypeVar("P", contravariant=True)
 
 StandIns = Callable[[Topic, int], Partition | None]
-"""Finds the stand-in for a partition of the metadata that has no replica on this broker."""
+"""Finds the stand-in for a partition that is in the metadata and has no replica on this broker."""
 
 
 def _any_topic(topic: Topic) -> bool:
@@ -47,7 +50,7 @@ def _any_topic(topic: Topic) -> bool:
 
 
 class ReaderHooks(Protocol[P]):
-    """Is told of partitions of its kind that are read here without a replica."""
+    """Callbacks for partitions of a kind that are read on this broker without a replica."""
 
     def reader_opened(self, partition: P, /) -> None: ...
 
@@ -55,22 +58,22 @@ class ReaderHooks(Protocol[P]):
 
 
 class KindClaim(NamedTuple):
-    """A kind and the topics that are its own."""
+    """A kind of partition, and the topics that belong to it."""
 
     kind: PartitionKind
     is_for: Callable[[Topic], bool] = _any_topic
     stand_in: StandIns | None = None
-    """For kinds whose partitions take requests on brokers without a replica, too."""
+    """Finds stand-ins, for a kind whose partitions accept requests on brokers without a replica."""
     wraps: PartitionKind | None = None
-    """The kind that this one wraps; it claims only topics of that kind."""
+    """The kind that this kind wraps; this kind then claims only topics of the wrapped kind."""
     reader_hooks: ReaderHooks[Any] | None = None
-    """For kinds around one whose partitions are read without a replica."""
+    """Returns callbacks, for a kind that wraps another one whose partitions are read without a replica."""
 
 
 class PartitionKinds:
-    """The kinds of a broker. The last claim on a topic counts: a kind may claim topics of an earlier one.
+    """The kinds of a broker. When several kinds claim a topic, the last claim counts.
 
-    Filled while the broker's subsystems are made, before the first partition is opened.
+    It is filled while the broker's subsystems are made, before the first partition is opened.
     """
 
     def __init__(self) -> None:
@@ -80,11 +83,11 @@ class PartitionKinds:
         self._claims += claims
 
     def of(self, topic: Topic) -> PartitionKind:
-        """The kind of a topic. The first claim, of classic partitions, is on all of them."""
+        """The kind of a topic. The first claim, which is that of classic partitions, covers all topics."""
         return self._claim_on(topic).kind
 
     def reader_hooks(self, topic: Topic) -> ReaderHooks[Any] | None:
-        """The hooks of the topic's kind; None for most kinds."""
+        """The callbacks of the topic's kind; None for most kinds."""
         return self._claim_on(topic).reader_hooks
 
     def _claim_on(self, topic: Topic) -> KindClaim:
@@ -97,9 +100,9 @@ class PartitionKinds:
         return found
 
     def stand_in(self, topic: Topic, index: int) -> Partition | None:
-        """The stand-in of a partition that has no replica here; None for most kinds.
+        """The stand-in of a partition that has no replica on this broker; None for most kinds.
 
-        A kind that wraps another one need not name the other's again.
+        A kind that wraps another one need not repeat the stand-in of the wrapped kind.
         """
         for claim in reversed(self._claims):
             if claim.stand_in is not None and claim.is_for(topic):

@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers, allocated by the controller in blocks (KIP-730)."""
+"""Producer ids for idempotent producers, which the controller allocates in blocks (KIP-730)."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ class ProducerIds:
         self._broker_epoch = broker_epoch
 
     async def next_id(self) -> int:
-        """A new producer id. Raises ``KafkaError`` (retriable) while no block is available."""
+        """Return a new producer id. Raises ``KafkaError`` (retriable) while no block is available."""
         while self._next >= self._end:
             if self._refill is None:
                 self._refill = asyncio.get_running_loop().create_task(self._take_block())

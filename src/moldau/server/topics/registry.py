@@ -11,21 +11,24 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 
 class PartitionRegistry:
-    """The lookup of partitions for handlers; the partitions' host adds and removes them."""
+    """The lookup of partitions for handlers. The hosting of partitions adds and removes them."""
 
     def __init__(
         self,
         image: Callable[[], MetadataImage],
         stand_in: Callable[[Topic, int], Partition | None] = lambda topic, index: None,
     ) -> None:
-        """``stand_in`` finds the stand-in for a partition in the metadata that has no replica here."""
+        """``stand_in`` finds the stand-in for a partition that is in the metadata and has no replica on
+        this broker.
+        """
         self._image = image
         self._stand_in = stand_in
         self.offline: dict[PartitionKey, str] = {}
-        """Partitions of this broker that could not be opened, and why."""
+        """Partitions of this broker that could not be opened, with the reason."""
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[tuple[UUID, int], Partition] = {}
-        # By the bytes in requests: those of the name, and those of the id.
+        # Partitions by the bytes of the topic's name, and by the bytes of the topic's id, as requests contain
+        # them.
         self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
         self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
 
@@ -56,19 +59,21 @@ class PartitionRegistry:
         return self._by_key.get((topic_id, index))
 
     def raw(self, *, by_id: bool) -> Callable[[tuple[bytes, int]], Partition | None]:
-        """A lookup by partition number and the topic's bytes in a request, name or id."""
+        """A lookup by the partition number and the bytes of the topic's name or id in a request."""
         return self._by_raw_id.get if by_id else self._by_raw_name.get
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic of the cluster, on this broker or not."""
+        """The name of a topic of the cluster; this broker need not have a partition of it."""
         return self._image().topic_name(topic_id)
 
     def find(self, topic: str, topic_id: UUID, index: int) -> Partition:
-        """The partition that a request names, by id where it has one.
+        """The partition that a request names, by topic id if the request has one.
 
-        Raises ``KafkaError``: unknown topic id, unknown topic or partition, not a replica here, or offline.
+        Raises ``KafkaError`` when the topic id is unknown, the topic or partition is unknown, this broker has
+        no replica, or the replica is offline.
         """
-        # Identity first: the decoder returns this very object, and comparing two UUIDs runs Python code.
+        # Compare identities first, because the decoder returns this very object, and comparing two UUIDs runs
+        # Python code.
         if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
             partition = self._by_name.get((topic, index))
         else:

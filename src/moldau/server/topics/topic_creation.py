@@ -29,7 +29,7 @@ class InternalTopic:
     partition_count: int
     replication_factor: int
     factor_key: str
-    """The key of the replication factor, for messages."""
+    """The name of the replication factor in messages."""
     configs: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -40,15 +40,13 @@ class InternalTopic:
         replication_factor: int,
         more_configs: Mapping[str, str] = MappingProxyType({}),
     ) -> "InternalTopic":
-        """A topic of nodes' own state, with the configs of its rules and additional ones."""
+        """An internal topic, with the configs of its rules and additional ones."""
         configs = {**topic.configs(replication_factor), **more_configs}
         return cls(topic.name, partition_count, replication_factor, topic.factor_key, configs)
 
 
 class TopicCreator:
-    """Requests topics from the controller, once for each regardless of the number of requests that need
-    it.
-    """
+    """Requests topics from the controller. Each topic is requested once, even when many requests need it."""
 
     def __init__(
         self,
@@ -61,7 +59,9 @@ class TopicCreator:
         internal: dict[str, InternalTopic] | None = None,
         timeout_ms: int = 30_000,
     ) -> None:
-        """``internal`` topics get their own properties, for any request; more may be added."""
+        """``internal`` topics get their own properties, whichever request creates them. More topics may be
+        added.
+        """
         self._internal: ChainMap[str, InternalTopic] = ChainMap({}, {} if internal is None else internal)
         self._view = view
         self._controller = controller
@@ -74,14 +74,14 @@ class TopicCreator:
             logger, logging.WARNING, "%d topics were not created automatically: %s (%s)"
         )
         self.refusals: dict[str, str] = {}
-        """Internal topics that could not be created at the last attempt, with the reason."""
+        """Internal topics whose last creation failed, with the reason."""
 
     def name_error(self, name: str) -> ErrorCode | None:
         """The error of an invalid topic name; None for a valid one."""
         return self._name_error(name)
 
     async def create_automatically(self, names: list[str], caller: Caller) -> dict[str, ErrorCode]:
-        """Create topics with the broker's defaults, on behalf of a client; return the failures by name."""
+        """Create topics with the broker's defaults, on behalf of a client. Returns the failures by name."""
         refused = {name: error for name in names if (error := self._name_error(name)) is not None}
         names = [name for name in names if name not in refused]
         topics = [self._wanted(name) for name in names]
@@ -97,7 +97,8 @@ class TopicCreator:
         return self._internal_topic(internal)
 
     def _internal_topic(self, topic: InternalTopic) -> CreatableTopic:
-        # As configured: a topic that is created with fewer replicas would never get more.
+        # The configured replication factor applies, because a topic that is created with fewer replicas would
+        # never get more.
         return CreatableTopic(
             name=topic.name,
             num_partitions=topic.partition_count,

@@ -1,4 +1,4 @@
-"""The topics for coordinators."""
+"""The topics as coordinators need them."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -7,7 +7,7 @@ from moldau.cluster.image.image import MetadataImage
 
 
 class ImageTopicDirectory:
-    """Answers from the current image."""
+    """Answers from the current metadata image."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image

@@ -1,7 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs: checked by this broker, decided by the controller.
 
-The broker refuses requests that are invalid regardless of the cluster's state, changes the levels of its own
-loggers, and forwards the rest. A response has a row for each resource of the request, in its order.
+The broker refuses requests that are invalid in every state of the cluster, changes the levels of its own
+loggers, and forwards all other changes. A response has a row for each resource of the request, in its order.
 """
 
 from collections import Counter
@@ -112,7 +112,7 @@ class ConfigChangeHandlers:
         ]
 
     def _check(self, resource: Resource, nulls: Sequence[str]) -> None:
-        """Check a request without regard to the cluster's state. Raises ``KafkaError(invalid_request)``."""
+        """Check a request without the cluster's state. Raises ``KafkaError(invalid_request)``."""
         names = [row.name for row in resource.configs]
         if len(set(names)) != len(names):
             raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")

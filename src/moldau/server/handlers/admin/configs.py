@@ -55,7 +55,7 @@ class ConfigHandlers:
     def list_config_resources(
         self, context: RequestContext, request: ListConfigResourcesRequest
     ) -> ListConfigResourcesResponse:
-        """KIP-1142; version 0 is KIP-714's list of client metrics subscriptions."""
+        """KIP-1142. Version 0 is the list of client metrics subscriptions of KIP-714."""
         image = self._view.image
         found: dict[int, Callable[[], Iterable[str]]] = {
             ResourceType.TOPIC: lambda: (topic.name for topic in image.topics),
@@ -83,8 +83,8 @@ class ConfigHandlers:
     def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse:
-        # A resource that is named repeatedly is described once: its answer is a thousand times as long as its
-        # name.
+        # A resource that is named several times is described once, because its answer is a thousand times as
+        # long as its name.
         wanted: dict[tuple[int, str], DescribeConfigsResource] = {}
         for resource in request.resources:
             wanted.setdefault((resource.resource_type, resource.resource_name), resource)
@@ -130,7 +130,9 @@ class ConfigHandlers:
         return rows + self._of_plugins(name) if resource_type == ResourceType.BROKER else rows
 
     def _of_plugins(self, name: str) -> list[DescribeConfigsResourceResult]:
-        """Dynamic configs that are not defined. They may be secrets, so Kafka shows them without a value."""
+        """Dynamic configs that are not defined. Such a config may be a secret, so Kafka shows it without
+        its value.
+        """
         sources = {"": ConfigSource.DYNAMIC_DEFAULT_BROKER}
         if name:
             sources[name] = ConfigSource.DYNAMIC_BROKER

@@ -1,4 +1,4 @@
-"""Envelope (KIP-590): requests of clients that brokers forward to the active controller."""
+"""Envelope (KIP-590): a client's request that a broker forwards to the active controller."""
 
 from collections.abc import Callable, Collection, Mapping
 from inspect import isawaitable
@@ -13,7 +13,7 @@ from moldau.server.requests.served import Handler
 
 
 class EnvelopeHandler:
-    """Handles the request in an envelope like the client's own."""
+    """Handles the request in an envelope as if the client had sent it directly."""
 
     def __init__(
         self,
@@ -27,14 +27,15 @@ class EnvelopeHandler:
         self._forwarded = forwarded
 
     async def handle(self, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
-        """Answer with the answer to the request inside."""
+        """Answer an envelope with the answer to the request inside it."""
         try:
             header, inner, caller = unwrap(request)
             handler = self._handlers().get(header.api_key)
             if handler is None or header.api_key not in self._forwarded:
                 raise KafkaError(ErrorCode.invalid_request, f"API key {header.api_key} is not forwarded")
             if not self._is_active():
-                # The envelope's own error: nothing was begun, and the broker asks the next leader.
+                # The error of the envelope itself: the request was not begun, and the broker asks the next
+                # leader.
                 raise KafkaError(ErrorCode.not_controller, "this node is not the active controller")
         except KafkaError as error:
             return EnvelopeResponse(error_code=error.code)

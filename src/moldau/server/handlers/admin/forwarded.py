@@ -1,8 +1,8 @@
-"""Requests that the active controller decides: forwarded, and answered when this broker has applied the
+"""Requests that the active controller decides. The broker forwards them, and answers when it has applied the
 result.
 
-A client that has just created a topic requests it from the same broker next. Answering only when the new
-image and the partitions are here avoids errors such as "unknown topic" or "not leader".
+A client that has just created a topic uses it on the same broker next. The broker therefore answers only when
+it has the new image and its partitions, which avoids errors such as "unknown topic" or "not leader".
 """
 
 import asyncio
@@ -38,10 +38,11 @@ class ForwardedHandlers:
         settled: Callable[[], Awaitable[None]],
         partition_count: Callable[[str], int],
     ) -> None:
-        """``apis`` are forwarded; those that change topics are answered when the result is visible here.
+        """``apis`` are forwarded. Those that change topics are answered when the result is visible on this
+        broker.
 
-        ``settled`` returns when this broker serves the partitions of its image; ``partition_count`` returns
-        that of a topic in the image, 0 when it does not exist.
+        ``settled`` returns when this broker serves the partitions of its image. ``partition_count`` returns
+        the number of partitions of a topic in the image, 0 when the topic does not exist.
         """
         self._controller = controller
         self._apis = apis
@@ -69,7 +70,8 @@ class ForwardedHandlers:
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:
         if request.topic_names:
-            # The controller is asked in a newer version than clients may use; that version has no such field.
+            # The broker asks the controller in a newer version than clients may use; that version has no such
+            # field.
             topics = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
             request = DeleteTopicsRequest(topics=topics, timeout_ms=request.timeout_ms)
         response: DeleteTopicsResponse = await forward(self._controller, context, request)

@@ -18,7 +18,7 @@ from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 
 LOGS_A_TURN: Final = 1_000
-"""Logs that are described in a turn of the event loop: some milliseconds."""
+"""Number of logs that are described in one turn of the event loop: some milliseconds."""
 
 
 class LogDirHandlers:
@@ -112,7 +112,7 @@ class LogDirHandlers:
         ]
 
     def _refusal(self, path: str, name: TopicPartition) -> ErrorCode:
-        """Replicas stay in their folder; a request for exactly that succeeds."""
+        """Replicas stay in their folder. A request to move a replica to the folder where it is succeeds."""
         target = next((one for one in self._logs.directories if one.path == path), None)
         if target is None:
             return ErrorCode.log_dir_not_found

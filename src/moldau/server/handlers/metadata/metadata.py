@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster: brokers, topics and partitions for clients."""
+"""Metadata and DescribeCluster: the brokers, topics and partitions that clients see."""
 
 import asyncio
 from collections.abc import Generator, Iterable, Sequence
@@ -44,9 +44,9 @@ ENDPOINT_BROKERS: Final = 1
 ENDPOINT_CONTROLLERS: Final = 2
 TOPIC_IDS_SINCE: Final = 12
 NOT_ASKED: Final = -(2**31)
-"""The bit field of operations that were not requested."""
+"""The value of the bit field of operations when the operations were not requested."""
 ROWS_A_TURN: Final = 1_000
-"""Partitions rendered without a break: some 3 ms."""
+"""Number of partitions that are rendered without a break: some 3 ms."""
 TOPICS_A_TURN: Final = 100
 
 
@@ -58,7 +58,7 @@ class MetadataHandlers:
         self._creator = creator
         self._authorizer = authorizer
         self._rendered: dict[tuple[str, str | None, bool, str], MetadataResponseTopic] = {}
-        """By listener, rack, whether gateways are named, and name of the topic."""
+        """Rendered topics, by listener, rack, whether gateways are named, and the topic's name."""
         self._rendered_from: MetadataImage | None = None
 
     def table(self) -> dict[int, Handler]:
@@ -109,7 +109,7 @@ class MetadataHandlers:
         request: MetadataRequest,
         wanted: Iterable[Topic | MetadataRequestTopic],
     ) -> MetadataResponse:
-        """Like :meth:`_respond`, for many partitions, with turns of the loop in between."""
+        """Like :meth:`_respond`, for many partitions: other work gets turns of the event loop in between."""
         found: list[MetadataResponseTopic] = []
         for count, each in enumerate(wanted, 1):
             topic = each if isinstance(each, Topic) else self._visible(context, each)
@@ -131,7 +131,7 @@ class MetadataHandlers:
 
     @staticmethod
     def _wants_all(context: RequestContext, request: MetadataRequest) -> bool:
-        # Version 0 has no null: there an empty list means every topic.
+        # Version 0 has no null, so an empty list means every topic.
         return request.topics is None or (context.api_version == 0 and not request.topics)
 
     async def _create_and_respond(
@@ -201,7 +201,7 @@ class MetadataHandlers:
         return self._render(context, request, topic)
 
     def _visible(self, context: RequestContext, wanted: MetadataRequestTopic) -> Topic | None:
-        """The topic that :meth:`_find` renders; None where it returns an error."""
+        """The topic that :meth:`_find` renders; None when :meth:`_find` returns an error."""
         topics = self._view.image.topics
         if wanted.topic_id != ZERO_UUID:
             return topics.get_by_id(wanted.topic_id)
@@ -213,7 +213,7 @@ class MetadataHandlers:
     def _render(
         self, context: RequestContext, request: MetadataRequest, topic: Topic
     ) -> MetadataResponseTopic:
-        """A topic for a listener's clients of a rack; cached while the image is the same."""
+        """A topic as clients of a listener and a rack see it; cached as long as the image is the same."""
         steps = self._render_steps(context, request, topic)
         while True:
             try:
@@ -257,7 +257,8 @@ class MetadataHandlers:
             is_internal=topic.name in MARKED_INTERNAL_TOPICS,
             partitions=partitions,
         )
-        # The image may have changed since the first partition, or since the list of topics was made.
+        # The image may have changed after the first partition was rendered, or after the list of topics was
+        # made.
         if image is self._rendered_from and image.topics.get_by_id(topic.topic_id) is topic:
             self._rendered[place] = rendered
         return rendered

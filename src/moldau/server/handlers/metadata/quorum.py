@@ -34,9 +34,9 @@ def describe_quorum(
     context: RequestContext,
     request: DescribeQuorumRequest,
 ) -> DescribeQuorumResponse:
-    """Answer for the metadata partition; any other partition is unknown.
+    """Answer for the metadata partition; every other partition is unknown.
 
-    Raises ``KafkaError(not_leader_or_follower)`` where this node does not lead the quorum.
+    Raises ``KafkaError(not_leader_or_follower)`` when this node does not lead the quorum.
     """
     asked = [
         (topic.topic_name, part.partition_index) for topic in request.topics for part in topic.partitions

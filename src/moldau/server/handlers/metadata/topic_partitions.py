@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (KIP-966): topics in pages, for clusters that do not fit into one answer."""
+"""DescribeTopicPartitions (KIP-966): topics in pages, for clusters that do not fit into a single answer."""
 
 from typing import Final
 
@@ -74,7 +74,9 @@ class TopicPartitionHandlers:
         request: DescribeTopicPartitionsRequest,
         refused: list[DescribeTopicPartitionsResponseTopic],
     ) -> list[str]:
-        """The topics to describe, in order; rows of topics that cannot be described are added here."""
+        """The topics to describe, in order. For a topic that cannot be described, a row with the error is
+        added instead.
+        """
         if not request.topics:
             names = [topic.name for topic in self._view.image.topics]
             return sorted(name for name in names if self._may_describe(context, name))

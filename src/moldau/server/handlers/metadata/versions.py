@@ -19,11 +19,11 @@ from moldau.server.handlers.own.own_calls import OwnApiHandlers
 from moldau.server.requests.served import Handler
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-"""Characters of a client's software name and version (KIP-511)."""
+"""The characters that are allowed in a client's software name and version (KIP-511)."""
 
 
 def finalized_features(image: MetadataImage, kraft_version: int) -> dict[str, int]:
-    """Levels by name; kraft.version is the quorum's, and not shown while it is 0."""
+    """Feature levels by name. kraft.version belongs to the quorum, and is not shown while it is 0."""
     levels = {name: int(level) for name, level in image.features.items()}
     return {**levels, KRAFT_VERSION_FEATURE: kraft_version} if kraft_version else levels
 
@@ -43,7 +43,7 @@ class VersionHandlers:
         finalized: Callable[[], tuple[int, Mapping[str, int]]],
         rack_of: Callable[[str | None], str | None] = lambda client_id: None,
     ) -> None:
-        """``rack_of``: the rack that a client's id names."""
+        """``rack_of`` returns the rack that a client's id names."""
         self._scope = scope
         self._served = served
         self._supported = supported

@@ -39,7 +39,9 @@ class DisklessHandlers:
         authorizer: Authorizer,
         topic_name: Callable[[UUID], str | None],
     ) -> None:
-        """``topic_name``: the name of a topic of the cluster, ``None`` when there is no such topic."""
+        """``topic_name`` returns the name of a topic of the cluster, or ``None`` when there is no such
+        topic.
+        """
         self._coordinators = coordinators
         self._authorizer = authorizer
         self._topic_name = topic_name
@@ -56,10 +58,10 @@ class DisklessHandlers:
         return call.answer(self._coordinators, request, context.api_version, waited_ms(context))
 
     async def _find(self, context: RequestContext, request: DisklessFindBatchesRequest) -> Message:
-        """A waiting FindBatches is answered early when its connection sends the next one.
+        """A waiting FindBatches is answered early when its connection sends the next request.
 
-        Answers are sent in the order of the requests: without this, a reader that has stopped waiting would
-        continue to wait.
+        Answers are sent in the order of the requests. Without this rule, a reader that needs the waiting
+        answer no longer would still have to wait for it.
         """
         version = context.api_version
         finding = self._finding.setdefault(context.connection, {})
@@ -85,7 +87,9 @@ class DisklessHandlers:
         return await FIND_BATCHES.answer(self._coordinators, at_once, version, waited_ms(context))
 
     def _check(self, context: RequestContext, call: DisklessCall[Any, Any], request: Any) -> None:
-        """Raises an authorization error; UNKNOWN_TOPIC_ID where the topic's name is needed and unknown."""
+        """Raises an authorization error. Raises UNKNOWN_TOPIC_ID when the check needs the topic's name and
+        the topic is unknown.
+        """
         if acts_for_cluster(self._authorizer, context):
             return
         if call.right is not Right.READ_TOPIC:

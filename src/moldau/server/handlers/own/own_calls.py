@@ -19,10 +19,10 @@ S = TypeVar("S")
 
 
 class OwnApiHandlers:
-    """Answers DescribeOwnApis for one listener, to every client: a caller needs the versions first."""
+    """Answers DescribeOwnApis for a listener, to every client, because a caller needs the versions first."""
 
     def __init__(self, served: Callable[[], Iterable[int]]) -> None:
-        """``served``: the API keys of the listener, Kafka's among them."""
+        """``served`` are the API keys of the listener, including Kafka's."""
         self._served = served
 
     def table(self) -> dict[int, Handler]:
@@ -74,7 +74,7 @@ def waited_ms(context: RequestContext) -> float:
 
 
 def acts_for_cluster(authorizer: Authorizer, context: RequestContext) -> bool:
-    """Whether a principal is a node of the cluster or an operator."""
+    """Whether a principal is a node of the cluster or an operator of it."""
     return authorizer.allows(context, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
@@ -90,7 +90,7 @@ def cluster_action_needed() -> KafkaError:
 
 
 def may_read(authorizer: Authorizer, context: RequestContext, topic: str) -> bool:
-    """Whether a principal may make the calls of readers about a topic."""
+    """Whether a principal may make the calls that readers make about a topic."""
     return acts_for_cluster(authorizer, context) or authorizer.allows(
         context, AclOperation.READ, AclResourceType.TOPIC, topic
     )

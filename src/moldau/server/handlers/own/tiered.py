@@ -27,7 +27,7 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPar
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 SEGMENTS_MAX = 10_000
-"""Maximum number in one answer, whatever was requested: about two megabytes."""
+"""Maximum number of segments in an answer, whatever number was requested: about two megabytes."""
 
 
 def tiered_handlers(
@@ -37,7 +37,9 @@ def tiered_handlers(
     authorizer: Authorizer,
     metadata_partitions: MetadataPartitionCalls | None = None,
 ) -> dict[int, Handler]:
-    """The handlers of the calls: those of tools, over a :class:`LocalTier`, and those of other brokers."""
+    """Handlers of the calls: the calls of tools, which use a :class:`LocalTier`, and the calls of other
+    brokers.
+    """
     tier = LocalTier(partitions, metadata, is_tiered)
     table = BrokerCallHandlers[TieredCalls](CALLS, tier, authorizer).table()
     if metadata_partitions is not None:
@@ -55,7 +57,7 @@ class LocalTier:
         metadata: RemoteLogMetadataManager | None,
         is_tiered: Callable[[str], bool],
     ) -> None:
-        """``metadata`` is None where there is no remote tier; ``is_tiered`` returns whether a topic is
+        """``metadata`` is None when there is no remote tier. ``is_tiered`` returns whether a topic is
         tiered.
         """
         self._partitions = partitions
@@ -63,7 +65,7 @@ class LocalTier:
         self._is_tiered = is_tiered
 
     async def describe_topics(self, names: Collection[str] | None) -> list[TieredDescribedTopic]:
-        """Offsets and sizes of both tiers."""
+        """Offsets and sizes of the local and the remote tier."""
         metadata = self._metadata()
         wanted = None if names is None else set(names)
         topics: dict[str, TieredDescribedTopic] = {}
@@ -93,7 +95,7 @@ class LocalTier:
                 yield partition
 
     async def list_segments(self, call: ListSegmentsCall) -> ListedSegments:
-        """All known segments in any state, a page at a time."""
+        """All known segments in every state, a page at a time."""
         metadata = self._metadata()
         partition = self._partitions.get(call.topic, call.partition_index)
         if partition is None or not partition.is_leader:

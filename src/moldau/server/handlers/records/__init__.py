@@ -1,1 +1,1 @@
-"""Requests of producers, consumers and following brokers: writing, reading and searching records."""
+"""Requests of producers, consumers and following brokers: they write, read and search records."""

@@ -1,7 +1,7 @@
 """Fetch: read partitions in request order within the byte budget, or wait for more data.
 
-A request that finds less than ``min_bytes`` waits in the waiting room, by partition, until an append there or
-its ``max_wait_ms``. Bytes are views of segments and are never joined.
+A request that finds fewer bytes than ``min_bytes`` waits in the waiting room, under its partitions, until an
+append to one of them or until its ``max_wait_ms`` are over. Bytes are views of segments and are never joined.
 """
 
 import asyncio
@@ -38,24 +38,24 @@ READ_COMMITTED: Final = 1
 NOTHING: Final[frozenset[FetchTarget]] = frozenset()
 
 POSITIONS_A_TURN: Final = 1_000
-"""Partitions of a request that are read without a break: some 10 ms."""
+"""Number of partitions of a request that are read without a break: some 10 ms."""
 
 POSITIONS_AT_ONCE: Final = 4 * POSITIONS_A_TURN
-"""A request with more is answered in turns of the event loop."""
+"""A request with more partitions is answered in several turns of the event loop."""
 
 FetchedPosition: TypeAlias = tuple[FetchTarget, SessionPosition, ReadOutcome]
 TopicRows: TypeAlias = dict[tuple[str, UUID], list[PartitionData]]
 
 
 class Fetcher(NamedTuple):
-    """The sender of a request: a consumer, or a follower in one of its incarnations."""
+    """The sender of a request: a consumer, or one incarnation of a follower."""
 
     replica_id: int
-    """-1: a consumer."""
+    """-1 means a consumer."""
     broker_epoch: int
-    """-1: unknown."""
+    """-1 means that the epoch is unknown."""
     rack: str | None
-    """None: the sender does not support fetching from followers."""
+    """None means that the sender does not support fetching from followers."""
     near: str | None
     """The sender's rack, if it is known."""
 
@@ -70,13 +70,13 @@ def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
 
 @dataclass(slots=True)
 class Gathering:
-    """The result of one pass over the partitions of a request."""
+    """The result of reading all partitions of a request once."""
 
     outcomes: list[FetchedPosition] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False
-    """An error, a divergence or a redirection, which must be answered at once; or the fetcher lags: as in
-    Kafka it then does not wait for ``min_bytes``.
+    """Whether the request must be answered at once: there is an error, a divergence or a redirection, or
+    the fetcher lags. A fetcher that lags does not wait for ``min_bytes``, as in Kafka.
     """
     keys: list[PartitionKey] = field(default_factory=list)
     """Partitions whose growth would add to the response."""
@@ -84,14 +84,14 @@ class Gathering:
 
 @dataclass(slots=True)
 class WaitingFetch:
-    """A request that has found too little data so far."""
+    """A request that has found fewer bytes than it wants so far."""
 
     scope: FetchScope
     request: FetchRequest
     fetcher: Fetcher
     forbidden: frozenset[FetchTarget]
     due: float
-    """The time at which it is answered in any case, on the loop's clock."""
+    """The time, on the event loop's clock, at which the request is answered in any case."""
     answer: "asyncio.Future[FetchResponse]"
 
 
@@ -145,12 +145,12 @@ class FetchHandlers:
     async def _fetch_in_turns(
         self, scope: FetchScope, request: FetchRequest, fetcher: Fetcher, forbidden: frozenset[FetchTarget]
     ) -> FetchResponse:
-        """Like :meth:`fetch`, with turns of the loop between the partitions."""
+        """Like :meth:`fetch`: other work gets turns of the event loop between the partitions."""
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
         keys = await self._keys_in_turns(scope)
         while True:
-            # It enters the waiting room before the first read, so that no append is missed.
+            # The request enters the waiting room before the first read, so that it misses no append.
             waiter = room.wait_until(keys, due)
             try:
                 gathering = await self._gather_in_turns(scope, request, fetcher, forbidden)
@@ -222,8 +222,9 @@ class FetchHandlers:
         )
 
     def _wait(self, waiting: "WaitingFetch", pending: "Gathering | Remote") -> None:
-        """By callbacks, not by a task, because there are many idle consumers."""
-        # It enters the waiting room before an append can be missed: remote reads take long.
+        """Wait by callbacks and not by a task, because there are many idle consumers."""
+        # The request enters the waiting room before the remote reads: they take long, and it would miss an
+        # append.
         waiter = self._arrivals.wait_until(pending.keys, waiting.due)
         if isinstance(pending, Remote):
             pending.then(partial(self._consider, waiting, waiter), waiting.answer)
@@ -260,7 +261,9 @@ class FetchHandlers:
     def _forbidden(
         self, context: RequestContext, scope: FetchScope, fetcher: Fetcher
     ) -> frozenset[FetchTarget]:
-        """Targets that the principal may not read: by topic for a consumer, all or none for a follower."""
+        """Targets that the principal may not read. For a consumer the topic decides; for a follower it is
+        all targets or none.
+        """
         allows = self._authorizer.allows
         if fetcher.replica_id >= 0:
             may_follow = allows(context, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
@@ -269,7 +272,8 @@ class FetchHandlers:
         asked: FetchTarget | None = None
         allowed = True
         for target in scope.positions:
-            # Partitions of a topic are usually adjacent, and ids are the decoder's own objects.
+            # Partitions of a topic are usually adjacent, and each id is the very object that the decoder
+            # made.
             if asked is None or target.topic_id is not asked.topic_id or target.topic != asked.topic:
                 asked = target
                 name = target.topic or self._partitions.name_of(target.topic_id)
@@ -299,9 +303,9 @@ class FetchHandlers:
         fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
     ) -> "Generator[None, None, Gathering | Remote]":
-        """Use the byte budget in order; the first partition with data gets a batch of any size.
+        """Spend the byte budget in order. The first partition with data gets a batch of any size.
 
-        Yields from time to time, for a turn of the loop.
+        Yields regularly, so that other work gets a turn of the event loop.
         """
         gathering = Gathering()
         remote: Remote | None = None
@@ -395,7 +399,7 @@ class FetchHandlers:
 
 
 class Remote:
-    """A pass with reads in progress at a slower store."""
+    """A pass that still has reads in progress at a slower store."""
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering = gathering
@@ -403,11 +407,11 @@ class Remote:
 
     @property
     def keys(self) -> list[PartitionKey]:
-        """The partitions of the gathering."""
+        """The partitions that the request may wait for."""
         return self._gathering.keys
 
     def then(self, answer_with: Callable[[Gathering], None], answer: "asyncio.Future[Any]") -> None:
-        """Call ``answer_with`` when all of them are done; an exception of one of them goes to ``answer``."""
+        """Call ``answer_with`` when all reads are done. If a read fails, ``answer`` gets the exception."""
         left = len(self.reads)
 
         def done(_: "asyncio.Future[ReadOutcome]") -> None:

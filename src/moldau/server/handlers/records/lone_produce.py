@@ -1,8 +1,9 @@
-"""Produce to one partition, directly from the request's bytes to those of the response.
+"""Produce to a single partition, from the request's bytes directly to the bytes of the response.
 
-It does the same as the general handler, in the same order, without messages: ``protocol.produce`` defines the
-lone shape. Requests that would be refused before the append, and every other shape, are left to the general
-handler, which builds the error; nothing has been done by then.
+This handler does the same as the general handler, in the same order, but makes no messages.
+``protocol.produce`` defines which requests have the lone shape. It leaves requests of any other shape, and
+requests that would be refused before the append, to the general handler, which builds the error. In that case
+it has done nothing yet.
 """
 
 import asyncio
@@ -24,9 +25,9 @@ from moldau.server.requests.throttles import Hold, rest_ms
 from moldau.server.topics.registry import PartitionRegistry
 
 MayWrite = Callable[[RequestContext, Partition], bool]
-"""Whether the general handler would append this request's batch for a partition."""
+"""Returns whether the general handler would append this request's batch for a partition."""
 RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
-"""A partition's row of the general answer."""
+"""Returns a partition's row of the general answer."""
 
 
 def lone_produce(
@@ -37,7 +38,7 @@ def lone_produce(
     row_of: RowOf,
     hold: Hold | None,
 ) -> DirectHandler | None:
-    """The direct handler of a version of Produce, if there is one. ``hold``: its throttles."""
+    """The direct handler of a version of Produce; None when there is none. ``hold`` applies its throttles."""
     if version < FIRST_LONE_VERSION:
         return None
     by_id = version >= TOPIC_ID_VERSION
@@ -76,7 +77,7 @@ def lone_produce(
 def _later(
     outcome: "asyncio.Future[AppendOutcome]", answer: Callable[[AppendOutcome], Buffers]
 ) -> "asyncio.Future[Buffers]":
-    """The answer to an append that waits: for replicas, or for its upload."""
+    """Answer an append that waits for replicas, or for its upload."""
     body: asyncio.Future[Buffers] = outcome.get_loop().create_future()
 
     def finish(done: "asyncio.Future[AppendOutcome]") -> None:

@@ -129,7 +129,8 @@ class OffsetHandlers:
     async def delete_records(
         self, context: RequestContext, request: deletion.DeleteRecordsRequest
     ) -> deletion.DeleteRecordsResponse:
-        # Together: one write to the disk, or to a coordinator's log, is enough for many partitions.
+        # The deletions run together, so that a single write to the disk, or to a coordinator's log, is enough
+        # for many partitions.
         rows = iter(
             await asyncio.gather(
                 *(

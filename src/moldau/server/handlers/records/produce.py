@@ -32,7 +32,7 @@ from moldau.server.requests.throttles import Throttles
 from moldau.server.topics.registry import PartitionRegistry
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
-"""The one client id that Kafka lets write to internal topics."""
+"""The only client id with which Kafka lets a client write to internal topics."""
 
 VALID_ACKS: Final = (-1, 0, 1)
 ZSTD_VERSION: Final = 7
@@ -50,7 +50,7 @@ class ProduceHandlers:
         throttles: Throttles,
         transactional: TransactionalAppends,
     ) -> None:
-        """``turn``: the caller of :meth:`direct` must keep its contract."""
+        """``turn``: the shared turn of appends, whose contract the caller of :meth:`direct` must keep."""
         self._transactional = transactional
         self._turn = turn
         self._partitions = partitions
@@ -92,9 +92,9 @@ class ProduceHandlers:
     def _may_write_for_brokers(self, context: RequestContext, topic: str) -> bool:
         """Whether a client may write to a topic in which brokers keep their state.
 
-        Kafka allows this for a client with the id ``__admin_client``, behind its access control lists.
-        Without an authorizer that id is open to all clients, and one record could make a coordinator
-        unavailable.
+        Kafka allows this for a client with the id ``__admin_client`` whose principal passes the access
+        control lists. Without an authorizer every client could use that id, and a single record could make a
+        coordinator unavailable.
         """
         if isinstance(self._authorizer, AllowEveryone):
             return False
@@ -195,7 +195,9 @@ class ProduceHandlers:
     def _close_if_refused(
         context: RequestContext, answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]]
     ) -> None:
-        """With acks=0 the closed connection is the only way to report a failure to the producer."""
+        """With acks=0 the producer gets no answer, so a closed connection is the only way to report a
+        failure.
+        """
         refused = any(
             isinstance(answer, AppendOutcome) and answer.error is not ErrorCode.none
             for _, _, rows in answers

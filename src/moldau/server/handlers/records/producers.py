@@ -19,7 +19,7 @@ PRODUCERS_A_TURN: Final = 1_000
 
 
 class ProducerHandlers:
-    """The producers that partitions remember."""
+    """The producers whose state the partitions keep."""
 
     def __init__(self, partitions: PartitionRegistry) -> None:
         self._partitions = partitions
@@ -39,7 +39,7 @@ class ProducerHandlers:
     async def describe_producers(
         self, context: RequestContext, request: description.DescribeProducersRequest
     ) -> description.DescribeProducersResponse:
-        # A partition that is named repeatedly is described once: it may have very many producers.
+        # A partition that is named several times is described once, because it may have very many producers.
         wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
             wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))

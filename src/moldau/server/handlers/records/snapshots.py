@@ -1,7 +1,7 @@
-"""FetchSnapshot between brokers: followers of logs with snapshots fetch the records that the log lacks
-(KIP-630).
+"""FetchSnapshot between brokers. Followers of logs with snapshots use it to fetch records that the log no
+longer has (KIP-630).
 
-Brokers do not list the API in ApiVersions: to clients it is the controllers', as in Kafka.
+Brokers do not list the API in ApiVersions, because for clients it is an API of the controllers, as in Kafka.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class SnapshotHandlers:
     def __init__(
         self, find: Callable[[str, int], Partition | None], workers: Workers, authorizer: Authorizer
     ) -> None:
-        """``find`` returns a partition of this broker."""
+        """``find`` returns a partition that this broker serves."""
         self._find = find
         self._workers = workers
         self._authorizer = authorizer

@@ -1,4 +1,4 @@
-"""The parts of transactions that brokers of partitions and of groups answer: markers, and offsets."""
+"""The APIs of transactions that the leaders of partitions and groups answer: markers, and offsets."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,14 +29,16 @@ from moldau.server.requests.large_requests import WHOLE_PARSED_BYTES
 from moldau.server.requests.served import Handler, Served
 
 JOINING_VERSION: Final = 5
-"""From this version of TxnOffsetCommit on, the group's partition joins by the commit (KIP-890)."""
+"""From this version of TxnOffsetCommit on, the commit adds the group's partition to the transaction
+(KIP-890).
+"""
 ABORTABLE_VERSION: Final = 4
 """From this version of TxnOffsetCommit on, clients know TRANSACTION_ABORTABLE."""
 
 PRODUCERS_AT_ONCE: Final = 100
-"""Producers of one request whose markers are written at the same time."""
+"""Producers of a request whose markers are written at the same time."""
 MARKERS_AT_ONCE: Final = 1000
-"""Markers of one producer that are written at the same time."""
+"""Markers of a producer that are written at the same time."""
 
 MARKERS: Final = Cut(
     ("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions"), rows=128
@@ -53,7 +55,9 @@ class Participation(NamedTuple):
     producer: ProducerIdentity
     partition: TxnPartition
     joins: bool
-    """The partition joins the transaction; otherwise it must have joined before."""
+    """True: the write adds the partition to the transaction. False: the partition must be in the
+    transaction already.
+    """
 
 
 Admit = Callable[[Participation], Awaitable[None]]

@@ -1,4 +1,6 @@
-"""Transactional batches of clients: the first of a transaction in a partition waits for the coordinator."""
+"""Transactional batches of clients. The first batch of a transaction in a partition waits for the
+coordinator.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +21,7 @@ from moldau.runtime.fair_lane import FairClient
 from moldau.server.handlers.records.transactional import Admit, Participation
 
 JOINING_VERSION: Final = 12
-"""From this version of Produce on, partitions join by the first batch (KIP-890)."""
+"""From this version of Produce on, the first batch adds its partition to the transaction (KIP-890)."""
 ABORTABLE_VERSION: Final = 11
 """From this version of Produce on, clients know TRANSACTION_ABORTABLE."""
 
@@ -36,7 +38,9 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.unsupported_version,
     }
 )
-"""Errors of a check that may pass later: a broker is busy, moves, or is older than this one."""
+"""Errors of a check that may succeed later: a broker is busy, moves, or runs an older version than this
+broker.
+"""
 
 
 class TransactionalProduce(NamedTuple):
@@ -58,18 +62,22 @@ class _Turn(NamedTuple):
 
 
 class TransactionalAppends:
-    """Appends batches in the order in which they came, for each producer and partition."""
+    """Appends batches in the order in which they arrived, for each producer and partition."""
 
     def __init__(self, admit: Admit, unexpected: UnexpectedErrors) -> None:
         self._admit = admit
         self._unexpected = unexpected
         self._last: dict[tuple[PartitionKey, int], asyncio.Future[None]] = {}
-        """By partition and producer: the newest batch that waits; done once it is appended or refused."""
+        """The newest batch that waits, by partition and producer. Its future is done once the batch is
+        appended or refused.
+        """
 
     def append(
         self, partition: Partition, records: memoryview, request: TransactionalProduce
     ) -> AppendAnswer:
-        """As ``Partition.append``, for a transactional batch. ``records`` hold a header, at least."""
+        """Append a transactional batch, like ``Partition.append``. ``records`` hold at least a batch
+        header.
+        """
         header = parse_header(records)
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)
         batch = TransactionalBatch(
@@ -99,7 +107,7 @@ class TransactionalAppends:
         append: Callable[[], Awaitable[AppendAnswer]],
         api_version: int,
     ) -> "asyncio.Task[AppendOutcome]":
-        """Append after the producer's batches that came before; ``append`` may raise ``KafkaError``."""
+        """Append after the batches that the producer sent before; ``append`` may raise ``KafkaError``."""
         loop = asyncio.get_running_loop()
         before = self._last.get(key)
         issued = self._last[key] = loop.create_future()
@@ -124,7 +132,9 @@ class TransactionalAppends:
 
 
 def _refusal(error: KafkaError, api_version: int) -> AppendOutcome:
-    """The refusal in a code that the client knows: older ones retry after NOT_ENOUGH_REPLICAS only."""
+    """The refusal with an error code that the client knows. Older clients retry only after
+    NOT_ENOUGH_REPLICAS.
+    """
     code = error.code
     if code in _RETRIABLE:
         reason = f"the transaction could not be checked yet: {error}"

@@ -1,1 +1,1 @@
-"""Diskless topics that leave the WAL for the remote tier."""
+"""Diskless topics whose records move from the WAL to the remote tier."""

@@ -1,4 +1,4 @@
-"""The remote part of a diskless partition: the records below its WAL, for the remote reader."""
+"""The remote part of a diskless partition: the records before the start of its WAL, for the remote reader."""
 
 import asyncio
 

@@ -1,5 +1,6 @@
-"""Diskless topics on a broker with remote storage: records leave the WAL, stay readable below it, and are
-deleted with their topic."""
+"""Diskless topics on a broker with remote storage. Records move from the WAL to remote segments, stay
+readable there, and are deleted with their topic.
+"""
 
 from collections.abc import Awaitable, Callable
 
@@ -44,7 +45,7 @@ class ConsolidationSubsystem(Subsystem):
         self._diskless = diskless
         self._tiered = tiered
         self._led: dict[TopicIdPartition, LedPartition] = {}
-        """The diskless partitions that this broker leads, with all that consolidation knows of each."""
+        """The diskless partitions that this broker leads, with the state of their consolidation."""
         config, machine, meters = self._configs.broker, context.machine, context.meters.registry
         self.reconciler = SegmentReconciler(
             diskless.coordinator,
@@ -99,7 +100,7 @@ class ConsolidationSubsystem(Subsystem):
             self._scanning.start()
 
     async def stop(self) -> None:
-        """End at any point: all work can be started over."""
+        """Stop the work at any point; all of it can be started again."""
         if self._scanning is not None:
             await self._scanning.stop()
         await self._measuring.stop()
@@ -109,7 +110,7 @@ class ConsolidationSubsystem(Subsystem):
         await self.engine.run_once()
 
     def _orphan_scan(self) -> Repeating | None:
-        """None where a plug-in is the storage manager: its objects may not be listable."""
+        """None when a plug-in is the storage manager, because its objects may not be listable."""
         context, storage = self._context, self._tiered.storage.listable
         if storage is None:
             return None
@@ -139,7 +140,7 @@ class ConsolidationSubsystem(Subsystem):
         self._backlog.max_bytes = self._configs.broker.integer("diskless.wal.backlog.max.bytes")
 
     def nudge(self) -> None:
-        """Run the work of an interval now."""
+        """Run the work of an interval immediately."""
         self._repeating.nudge()
 
     def reconfigure(self) -> None:
@@ -153,21 +154,23 @@ class ConsolidationSubsystem(Subsystem):
     # -- partitions ---------------------------------------------------------------------------
 
     def opened(self, partition: DisklessPartition) -> None:
-        """Records below the WAL can be read on this broker."""
+        """Whether records that left the WAL can be read on this broker."""
         partition.begin_remote(DisklessRemotePart(partition.cache, self._tiered.reader))
 
     def reader_opened(self, partition: DisklessPartition) -> None:
-        """A partition is read here without a replica, including its records below the WAL."""
+        """Start serving reads of a partition without a replica on this broker, including records that left
+        the WAL.
+        """
         partition.begin_remote(DisklessRemotePart(partition.cache, self._tiered.reader))
         self._tiered.metadata.on_partition_leadership_changes([], [_identity(partition)])
 
     def reader_closed(self, partition: DisklessPartition) -> None:
-        """It is not read here any more; a replica may be opened instead afterwards."""
+        """Stop serving reads of a partition on this broker. A replica may be opened afterwards."""
         partition.end_remote()
         self._tiered.metadata.on_stop_partitions([_identity(partition)])
 
     def role_taken(self, partition: DisklessPartition) -> None:
-        """This broker leads the partition or follows it, according to the metadata."""
+        """Follow the partition's role in the metadata: this broker leads or follows it."""
         name = _identity(partition)
         metadata = self._tiered.metadata
         if partition.is_leader:
@@ -179,13 +182,13 @@ class ConsolidationSubsystem(Subsystem):
             metadata.on_partition_leadership_changes([], [name])
 
     def reconfigured(self, partition: DisklessPartition) -> None:
-        """The topic's configuration has changed."""
+        """Apply a change of the topic's configuration."""
         name = _identity(partition)
         if name in self._led:
             self._led[name] = self._as_led(name, partition)
 
     def closed(self, partition: DisklessPartition, reason: StopReason) -> None:
-        """This broker no longer serves the partition."""
+        """Stop all work for a partition that this broker no longer serves."""
         name = _identity(partition)
         partition.end_remote()
         was_led = self._led.pop(name, None) is not None
@@ -217,7 +220,7 @@ class ConsolidationSubsystem(Subsystem):
 
 
 class ConsolidationOff(Subsystem):
-    """A broker whose diskless topics have no remote tier refuses the requests of engines."""
+    """Refuses the requests of engines, on a broker whose diskless topics have no remote tier."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context

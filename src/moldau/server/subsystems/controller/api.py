@@ -42,7 +42,7 @@ QUORUM_APIS: Final = (
 FORWARDED_APIS: Final = frozenset(
     key for key in (*DECIDED_APIS, *QUORUM_CHANGE_APIS, ApiKey.DESCRIBE_QUORUM) if Scope.BROKER in scopes(key)
 )
-"""Requests that clients send to brokers, and brokers pass on."""
+"""Requests that clients send to brokers, and that brokers forward to the controller."""
 
 
 class ControllerApi:
@@ -55,7 +55,7 @@ class ControllerApi:
         config: BrokerConfig,
         address: Callable[[], Address],
     ) -> None:
-        """``address`` returns the listener's, and is called when the listener is open."""
+        """``address`` returns the listener's address. It is called when the listener is open."""
         self._metadata = metadata
         self._service = service
         self._address = address

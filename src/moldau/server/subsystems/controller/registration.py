@@ -1,6 +1,8 @@
-"""The registration of this controller with the active one (KIP-919): its listeners and supported features.
+"""The registration of this controller with the active controller (KIP-919): its listeners and supported
+features.
 
-Others decide by it whether a feature level can be raised. Kafka's controllers show the listeners to tools.
+The active controller uses it to decide whether a feature level can be raised. Kafka's controllers show the
+listeners to tools.
 """
 
 import asyncio
@@ -28,15 +30,15 @@ from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS
 logger = logging.getLogger(__name__)
 
 METADATA_VERSION_SINCE: Final = 15
-"""3.7-IV0, the first with records for it."""
+"""3.7-IV0, the first metadata version with records for the registration."""
 RETRY_S: Final = 1.0
 _PLAINTEXT: Final = 0
 
 
 class ControllerRegistrar:
-    """Registers each incarnation once, and again where the metadata name another one.
+    """Registers each incarnation once, and again when the metadata contain another incarnation.
 
-    Use: construct, :meth:`start` when the listeners are open, ``await close()``.
+    Use: construct it, call :meth:`start` when the listeners are open, and ``await close()``.
     """
 
     def __init__(self, context: NodeContext, metadata: MetadataNode, service: ControllerService) -> None:
@@ -59,7 +61,7 @@ class ControllerRegistrar:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller registration")
 
     async def close(self) -> None:
-        """End; harmless without :meth:`start`."""
+        """Stop the registration. It may be called without :meth:`start`."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

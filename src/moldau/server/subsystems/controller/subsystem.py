@@ -1,4 +1,6 @@
-"""A voter's controller: decides while this node leads the metadata quorum, and listens."""
+"""The controller of a voter: it decides while this node leads the metadata quorum, and serves its own
+listeners.
+"""
 
 from functools import partial
 
@@ -24,10 +26,10 @@ NETWORK_GRACE_S = 1.0
 
 
 class ControllerSubsystem(Subsystem):
-    """A controller and its listeners, over the node's replica of the metadata."""
+    """A controller and its listeners, which use the node's replica of the metadata."""
 
     def __init__(self, context: NodeContext, metadata: MetadataNode) -> None:
-        """``metadata``: the replica, which the controller writes, too."""
+        """``metadata`` is the node's replica; the controller also writes to it."""
         machine, config = context.machine, context.config
         self._machine = machine
         self._config = config
@@ -52,10 +54,10 @@ class ControllerSubsystem(Subsystem):
             bootstrap_records=kafka_bootstrap_records(machine.disk, config.metadata_log_dir),
             quorum_changes=self._changes,
         )
-        # After the publisher, whose image the controller starts a term with.
+        # The publisher was added before, because the controller starts a term with its image.
         metadata.log.add_listener(self.service)
         self.channel = LocalControllerChannel(self.service)
-        # The only controller of a single node has no other to tell.
+        # A controller that is alone in its cluster registers with no other.
         self._registrar = (
             None
             if settings.is_whole_cluster(config)
@@ -67,7 +69,7 @@ class ControllerSubsystem(Subsystem):
         return Contribution(channel=self.channel)
 
     async def start(self) -> None:
-        """Listen for the quorum, brokers and tools."""
+        """Open the listeners for the quorum, brokers and tools."""
         for endpoint in self._config.controller_listeners:
             await self._listen(endpoint)
         if self._registrar is not None:
@@ -96,7 +98,7 @@ class ControllerSubsystem(Subsystem):
         self._servers.append((server, dispatcher))
 
     async def stop(self) -> None:
-        """Resign, and stop listening."""
+        """Resign from the quorum, and close the listeners."""
         if self._registrar is not None:
             await self._registrar.close()
         self.service.close()

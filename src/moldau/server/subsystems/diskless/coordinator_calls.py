@@ -1,9 +1,9 @@
-"""The calls of all diskless coordinators of the cluster: in process where this broker leads, otherwise by
-RPC.
+"""The calls of all diskless coordinators of the cluster: in process when this broker leads the coordinator,
+otherwise by RPC.
 
-The metadata name the leader of a coordinator. A connection's answers come in the order of its requests, so
-requests that wait at a coordinator have connections of their own: a commit must not be queued behind a
-FindBatches that waits for commits.
+The metadata name the leader of a coordinator. A connection's answers come in the order of its requests.
+Requests that wait at a coordinator therefore have connections of their own, so that a commit is not queued
+behind a FindBatches that waits for commits.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -28,8 +28,8 @@ _LIMITS: Final = ClientLimits(connect_timeout_ms=2_000, reconnect_backoff_max_ms
 class ClusterCoordinators:
     """Sends each call to the leader of its coordinator as of this broker's metadata.
 
-    A call that fails because the leader has moved, or does not answer, raises ``KafkaError``: its caller
-    repeats it. Calls in progress at a former leader fail as soon as newer metadata show that.
+    A call raises ``KafkaError`` when the leader has moved or does not answer, and the caller repeats it.
+    Calls in progress at a former leader fail as soon as newer metadata name another leader.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ClusterCoordinators:
         listener_name: str,
         entropy: Entropy,
     ) -> None:
-        """``listener_name``: the listener for connections between brokers."""
+        """``listener_name`` names the listener for connections between brokers."""
         self._local = local
         self._view = view
         self._listener_name = listener_name
@@ -47,7 +47,7 @@ class ClusterCoordinators:
         self._commits = _Lane(self, "commits")
         self._others = _Lane(self, "calls")
         self._waiting: dict[int, _Lane] = {}
-        """Connections for requests that wait at a coordinator, by its number."""
+        """Connections for requests that wait at a coordinator, by the coordinator's number."""
         self._leaders: dict[int, NodeAddress | None] = {}
 
     # -- the calls ------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class ClusterCoordinators:
             await lane.rpc.close()
 
     def new_client(self, name: str) -> RpcClient:
-        """A client for connections of their own."""
+        """A client with connections of its own."""
         return RpcClient(self._entropy, client_id=f"broker-{self._view.local_id}-{name}", limits=_LIMITS)
 
     def _at(self, coordinator_id: int, lane: "_Lane") -> DisklessCoordinatorCalls:
@@ -152,7 +152,7 @@ class ClusterCoordinators:
 
 
 class _Lane:
-    """A set of connections to leaders: a :class:`CoordinatorChannel` and the calls over it."""
+    """A group of connections to leaders: a :class:`CoordinatorChannel` and the calls over it."""
 
     def __init__(self, cluster: ClusterCoordinators, name: str) -> None:
         self._cluster = cluster

@@ -22,8 +22,8 @@ def diskless_coordinators(
 ) -> CoordinatorEntry:
     """The kind that assigns offsets to diskless partitions.
 
-    ``topic_name`` returns the name of a topic of the cluster. ``on_change`` is called with a coordinator that
-    this broker begins or ceases to lead.
+    ``topic_name`` returns the name of a topic of the cluster. ``on_change`` is called with a coordinator
+    whose leadership this broker begins or ends.
     """
     return entry_of(
         coordinators.runtime,
@@ -31,13 +31,14 @@ def diskless_coordinators(
         DisklessHandlers(coordinators, authorizer, topic_name).table(),
         check=partial(_check_lookup, authorizer, topic.name),
         on_change=on_change,
-        # Without them a node that is ready would refuse producers and readers of diskless partitions.
+        # Without loaded coordinators, a ready node would refuse producers and readers of diskless partitions.
         start_waits=True,
     )
 
 
 def _check_lookup(authorizer: Authorizer, topic: str, context: RequestContext) -> None:
-    """Readers may find coordinators, too: Metadata for the topic's partitions shows their brokers anyway.
+    """Readers may find coordinators, too, because the Metadata API shows the brokers of the topic's
+    partitions anyway.
 
     Raises CLUSTER_AUTHORIZATION_FAILED.
     """

@@ -1,4 +1,4 @@
-"""Diskless partitions on this broker: a cache in a log folder, and their shared runtime."""
+"""Diskless partitions on this broker: each has a cache in a log folder, and all share a runtime."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,7 +32,7 @@ class RemoteHooks(Protocol):
 
 
 class DisklessKind:
-    """Opens the cached logs through the log manager, in any of ``log.dirs``."""
+    """Opens the cached logs through the log manager, in any folder of ``log.dirs``."""
 
     def __init__(
         self,
@@ -42,13 +42,15 @@ class DisklessKind:
         log_config: Callable[[str], LogConfig],
         reader_hooks: Callable[[Topic], ReaderHooks[DisklessPartition] | None],
     ) -> None:
-        """``reader_hooks``: those of the kind around this one, on a broker with remote storage."""
+        """``reader_hooks`` returns the hooks of the kind that wraps this kind, on a broker with remote
+        storage.
+        """
         self._logs = logs
         self._local_id = local_id
         self._runtime = runtime
         self._log_config = log_config
         self.passages = Passages(self._open_passage, log_config)
-        """Partitions of which this broker has no replica."""
+        """Opens partitions of which this broker has no replica."""
         self._reader_hooks = reader_hooks
 
     def log_config(self, topic: Topic) -> LogConfig:
@@ -64,7 +66,7 @@ class DisklessKind:
         return self._runtime.open_partition(cache, config)
 
     def _open_passage(self, topic: Topic, index: int) -> DisklessPassage:
-        """A partition without a replica here."""
+        """A partition that has no replica on this broker."""
         key, owner = PartitionKey(topic.topic_id, index), topic.partitions[index].diskless_coordinator
         config = self._log_config(topic.name)
 
@@ -83,7 +85,9 @@ class DisklessKind:
         return self._runtime.open_passage(key, topic.name, config, open_reader, close_reader)
 
     def _cache_config(self, config: LogConfig) -> LogConfig:
-        """Of the cached log: the coordinator decides on retention, the cache's bound on eviction."""
+        """The configuration of the cached log. The coordinator decides on retention, and the cache's limit
+        on eviction.
+        """
         segment_bytes = CacheBound.segment_bytes(self._runtime.settings.cacher.cache_max_bytes)
         return replace(
             config,
@@ -115,8 +119,8 @@ class DisklessKind:
 
 
 class ConsolidatedKind:
-    """Diskless partitions whose records leave the WAL for remote storage: the hooks are called for each
-    one.
+    """Diskless partitions whose records move from the WAL to remote storage. The hooks are called for each
+    partition.
     """
 
     def __init__(self, diskless: DisklessKind, hooks: RemoteHooks) -> None:

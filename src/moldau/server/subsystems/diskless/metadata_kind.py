@@ -18,7 +18,7 @@ METADATA_LOG_CONFIG: Final = LogConfig(
     cleanup_delete=False,
     max_message_bytes=2**31 - 1,
 )
-"""Only snapshots move its start."""
+"""Only snapshots move the start of such a log."""
 
 
 class MetadataReplicas:
@@ -62,9 +62,10 @@ def metadata_kind_of(
 def diskless_metadata_kind(
     host: ReplicaHost, min_in_sync: Callable[[], int], replicas: MetadataReplicas | None = None
 ) -> ClassicKind:
-    """Classic partitions whose records count once they are synced, and whose start is moved by snapshots.
+    """Classic partitions whose records count as replicated once they are synced, and whose start is moved by
+    snapshots.
 
-    ``min_in_sync``: the topic's ``min.insync.replicas``. ``replicas`` are notified of their roles.
+    ``min_in_sync`` is the topic's ``min.insync.replicas``. ``replicas`` are notified of their roles.
     """
     return ClassicKind(
         host,

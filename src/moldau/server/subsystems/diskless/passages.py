@@ -9,7 +9,9 @@ from moldau.storage.log.config import LogConfig
 
 
 class Passages:
-    """The passages of a broker, by partition."""
+    """The passages of a broker, by partition. A passage serves a partition without a replica on this
+    broker.
+    """
 
     def __init__(
         self,
@@ -21,7 +23,7 @@ class Passages:
         self._open_ones: dict[PartitionKey, DisklessPassage] = {}
 
     def find(self, topic: Topic, index: int) -> Partition:
-        """The passage to a partition of the metadata."""
+        """Open or return the passage to a partition that is in the metadata."""
         key = PartitionKey(topic.topic_id, index)
         found = self._open_ones.get(key)
         if found is None:
@@ -29,26 +31,26 @@ class Passages:
         return found
 
     def reconfigure(self) -> None:
-        """Configurations of topics have changed."""
+        """Apply a change of topic configurations to the passages."""
         for passage in self._open_ones.values():
             passage.config = self._log_config(passage.topic)
 
     def removed(self, topics: Iterable[Topic]) -> None:
-        """Forget topics that were deleted."""
+        """Close the passages of deleted topics."""
         gone = {topic.topic_id for topic in topics}
         if gone:
             for key in [key for key in self._open_ones if key.topic_id in gone]:
                 self.close(key)
 
     def close(self, key: PartitionKey) -> None:
-        """Close a passage, when its partition gets a replica here or is deleted; harmless where there is
-        none.
+        """Close a passage, when its partition gets a replica on this broker or is deleted. Does nothing if
+        there is none.
         """
         passage = self._open_ones.pop(key, None)
         if passage is not None:
             passage.close()
 
     def close_all(self) -> None:
-        """The broker stops."""
+        """Close all passages, because the broker stops."""
         for key in list(self._open_ones):
             self.close(key)

@@ -1,22 +1,22 @@
-"""Back-pressure: pauses for which producers are not read while the backlog is too large."""
+"""Back-pressure: pauses during which producers are not read, while the backlog is too large."""
 
 from typing import Final
 
 CONGESTED_PAUSE_S: Final = 0.05
-"""Pause of a producer when the backlog slightly exceeds its bound; one request is processed after each
-pause.
+"""Pause of a producer when the backlog slightly exceeds its limit; a single request is processed after
+each pause.
 """
 CONGESTED_PAUSE_MAX_S: Final = 4.0
-"""Longest pause, at a much larger backlog: five requests in flight are still answered within 30 s."""
+"""Longest pause, for a much larger backlog. Five requests in flight are still answered within 30 s."""
 PAUSED_BYTES: Final = 1024 * 1024
-"""Request size for these pauses; other requests pause in proportion to their size."""
+"""Request size to which these pauses apply; a request of another size pauses in proportion to its size."""
 
 
 def pause_of(congestion: float, size_bytes: int) -> float:
-    """Seconds for which the sender of a request is not read; it grows with the excess of the backlog.
+    """Seconds for which the sender of a request is not read. The time grows with the excess of the backlog.
 
-    At some excess, input and output are equal: the backlog grows no further then, with any number of
-    producers. ``congestion`` is between 0, a slight excess, and 1.
+    At some excess, input and output are equal, so the backlog stops growing with any number of producers.
+    ``congestion`` is between 0, a slight excess, and 1.
     """
     whole_s: float = CONGESTED_PAUSE_S * (CONGESTED_PAUSE_MAX_S / CONGESTED_PAUSE_S) ** congestion
     return min(CONGESTED_PAUSE_MAX_S, max(CONGESTED_PAUSE_S, whole_s * size_bytes / PAUSED_BYTES))

@@ -1,4 +1,4 @@
-"""The other brokers of this broker's rack: they read objects for each other."""
+"""The other brokers of this broker's rack. Brokers of a rack read objects for each other."""
 
 from typing import Final
 
@@ -13,11 +13,14 @@ from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.requests.served import HandlerTable
 
 TIMEOUT_MS: Final = 2_000
-"""After this time the store is asked instead; it nearly always answers a GET faster."""
+"""Time after which the object store is asked instead, because a GET of the store nearly always takes less
+time.
+"""
 _LIMITS: Final = ClientLimits(connect_timeout_ms=1_000, reconnect_backoff_max_ms=500)
 _CONNECTIONS: Final = 4
-"""Number of connections to each broker: answers come in the order of a connection's requests, and one
-object may be slow."""
+"""Number of connections to each broker. Answers come in the order of a connection's requests, and a single
+object may be slow.
+"""
 
 
 class RackPeerCalls:
@@ -33,7 +36,7 @@ class RackPeerCalls:
         self._turn = 0
 
     async def read_object(self, broker_id: int, wanted: ObjectRange) -> memoryview:
-        """A range of an object. Raises ``KafkaError``."""
+        """Return a range of an object. Raises ``KafkaError``."""
         address = self._view.address(broker_id, self._listener_name)
         if address is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not known")
@@ -42,11 +45,11 @@ class RackPeerCalls:
         return await BrokerChannel(client, *address, TIMEOUT_MS).call(READ_OBJECT, wanted)
 
     async def close(self) -> None:
-        """Close all connections; calls under way fail."""
+        """Close all connections; calls in progress fail."""
         for client in self._clients:
             await client.close()
 
 
 def rack_handlers(reader: RackReader, authorizer: Authorizer) -> HandlerTable:
-    """The handlers by which this broker reads for the others."""
+    """The handlers with which this broker reads for other brokers."""
     return BrokerCallHandlers[RackReader]({READ_OBJECT.api_key: READ_OBJECT}, reader, authorizer).table()

@@ -1,4 +1,4 @@
-"""Conversion of ``diskless.*`` to the settings of the diskless rooms."""
+"""Conversion of ``diskless.*`` to the settings of the diskless packages."""
 
 from dataclasses import replace
 from typing import Final
@@ -17,7 +17,9 @@ from moldau.tiered.consolidation.plan import SegmentRules
 
 OPTION_PREFIX: Final = "diskless.storage."
 _FREE_PUTS_PER_SECOND: Final = 100.0
-"""Where requests are not billed, a producer that pauses need not wait for the commit interval."""
+"""Rate of PUT requests when they are not billed, so that a producer that has paused need not wait for the
+commit interval.
+"""
 
 
 def is_enabled(config: BrokerConfig) -> bool:
@@ -46,12 +48,12 @@ def runtime_settings(config: BrokerConfig) -> DisklessSettings:
 
 
 def deletion_hold_ms(config: BrokerConfig) -> int:
-    """How long no shared data are deleted after a start that truncated a log."""
+    """Time for which no shared data are deleted after a start that truncated a log."""
     return config.integer("diskless.coordinator.orphan.scan.grace.period.ms")
 
 
 def consolidation_engine(config: BrokerConfig) -> EngineSettings:
-    """Limits on a broker's consolidation at a time."""
+    """Limits on the consolidation work that a broker does at the same time."""
     segment_bytes = config.integer("diskless.consolidation.segment.bytes")
     return EngineSettings(unit_bytes=max(DEFAULT_UNIT_BYTES, segment_bytes))
 
@@ -74,12 +76,12 @@ def writer_settings(config: BrokerConfig) -> WriterSettings:
     if puts_per_second >= 0:
         return replace(settings, puts_per_second=puts_per_second)
     url = config.optional_text("diskless.storage.url") or ""
-    # A plug-in may stand for a store that bills its requests.
+    # A plug-in may be for a store that bills its requests.
     is_free = url.startswith(("file:", "memory:")) and not config.optional_text("diskless.storage.class.name")
     return replace(settings, puts_per_second=_FREE_PUTS_PER_SECOND) if is_free else settings
 
 
 def metadata_topic(config: BrokerConfig) -> InternalTopic:
-    """How ``__diskless_metadata`` is created."""
+    """The properties of ``__diskless_metadata`` at its creation."""
     count = config.integer("diskless.metadata.topic.num.partitions")
     return InternalTopic.of(DISKLESS_METADATA, count, config.integer(DISKLESS_METADATA.factor_key))

@@ -126,7 +126,7 @@ class DisklessSubsystem(Subsystem):
         )
 
     def _new_batch_coordinator(self, machine: Machine) -> BatchCoordinator:
-        """The one that ``diskless.batch.coordinator.class.name`` names, or the built-in one.
+        """The batch coordinator that ``diskless.batch.coordinator.class.name`` names, or the built-in one.
 
         Raises ``KafkaError(invalid_config)`` naming the key.
         """
@@ -161,23 +161,23 @@ class DisklessSubsystem(Subsystem):
         return {"bytes for unknown partitions": waiting, **self.runtime.in_hand()}
 
     def _readers(self) -> Iterator[DisklessPartition]:
-        """The diskless partitions with a replica here."""
+        """The diskless partitions that have a replica on this broker."""
         return (one for one in self._partitions if isinstance(one, DisklessPartition))
 
     def _throttle(self, context: RequestContext, waits: bool) -> float:
-        """Back-pressure: while the backlog is too large, producers are read slowly.
+        """Back-pressure: while the backlog is too large, requests of producers are read slowly.
 
-        Only producers with waiting records: an append to a classic topic is complete by now.
+        It applies only to producers with waiting records. An append to a classic topic is already complete.
         """
         congestion = self.congestion if waits else None
         return 0.0 if congestion is None else pause_of(congestion, context.size_bytes)
 
     @property
     def congestion(self) -> float | None:
-        """Whether producers should be read more slowly, and how much: from 0, a little, to 1.
+        """How much more slowly producers should be read, from 0 (slightly) to 1; None for no back-pressure.
 
-        Excess of the upload backlog (0: at the bound; appends are refused at twice the bound), or of the WAL
-        backlog.
+        The value is the excess of the upload backlog or of the WAL backlog. The excess of the upload backlog
+        is 0 at the limit; appends are refused at twice the limit.
         """
         excess = self.backlog.excess
         return 0.0 if excess is None and self.runtime.writer.is_full else excess
@@ -189,7 +189,7 @@ class DisklessSubsystem(Subsystem):
     async def serve(self) -> None:
         """Create the coordinators' topic, or warn when its partition count differs from the configuration.
 
-        While the cluster's feature level allows no diskless topic, the topic waits for the level.
+        The creation waits until the cluster's feature level allows diskless topics.
         """
         self._waits_for_level = DISKLESS_FEATURE not in own_levels(self._view.image)
         if self._waits_for_level:
@@ -216,7 +216,7 @@ class DisklessSubsystem(Subsystem):
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def _was_used_before(self) -> bool:
-        """Whether coordinators existed here, which requires that the store has worked."""
+        """Whether this broker has had coordinators before, which proves that the store has worked."""
         return any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
 
     async def stop(self) -> None:
@@ -238,7 +238,7 @@ class DisklessSubsystem(Subsystem):
         await self._rack_peers.close()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """The coordinators that are led here follow the metadata."""
+        """Apply newer metadata to the coordinators that this broker leads."""
         if self._waits_for_level and DISKLESS_FEATURE in own_levels(image):
             self._waits_for_level = False
             self._run(self._topics.ensure_soon(self._metadata_topic))
@@ -253,7 +253,7 @@ class DisklessSubsystem(Subsystem):
                 self.runtime.coordinator_moved(coordinator_id)
 
     def _coordinator_changed(self, coordinator_id: int) -> None:
-        """This broker begins or ceases to lead a coordinator."""
+        """Begin or end the leadership of a coordinator on this broker."""
         self.runtime.coordinator_changed(coordinator_id)
         if coordinator_id in self.coordinators.coordinator_ids:
             self._run(self._when_loaded(coordinator_id))
@@ -294,7 +294,9 @@ class DisklessSubsystem(Subsystem):
         return partition.diskless_coordinator
 
     def _witnesses(self) -> Sequence[int]:
-        """The coordinators that know which objects are in use: none with another batch coordinator."""
+        """The coordinators that know which objects are in use. A foreign batch coordinator has none of
+        them.
+        """
         if self._has_foreign_coordinator:
             return ()
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)

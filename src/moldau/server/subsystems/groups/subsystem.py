@@ -45,14 +45,14 @@ class GroupsSubsystem(Subsystem):
         )
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Offsets of deleted topics are deleted."""
+        """Delete the offsets of deleted topics."""
         removed = delta.topics.removed.values()
         gone = {topic.name for topic in removed if image.topics.get(topic.name) is None}
         if gone:
             self._background.run(self.service.offsets.forget_topics(partial(_is_in, gone)))
 
     async def drain(self) -> None:
-        """Answer the members that wait for a rebalance, and let all groups go."""
+        """Answer the members that wait for a rebalance, and unload all groups."""
         await self.service.close()
 
     async def stop(self) -> None:
@@ -64,7 +64,7 @@ def _is_in(topics: set[str], topic: str, partition: int) -> bool:
 
 
 def _watch(meters: NodeMeters, groups: GroupService) -> None:
-    """Kafka's meters of the group coordinator, of both its generations."""
+    """Kafka's meters of the group coordinator, for both of its generations."""
 
     def count_of(*states: GroupState) -> Callable[[], float]:
         return lambda: sum(

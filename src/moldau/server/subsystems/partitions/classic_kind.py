@@ -1,4 +1,4 @@
-"""Classic partitions on this broker: a local log each."""
+"""Classic partitions on this broker: each has a local log."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class ReplicaHost:
     logs: LogManager
     local_id: int
     arrivals: WaitingRoom[PartitionKey]
-    """Wakes requests that wait for a partition."""
+    """Wakes the requests that wait for a change of a partition."""
     meters: BrokerTopicMeters
 
     @classmethod
@@ -63,10 +63,10 @@ class ClassicKind:
         has_snapshots: bool = False,
         listener: ReplicaListener[ClassicPartition] | None = None,
     ) -> None:
-        """``log_config`` and ``min_in_sync`` are those of a topic. ``listener`` is notified of each replica's
-        roles.
+        """``log_config`` and ``min_in_sync`` return the values of a topic. ``listener`` is notified of each
+        replica's roles.
 
-        ``has_snapshots``: snapshots beside the logs shorten them, and a log may begin at one.
+        ``has_snapshots``: snapshots beside the logs shorten them, and a log may begin at a snapshot.
         """
         self._has_snapshots = has_snapshots
         self._machine = host.machine
@@ -105,7 +105,7 @@ class ClassicKind:
         )
 
     def _is_refused(self, topic: Topic) -> bool:
-        """Whether the topic needs a kind that this broker does not have."""
+        """Whether the topic needs a kind of partition that this broker does not have."""
         state = STATE_TOPICS.get(topic.name)
         needs_snapshots = state is not None and state.retention is StateRetention.SNAPSHOTS
         return needs_snapshots and not self._has_snapshots

@@ -1,6 +1,6 @@
 """Opens, leads and closes this broker's partitions according to the metadata.
 
-The one place where the kind of a topic determines the implementation of its partitions.
+It is the only place where the kind of a topic determines the implementation of its partitions.
 """
 
 import asyncio
@@ -28,10 +28,12 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 PARTITIONS_A_TURN: Final = 25
-"""Partitions that follow the metadata before other requests get a turn: about 5 ms where all are opened."""
+"""Number of partitions that follow the metadata before other requests get a turn: about 5 ms if all of
+them are opened.
+"""
 
 _RECONFIGURED_A_TURN: Final = 100
-"""Partitions that get a new configuration without a break: about 10 ms."""
+"""Number of partitions that get a new configuration without a break: about 10 ms."""
 
 
 class LeadershipListener(Protocol):
@@ -44,7 +46,7 @@ class LeadershipListener(Protocol):
 
 @dataclass(slots=True)
 class _TopicChange:
-    """A topic whose partitions are brought in line one by one."""
+    """A topic whose partitions are reconciled with the metadata one by one."""
 
     topic: Topic
     is_removed: bool
@@ -60,20 +62,21 @@ class _Hosted(NamedTuple):
 
 @dataclass(slots=True)
 class _NewPartition:
-    """A partition whose log must be made before it can be opened."""
+    """A partition whose log must be created before the partition can be opened."""
 
     topic: Topic
     """The topic in the newest metadata."""
     is_being_made: bool = False
     has_left: bool = False
-    """Whether it has left this broker while its log was being made."""
+    """Whether the partition has left this broker while its log was being created."""
 
 
 class PartitionHosting:
-    """Follows the image, some partitions in each turn of the event loop.
+    """Follows the image, with some partitions in each turn of the event loop.
 
-    Existing partitions follow at once, within the limit of a turn. For a new one, worker threads create the
-    log first; until then requests for it are answered with NOT_LEADER_OR_FOLLOWER, which clients retry.
+    Existing partitions follow at once, as far as the limit of a turn allows. For a new partition, worker
+    threads create the log first. Until then requests for it are answered with NOT_LEADER_OR_FOLLOWER, after
+    which clients retry.
     """
 
     def __init__(
@@ -85,10 +88,10 @@ class PartitionHosting:
         logs: LogManager,
         may_lead: Callable[[MetadataImage], bool] = lambda image: True,
     ) -> None:
-        """``may_lead``: whether the leaderships in an image belong to this process.
+        """``may_lead`` returns whether the leaderships in an image belong to this process.
 
-        The leaderships of the previous process of this broker do not. They end when this one registers,
-        with their epochs, so their coordinators would be loaded twice.
+        Leaderships of this broker's previous process do not. They end when this process registers, and their
+        epochs end too. Without this check their coordinators would be loaded twice.
         """
         self._local_id = local_id
         self._registry = registry
@@ -110,7 +113,7 @@ class PartitionHosting:
         self.offline = registry.offline
 
     def apply(self, image: MetadataImage, changed: Iterable[str], removed: Iterable[Topic]) -> None:
-        """Bring this broker's partitions in line with topics that were changed or removed.
+        """Reconcile this broker's partitions with topics that were changed or removed.
 
         Nothing changes any more after :meth:`freeze`.
         """
@@ -143,7 +146,7 @@ class PartitionHosting:
         return not (self._changes or self._new)
 
     async def settled(self) -> None:
-        """Return when everything applied before is done and durable."""
+        """Return when all changes that were applied before the call are complete and durable."""
         if not self.is_settled:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._on_settled.append(future)
@@ -151,7 +154,9 @@ class PartitionHosting:
         await self._logs.settled()
 
     def freeze(self) -> None:
-        """Open, lead and close no more partitions: what is under way ends without them."""
+        """Open, lead and close no more partitions. Changes that are in progress end without further
+        effect.
+        """
         self._is_frozen = True
         self._changes.clear()
         self._new = {key: new for key, new in self._new.items() if new.is_being_made}
@@ -163,7 +168,7 @@ class PartitionHosting:
         self._tell_settled()
 
     async def stop(self) -> None:
-        """End after :meth:`freeze`, when the logs that are being made are there."""
+        """Stop after :meth:`freeze`. It waits for the logs that are being created."""
         self.freeze()
         self._unopened_lines.flush()
         if self._opener is not None:
@@ -306,7 +311,7 @@ class PartitionHosting:
 
     def _cannot_open(self, topic: Topic, key: PartitionKey, error: KafkaError) -> None:
         reason = str(error)
-        # Each change of the topic retries; the same error is not logged again.
+        # Each change of the topic retries; an error that is the same as before is not logged again.
         if self.offline.get(key) != reason:
             self.offline[key] = reason
             self._unopened_lines.add(f"{topic.name}-{key.partition}", reason)
@@ -327,7 +332,9 @@ class PartitionHosting:
         hosted.kind.close(hosted.partition, reason)
 
     def reconfigure(self, topic_names: Iterable[str] | None) -> None:
-        """Configurations have changed: of some topics, or (None) of the broker and so of all."""
+        """Apply changed configurations: of some topics, or (None) of the broker and therefore of all
+        topics.
+        """
         if self._is_frozen:
             return
         names = None if topic_names is None else set(topic_names)
@@ -335,7 +342,7 @@ class PartitionHosting:
         if len(meant) <= _RECONFIGURED_A_TURN:
             self._reconfigure(meant)
         else:
-            # It includes later changes: a partition gets the current configuration.
+            # The configuration includes later changes, because a partition gets the current configuration.
             task = asyncio.get_running_loop().create_task(self._reconfigure_in_turns(meant))
             self._reconfiguring.add(task)
             task.add_done_callback(self._reconfigured)

@@ -18,7 +18,7 @@ from moldau.server.settings import RACK_AWARE_SELECTOR
 
 
 class Replication:
-    """Follows leaders, and monitors followers; partitions notify it of their roles.
+    """Fetches from leaders, and monitors followers. Partitions notify it of their roles.
 
     A :class:`moldau.replication.leading.ReplicaListener` and the fetchers' view of the cluster.
     """
@@ -91,13 +91,13 @@ class Replication:
         self._in_sync.consider(partition)
 
     def brokers_changed(self, image: MetadataImage) -> None:
-        """Registrations have changed: addresses, epochs, the set of active brokers."""
+        """Apply changes of registrations: addresses, epochs, the set of active brokers."""
         active = {broker.broker_id: broker.epoch for broker in image.brokers.values() if broker.is_active}
         self._in_sync.brokers_changed(active)
         self._fetchers.brokers_changed()
 
     def throttle(self, topics: Iterable[str]) -> None:
-        """Configs of topics, or of this broker, have changed (KIP-73)."""
+        """Apply changed configs of topics, or of this broker (KIP-73)."""
         configs = self._context.metadata.configs
         self._leader_quota.bytes_per_second = configs.broker.integer("leader.replication.throttled.rate")
         self._follower_quota.bytes_per_second = configs.broker.integer("follower.replication.throttled.rate")

@@ -1,5 +1,5 @@
-"""The partitions of this broker: opened, led and closed according to the metadata; classic ones unless
-claimed.
+"""The partitions of this broker: opened, led and closed according to the metadata. A partition is classic
+unless another kind claims its topic.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,16 @@ class PartitionsSubsystem(Subsystem):
     """Hosts partitions of all kinds, and the logs of the broker."""
 
     def __init__(self, context: BrokerContext, extensions: Extensions) -> None:
-        """``extensions``: the kinds of partitions, and the coordinators that run on their leaders."""
+        """``extensions`` contain the kinds of partitions, and the coordinators that run on partitions'
+        leaders.
+        """
         self._context = context
         self._logs = context.logs
         self.kinds = extensions.kinds
         """All kinds of partitions, complete before the first subsystem starts."""
         configs = context.metadata.configs
         self.replication = Replication(context)
-        """Followers that fetch and in-sync sets, for kinds of partitions that are replicated."""
+        """Followers that fetch and in-sync sets, for the kinds of partitions that are replicated."""
         self.classic = ClassicKind(
             ReplicaHost.of(context),
             lambda topic: settings.classic_log_config(topic, configs.topic(topic)),
@@ -58,7 +60,7 @@ class PartitionsSubsystem(Subsystem):
         )
 
     def partition(self, topic: str, index: int) -> Partition | None:
-        """A partition of this broker, for tools and checks in its process."""
+        """A partition of this broker, for tools and checks in the node's process."""
         return self._context.partitions.get(topic, index)
 
     async def settled(self) -> None:
@@ -66,8 +68,8 @@ class PartitionsSubsystem(Subsystem):
         await self._hosting.settled()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply the image to partitions before configurations: a deleted topic has none any more, and keeps
-        its last one.
+        """Apply the image to partitions before the configurations change: a deleted topic has no
+        configuration any more, so its partitions keep their last one.
         """
         changed = [topic.name for topic in delta.topics.changed.values()]
         removed = list(delta.topics.removed.values())
@@ -88,8 +90,8 @@ class PartitionsSubsystem(Subsystem):
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
     async def serve(self) -> None:
-        """Move logs aside whose partition is not in the metadata, which are complete by now; they are
-        kept.
+        """Move aside, and keep, the logs of partitions that this broker does not host. The metadata, which
+        are complete at this step, decide it.
         """
         topics, local_id = self._context.view.image.topics, self._context.identity.node_id
         for log in self._logs:
@@ -110,12 +112,14 @@ class PartitionsSubsystem(Subsystem):
         self._hosting.freeze()
 
     async def stop(self) -> None:
-        # Fetchers last: a partition begins to follow as long as partitions follow the metadata.
+        # The fetchers stop last, because partitions can become followers until the hosting has stopped.
         await self._hosting.stop()
         await self.replication.stop()
 
     def _is_registered(self, image: MetadataImage) -> bool:
-        """Whether the cluster knows this process, and not only an earlier one of the same broker."""
+        """Whether the metadata contain the registration of this process, and not only of an earlier
+        process of this broker.
+        """
         known = image.brokers.get(self._context.identity.node_id)
         return known is not None and known.incarnation_id == self._context.incarnation_id
 

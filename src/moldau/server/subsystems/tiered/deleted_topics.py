@@ -10,7 +10,7 @@ from moldau.cluster.image.image import MetadataImage
 
 
 class DeletedTopics:
-    """Decides by committed records, after a grace period."""
+    """Decides from committed records, after a grace period."""
 
     def __init__(
         self,
@@ -19,10 +19,12 @@ class DeletedTopics:
         grace_s: float,
         look_again: Callable[[], None],
     ) -> None:
-        """``until_current`` returns when the image has all that was committed at its call, or raises.
+        """``until_current`` returns when the image contains all records that were committed at the time of
+        the call, or raises.
 
-        ``grace_s``: how long a topic must be missing in the image before the check; longer than a replaced
-        controller can be unaware of its replacement. ``look_again`` is called when a grace period is over.
+        ``grace_s`` is the time for which a topic must be missing in the image before the check. It is longer
+        than a replaced controller can be unaware of its replacement. ``look_again`` is called when a grace
+        period is over.
         """
         self._image = image
         self._until_current = until_current
@@ -31,7 +33,7 @@ class DeletedTopics:
         self._missing_since_s: dict[UUID, float] = {}
 
     async def among(self, topic_ids: Collection[UUID]) -> set[UUID]:
-        """The deleted topics among ``topic_ids``, all of which existed once.
+        """The deleted topics among ``topic_ids``; all of these topics existed once.
 
         Raises ``KafkaError`` or ``TimeoutError`` while the answer is unknown.
         """
@@ -44,7 +46,8 @@ class DeletedTopics:
             loop.call_later(self._grace_s, self._look_again)
         if not due:
             return due
-        # Their creation is committed. Metadata that have all of that, and not the topic, have its deletion.
+        # The creation of these topics is committed. If current metadata do not contain a topic, they contain
+        # its deletion.
         await self._until_current()
         return self._missing(due)
 

@@ -17,8 +17,8 @@ from moldau.tiered.removal.remover import RemotePartitionRemover
 
 
 class Tiering:
-    """Begins and ends the remote part of the classic partitions here, and answers the remover's questions
-    about them.
+    """Begins and ends the remote part of the classic partitions of this broker, and answers the remover's
+    questions about them.
 
     Implements :class:`moldau.tiered.removal.remover.HostedPartitions`.
     """
@@ -30,14 +30,18 @@ class Tiering:
         reader: RemoteReader,
         until_current: Callable[[], Awaitable[None]],
     ) -> None:
-        """``until_current`` returns when ``partitions`` are as was committed at its call, or raises."""
+        """``until_current`` returns when ``partitions`` are in the state that was committed at the time of
+        the call, or raises.
+        """
         self._until_current = until_current
         self._partitions = partitions
         self._manager = manager
         self._reader = reader
 
     def begin(self, partition: ClassicPartition) -> None:
-        """Read a tiered partition's remote part, and run the tasks of this broker's role. May be repeated."""
+        """Make a tiered partition's remote part readable, and run the tasks of this broker's role.
+        Repeated calls are allowed.
+        """
         name = _identity(partition)
         if partition.remote.part is None:
             # An earlier task may have recorded a copy while all copies were about to be removed.
@@ -50,7 +54,7 @@ class Tiering:
             self._manager.follow(name, partition)
 
     def emptied(self, partition: TopicIdPartition) -> None:
-        """The topic may have become tiered again while its remote data were removed."""
+        """Begin again when the topic has become tiered while its remote data were removed."""
         found = self._partitions.get_by_id(partition.topic_id, partition.partition)
         if isinstance(found, ClassicPartition) and found.log.config.remote_storage_enable:
             self.begin(found)
@@ -59,7 +63,9 @@ class Tiering:
         await self._until_current()
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-        """A broker that was stopped while it removed their remote data continues."""
+        """The partitions that this broker leads and whose topics are no longer tiered. If the broker was
+        stopped while it removed their remote data, it continues the removal.
+        """
         found = []
         for name in partitions:
             partition = self._partitions.get_by_id(name.topic_id, name.partition)
@@ -121,11 +127,11 @@ class TieredKind:
             self._manager.release(name)
 
     def _update(self, partition: ClassicPartition) -> None:
-        """Bring the tasks in line with the topic's configuration and this broker's role."""
+        """Reconcile the tasks with the topic's configuration and this broker's role."""
         name = _identity(partition)
         if partition.log.config.remote_storage_enable:
-            # Segments that are being removed must not count as copied: the end of the removal starts copying
-            # again.
+            # Segments that are being removed must not count as copied. The end of the removal starts the
+            # copying again.
             if not self._remover.is_at_work_on(name):
                 self._tiering.begin(partition)
         elif partition.remote.part is not None:
@@ -136,7 +142,9 @@ class TieredKind:
 
 
 class TieredOffKind:
-    """Refuses tiered topics on a broker whose remote tier is off: half of their records could not be read."""
+    """Refuses tiered topics on a broker whose remote tier is off, because a part of their records could
+    not be read.
+    """
 
     def log_config(self, topic: Topic) -> None: ...
 

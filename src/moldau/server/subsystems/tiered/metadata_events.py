@@ -1,7 +1,8 @@
 """Events of ``__remote_log_metadata`` in whole batches of its log.
 
-Moldau's brokers write one event of a few hundred bytes per batch, uncompressed. Any other batch comes from
-another implementation, or from an attacker: its cost, in bytes and in time on the event loop, is bounded.
+Moldau's brokers write each event of a few hundred bytes in a batch, uncompressed. Every other batch comes
+from another implementation or from an attacker, so its cost in bytes and in time on the event loop is
+limited.
 """
 
 import logging
@@ -20,18 +21,18 @@ __all__ = ["OPENED_BYTES_MAX", "read_events"]
 logger = logging.getLogger(__name__)
 
 OPENED_BYTES_MAX: Final = 1 << 20
-"""Maximum decompressed size of a batch; a read ends after the batch that reaches it."""
+"""Maximum decompressed size of a batch. A read ends after the batch with which it reaches this size."""
 
 
 async def read_events(opening: FairLane, content: memoryview, partition: int, offset: int) -> TopicRecords:
-    """The records of whole batches from ``offset`` on; ``next_offset`` may be that of a later one.
+    """The records of whole batches from ``offset`` on; ``next_offset`` may be the offset of a later record.
 
-    An unreadable batch is skipped, logged and counted. ``opening`` opens batches that take longer than a
-    millisecond.
+    An unreadable batch is skipped, logged and counted. ``opening`` decompresses batches that take longer than
+    a millisecond.
     """
     if _is_quick(content):
         return exhaust(_read(content, partition, offset))
-    # The view lasts until the log is touched.
+    # The view is valid until the log is used again.
     return await opening.put(None, _read(memoryview(bytes(content)), partition, offset))
 
 
@@ -63,7 +64,7 @@ def _read(content: memoryview, partition: int, offset: int) -> Steps[TopicRecord
                 if record.offset >= offset and record.value is not None:
                     found.append((record.offset, bytes(record.value)))
         except InvalidRecordError as error:
-            # A damaged batch may contain any records: none of them is applied.
+            # A damaged batch may contain any records, so none of them is applied.
             unreadable += 1
             logger.error(
                 "the batch at offset %d of %s-%d is skipped: %s",

@@ -1,4 +1,6 @@
-"""Partitions of ``__remote_log_metadata`` that other brokers lead: events are sent to them and fetched."""
+"""Partitions of ``__remote_log_metadata`` that other brokers lead: this broker sends events to the leaders
+and fetches events from them.
+"""
 
 import asyncio
 import contextlib
@@ -27,13 +29,13 @@ FETCH_BYTES: Final = 1 << 18
 FETCH_BYTES_MAX: Final = 8 << 20
 FETCH_TIMEOUT_MS: Final = 5_000
 APPEND_TIMEOUT_MS: Final = 35_000
-"""Longer than the leader waits for the in-sync replicas."""
+"""A time-out that is longer than the time for which the leader waits for the in-sync replicas."""
 OFFSETS_TIMEOUT_MS: Final = 5_000
 _UNKNOWN_OUTCOMES: Final = (ErrorCode.request_timed_out, ErrorCode.network_exception)
 
 
 class _Leader(NamedTuple):
-    """The leader of a metadata partition by this broker's metadata."""
+    """The leader of a metadata partition according to this broker's metadata."""
 
     topic_id: UUID
     broker_id: int
@@ -47,7 +49,7 @@ class _Wanted(NamedTuple):
     offset: int
     leader: _Leader
     waits: bool
-    """Whether the answer may be late, because there was nothing at the offset a moment ago."""
+    """Whether the answer may be late, because the previous read found nothing at this offset."""
     answer: "asyncio.Future[memoryview]"
 
 
@@ -58,18 +60,19 @@ class _ReadPeer:
 
     def __init__(self) -> None:
         self.wanted: dict[int, _Wanted] = {}
-        """Requested reads by partition."""
+        """The requested reads, by partition."""
         self.task: asyncio.Task[None] | None = None
-        """Fetches while there are readers."""
+        """The task that fetches while there are readers."""
 
 
 class MetadataPeers:
     """Sends events to leaders of metadata partitions and reads committed events.
 
-    All raise ``RemoteStorageError``. Events are read by one fetch at a time from each broker, for all its
-    partitions together, as consumers do. The fetchers of replicas have nothing in common with this but the
-    API: they append what they read to logs of their own, whose ends say where to go on, and keep a session.
-    A reader here names each offset, gets bytes below the watermark, and wants none while it applies them.
+    All methods raise ``RemoteStorageError``. A single fetch at a time reads the events from each broker, for
+    all partitions of the broker together, as consumers do. The fetchers of replicas share only the API with
+    this class: they append the records to logs of their own, continue at the ends of these logs, and keep a
+    session. A reader of this class names each offset, gets bytes below the high watermark, and requests none
+    while it applies them.
     """
 
     def __init__(
@@ -81,16 +84,16 @@ class MetadataPeers:
         name = f"remote-metadata-{view.local_id}"
         self._calls = RpcClient(entropy, client_id=name)
         self._fetches = RpcClient(entropy, client_id=name)
-        """Separate connections, because a request waits for the answers of earlier ones."""
+        """These connections are separate, because a request waits for the answers of earlier requests."""
         self._peers: dict[int, _ReadPeer] = {}
         """Peers by broker id."""
         self._fetched: dict[int, tuple[int, memoryview]] = {}
-        """Results of waits by partition, for the next read."""
+        """Results of waits by partition; the next read uses them."""
 
     # -- calls --------------------------------------------------------------------------------
 
     async def append(self, partition: int, value: bytes, writer: EventWriter) -> int:
-        """Append an event at the partition's leader; return its offset, once it is committed."""
+        """Append an event at the partition's leader; return the event's offset when it is committed."""
         leader = self._leader(partition)
         call = AppendEventCall(
             partition,
@@ -114,7 +117,7 @@ class MetadataPeers:
             ) from error
 
     async def offsets(self, partition: int, epoch: int) -> TopicOffsets:
-        """Start and end of the partition, and the end of an epoch in it."""
+        """Start and end offset of the partition, and the end offset of an epoch in it."""
         leader = self._leader(partition)
         await self._connect(leader, EVENT_OFFSETS)
         call = EventOffsetsCall(partition, leader.epoch, epoch)
@@ -127,7 +130,7 @@ class MetadataPeers:
         return BrokerChannel(self._calls, *leader.address, timeout_ms)
 
     async def _connect(self, leader: _Leader, call: BrokerCall[Any, Any, Any]) -> None:
-        """Connects first: a request that was not sent was not carried out."""
+        """Connect first, so that a request that could not be sent is known to have had no effect."""
         try:
             await RemoteNode(self._calls, leader.address).version_of(call.api_key, OFFSETS_TIMEOUT_MS)
         except KafkaError as error:
@@ -137,14 +140,14 @@ class MetadataPeers:
     # -- fetches ------------------------------------------------------------------------------
 
     async def read(self, partition: int, offset: int) -> memoryview:
-        """Committed batches from the one that contains an offset on; empty at the end."""
+        """Committed batches from the batch that contains an offset on; empty at the end of the partition."""
         known = self._fetched.pop(partition, None)
         if known is not None and known[0] == offset:
             return known[1]
         return await self._fetch(partition, offset, waits=False)
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Return when a record at or after ``offset`` is committed, or may be."""
+        """Return when a record at or after ``offset`` is committed, or may be committed."""
         content = await self._fetch(partition, offset, waits=True)
         if len(content):
             self._fetched[partition] = (offset, content)
@@ -164,7 +167,7 @@ class MetadataPeers:
                 del peer.wanted[partition]
 
     async def _run(self, peer: "_ReadPeer") -> None:
-        """Fetch from a broker while there are readers."""
+        """Fetch from a broker as long as there are readers."""
         try:
             await asyncio.sleep(0)  # concurrent readers share the first request
             while wanted := dict(peer.wanted):
@@ -177,7 +180,7 @@ class MetadataPeers:
                     self._unexpected.report("fetching remote log metadata", error)
                     for partition, each in wanted.items():
                         _fail(each, RemoteStorageError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition}: {error!r}"))
-                await asyncio.sleep(0)  # answered readers may want more
+                await asyncio.sleep(0)  # readers that were answered may request more
         finally:
             peer.task = None
 
@@ -219,7 +222,7 @@ class MetadataPeers:
     # -- leaders ------------------------------------------------------------------------------
 
     def leaders_changed(self) -> None:
-        """Newer metadata: reads from former leaders end, because they may never be answered."""
+        """Apply newer metadata. Reads from former leaders end, because they may never be answered."""
         for peer in self._peers.values():
             for partition, each in list(peer.wanted.items()):
                 with contextlib.suppress(RemoteStorageError):

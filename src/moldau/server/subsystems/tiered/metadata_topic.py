@@ -1,7 +1,8 @@
 """``__remote_log_metadata`` for the metadata manager: partitions that this broker leads, and those of others.
 
-An event is answered, and read, once it is below the high watermark, and so on the disks of the in-sync
-replicas: after a COPY_SEGMENT_FINISHED local segments go, so it must not be lost with the page cache.
+An event is acknowledged, and read, once it is below the high watermark, which means that it is on the disks
+of the in-sync replicas. After a COPY_SEGMENT_FINISHED the local segments are deleted, so the event must not
+be lost with the page cache.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ LOOK_AGAIN_S: Final = 30.0
 
 
 class _Term:
-    """One term of leadership over a partition."""
+    """A term of leadership over a partition."""
 
     def __init__(self, epoch: int, log: PartitionCoordinatorLog) -> None:
         self.epoch = epoch
@@ -45,7 +46,7 @@ class _Term:
         self.writers: dict[PartitionKey, int] = {}
         """The newest leader epoch of each partition about which an event was written in this term."""
         self.moved = asyncio.Event()
-        """Set at each move of the watermark, and at the end."""
+        """Set at each move of the high watermark, and at the end of the term."""
         self._end_watermarks = log.follow_watermark(lambda _: self.moved.set())
 
     def end(self) -> None:
@@ -56,14 +57,15 @@ class _Term:
 class HostedMetadataTopic:
     """The partitions of the topic that this broker leads; called on the event loop.
 
-    It gets its terms like any kind of coordinator (``server/coordinators``), and reads and writes through the
-    log of coordinators. It also answers other brokers (``MetadataPartitionCalls``).
+    It gets its terms of leadership like any kind of coordinator (``server/coordinators``), and reads and
+    writes through the log of coordinators. It also answers other brokers (``MetadataPartitionCalls``).
 
     *Fencing.* An event about a partition's segments contains the epoch in which its writer leads that
-    partition. It is refused when an event of a newer epoch was written in this term, or when this broker's
-    metadata contain a newer epoch. A new leader of the partition sends its first event to the leader of the
-    metadata partition according to metadata that contain its own epoch. Every later leader of the metadata
-    partition has those metadata, too: so no event of an older epoch follows one of a newer epoch.
+    partition. The event is refused when an event of a newer epoch was written in this term, or when this
+    broker's metadata contain a newer epoch. A new leader of the partition sends its first event to the leader
+    of the metadata partition. It finds that leader in metadata that contain its own epoch. Every later leader
+    of the metadata partition has these metadata, too. Therefore no event of an older epoch follows an event
+    of a newer epoch.
     """
 
     def __init__(self, machine: Machine, view: ClusterView) -> None:
@@ -73,19 +75,19 @@ class HostedMetadataTopic:
         self._terms: dict[int, _Term] = {}
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:
-        """This broker leads a partition from ``epoch`` on."""
+        """Lead a partition from ``epoch`` on."""
         index = partition.key.partition
         self.leave(index, epoch)
         self._terms[index] = _Term(epoch, PartitionCoordinatorLog(partition))
 
     def leave(self, partition: int, epoch: int) -> None:
-        """As of ``epoch`` this broker does not lead a partition."""
+        """Stop leading a partition, as of ``epoch``."""
         term = self._terms.pop(partition, None)
         if term is not None:
             term.end()
 
     def leads(self, partition: int) -> bool:
-        """Whether this broker is in a term over a partition."""
+        """Whether this broker is in a term of leadership over a partition."""
         return partition in self._terms
 
     async def append(self, partition: int, value: bytes, writer: EventWriter | None = None) -> int:
@@ -114,7 +116,9 @@ class HostedMetadataTopic:
         return offset
 
     def _committed_epoch(self, key: PartitionKey) -> int:
-        """The epoch of a partition's leader in this broker's metadata; -1 where they have none."""
+        """The epoch of a partition's leader in this broker's metadata; -1 when the metadata have no epoch
+        for it.
+        """
         topic = self._view.image.topics.get_by_id(key.topic_id)
         if topic is None or not 0 <= key.partition < len(topic.partitions):
             return -1
@@ -190,7 +194,9 @@ class HostedMetadataTopic:
 
 
 class ClusterMetadataTopic:
-    """A :class:`moldau.tiered.metadata_topic.MetadataTopic`: each partition at whichever broker leads it."""
+    """A :class:`moldau.tiered.metadata_topic.MetadataTopic` that reaches each partition at the broker that
+    leads it.
+    """
 
     def __init__(
         self,
@@ -217,17 +223,17 @@ class ClusterMetadataTopic:
         ensure: Callable[[InternalTopic], Awaitable[None]],
         hosted: HostedMetadataTopic,
     ) -> "ClusterMetadataTopic":
-        """The topic of a broker, which reaches other brokers over the network."""
+        """The topic for a broker that reaches other brokers over the network."""
         view, machine, listener = context.view, context.machine, context.config.inter_broker_listener_name
         peers = MetadataPeers(view, listener, machine.entropy, machine.unexpected)
         return cls(view, topic, ensure, hosted, peers, machine.opening)
 
     def leaders_changed(self) -> None:
-        """Leaders of metadata partitions, or brokers, have changed in the newest metadata."""
+        """Apply the newest metadata, in which leaders of metadata partitions or brokers have changed."""
         self._peers.leaders_changed()
 
     async def close(self) -> None:
-        """End calls in progress at other brokers."""
+        """End the calls in progress at other brokers."""
         await self._peers.close()
 
     async def ensure(self) -> TopicDescription:
@@ -248,8 +254,8 @@ class ClusterMetadataTopic:
         return TopicDescription(found.topic_id, count)
 
     async def append(self, partition: int, value: bytes, writer: EventWriter | None = None) -> int:
-        # Without a writer it is an event of this broker as leader of the metadata partition, or of an unknown
-        # one.
+        # An event without a writer comes from this broker as leader of the metadata partition, or from an
+        # unknown writer.
         if writer is None or self._is_local(partition):
             return await self._hosted.append(partition, value, writer)
         return await self._peers.append(partition, value, writer)

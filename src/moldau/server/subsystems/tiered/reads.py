@@ -1,4 +1,4 @@
-"""The remote part of a classic partition: its log's lineage and offsets, for the remote reader."""
+"""The remote part of a classic partition: the lineage and the offsets of its log, for the remote reader."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class ClassicRemotePart:
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
         log = self._log
-        # The current local part: it may shrink during the read.
+        # The local part as it is now; it may shrink during the read.
         end_offset = log.local_log_start_offset
         aborted_behind = self._aborted_locally(request.offset, end_offset) if request.read_committed else []
 

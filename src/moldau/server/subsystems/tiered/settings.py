@@ -1,4 +1,6 @@
-"""Conversion of ``remote.log.*`` to the settings of the tiered rooms, and to the configured managers."""
+"""Conversion of ``remote.log.*`` to the settings of the tiered packages, and construction of the
+configured managers.
+"""
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
@@ -48,7 +50,7 @@ T = TypeVar("T")
 
 METADATA_FOLDER: Final = "remote-log-metadata"
 INDEX_CACHE_FOLDER: Final = "remote-log-index-cache"
-"""Folders in the first of ``log.dirs``; the second is Kafka's."""
+"""Folders in the first folder of ``log.dirs``. The second name is Kafka's."""
 
 _STORAGE_CLASS: Final = "remote.log.storage.manager.class.name"
 _METADATA_CLASS: Final = "remote.log.metadata.manager.class.name"
@@ -62,12 +64,12 @@ def is_enabled(config: BrokerConfig) -> bool:
 
 
 def index_cache_bytes(config: BrokerConfig) -> int:
-    """Disk bytes for indexes of remote segments."""
+    """Bytes on disk for indexes of remote segments."""
     return config.integer("remote.log.index.file.cache.total.size.bytes")
 
 
 def log_manager_settings(config: BrokerConfig) -> RemoteLogManagerSettings:
-    """Intervals of the tier's tasks, and the number of tasks that run at a time."""
+    """Intervals of the tier's tasks, and the number of tasks that run at the same time."""
     return RemoteLogManagerSettings(
         task_interval_ms=config.integer("remote.log.manager.task.interval.ms"),
         retry_backoff_ms=config.integer("remote.log.manager.task.retry.backoff.ms"),
@@ -90,7 +92,7 @@ def reader_settings(config: BrokerConfig) -> ReaderSettings:
 
 
 def copy_quota(config: BrokerConfig) -> QuotaSettings:
-    """The rate at which segments are copied."""
+    """The maximum rate at which segments are copied."""
     return _quota(config, "copy")
 
 
@@ -106,7 +108,9 @@ def _quota(config: BrokerConfig, what: str) -> QuotaSettings:
 def storage_manager(
     config: BrokerConfig, cluster_id: str, machine: Machine, meters: Meters
 ) -> HostedStorageManager:
-    """The one that the configuration names. Raises ``ConfigError`` naming the key that is wrong."""
+    """The storage manager that the configuration names. Raises ``ConfigError`` naming the key that is
+    wrong.
+    """
     prefix = config.text("remote.log.storage.manager.impl.prefix")
     configs = _passed_on(config, prefix, cluster_id)
     class_name = config.optional_text(_STORAGE_CLASS)
@@ -118,13 +122,14 @@ def storage_manager(
                 f"remote.log.storage.system.enable=true needs an object store: set {prefix}url,"
                 f" diskless.storage.url or {_STORAGE_CLASS}",
             )
-        # The same bucket: the WAL's objects under wal/, segments under tiered/.
+        # The WAL and the tier use the same bucket: the WAL's objects are under wal/, segments are under
+        # tiered/.
         configs = {**config.passed_on(DISKLESS_STORAGE_PREFIX), **configs, "url": url}
     if class_name is None:
         try:
             return open_object_storage_manager(configs, machine, meters)
         except (RemoteStorageError, TypeError, ValueError) as error:
-            raise ConfigError(f"{prefix}url", str(error)) from error  # it names the key itself
+            raise ConfigError(f"{prefix}url", str(error)) from error  # the error names the key itself
     make = cast(StorageManagerMaker, _load(_STORAGE_CLASS, class_name))
     made = _made(_STORAGE_CLASS, class_name, make, configs, machine, meters, STORAGE_METHODS)
     if isinstance(made, ObjectStorageManager):
@@ -153,7 +158,7 @@ def metadata_manager(
 ) -> HostedMetadata:
     """The configured manager; the topic-based one uses ``topic``.
 
-    ``on_caught_up`` is called by the topic-based one, when it has all events of a metadata partition, and
+    The topic-based manager calls ``on_caught_up`` when it has all events of a metadata partition.
     ``leader_epoch_of`` returns the epoch in which this broker leads a partition.
 
     Raises ``ConfigError`` naming the key that is wrong.
@@ -178,15 +183,15 @@ def metadata_manager(
 
 
 def deletion_hold_ms(config: BrokerConfig) -> int:
-    """How long no remote segment is deleted after a start that truncated a log.
+    """Time for which no remote segment is deleted after a start that truncated a log.
 
-    It is the time for objects of diskless topics, too.
+    The same time applies to objects of diskless topics.
     """
     return config.integer("diskless.coordinator.orphan.scan.grace.period.ms")
 
 
 def deletion_grace_s(config: BrokerConfig) -> float:
-    """How long a topic must be missing in the metadata before it may count as deleted.
+    """Time for which a topic must be missing in the metadata before it may count as deleted.
 
     A controller that lost its quorum resigns after one and a half fetch time-outs.
     """
@@ -211,7 +216,9 @@ def _metadata_configs(config: BrokerConfig, cluster_id: str) -> Mapping[str, str
 
 
 def _passed_on(config: BrokerConfig, prefix: str, cluster_id: str) -> dict[str, str]:
-    """As in Kafka: the keys with the prefix, without it, and the broker's id and address."""
+    """The properties that a plug-in gets, as in Kafka: the keys with the prefix, which is removed, and the
+    broker's id and address.
+    """
     return {
         **config.passed_on(prefix),
         "broker.id": str(config.node_id),
@@ -221,8 +228,8 @@ def _passed_on(config: BrokerConfig, prefix: str, cluster_id: str) -> dict[str, 
 
 
 def _number(config: BrokerConfig, name: str) -> int:
-    """A key of the topic-based manager: Kafka defines it with the prefix only; here it may also be given
-    without.
+    """A key of the topic-based manager. Kafka defines it only with the prefix; Moldau accepts it without
+    the prefix, too.
     """
     prefix = config.text("remote.log.metadata.manager.impl.prefix")
     text = config.passed_on(prefix).get(name)
@@ -255,7 +262,7 @@ def _made(
     meters: Meters,
     methods: Iterable[str],
 ) -> object:
-    """Call a plug-in's factory and check its result for these methods; ``ConfigError`` names the key."""
+    """Call a plug-in's factory and check that its result has these methods. ``ConfigError`` names the key."""
     try:
         made = make(configs, machine, meters)
     except (RemoteStorageError, TypeError, ValueError) as error:

@@ -115,7 +115,7 @@ class TieredSubsystem(Subsystem):
                     wraps=self._partitions.classic,
                 )
             ],
-            # A kind without a shard: the metadata manager follows the log of each term itself.
+            # This kind has no shard, because the metadata manager follows the log of each term itself.
             coordinators=[
                 CoordinatorEntry(
                     topic=self._topic, leaders=self._metadata_topic, on_change=self._leadership_changed
@@ -126,14 +126,14 @@ class TieredSubsystem(Subsystem):
         )
 
     def _problem(self) -> str | None:
-        """The problem in one sentence; plug-in managers report none."""
+        """The problem of the tier in a sentence; plug-in managers report none."""
         return self.storage.problem or self._hosting.problem()
 
     async def start(self) -> None:
         await self.indexes.start()
 
     async def stop(self) -> None:
-        """End reads and tasks at any point: all of them can be started over."""
+        """Stop reads and tasks at any point; all of them can be started again."""
         await self.reader.close()
         await self.remover.close()
         await self.manager.close()
@@ -150,13 +150,13 @@ class TieredSubsystem(Subsystem):
         self.indexes.resize(tiered_settings.index_cache_bytes(config))
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """The meters of deleted topics are removed."""
+        """Remove the meters of deleted topics, and let the remover look for their remote data."""
         if not self._hosting.tells_of_removals:
-            # There is no other notification that removals may continue.
+            # No other notification tells that removals may continue.
             self.remover.start()
             self.remover.look_soon()
         elif delta.topics.removed:
-            # The owner of their remaining data may be a broker that had no replica of theirs.
+            # The broker that must remove their remaining data may have had no replica of these topics.
             self.remover.look_soon()
         names = {topic.name for topic in delta.topics.changed.values()}
         if delta.brokers.entries or REMOTE_LOG_METADATA_TOPIC in names:
@@ -166,7 +166,9 @@ class TieredSubsystem(Subsystem):
                 self.meters.remove(topic.name)
 
     def _leadership_changed(self, partition: int) -> None:
-        """This broker begins or ceases to lead a metadata partition, whose leader completes deletions."""
+        """Begin or end the leadership of a metadata partition on this broker; the partition's leader
+        completes deletions.
+        """
         leads = self._metadata_topic.leads(partition)
         self._hosting.on_metadata_partition_leadership(partition, leads=leads)
         if leads:
@@ -177,9 +179,10 @@ class TieredSubsystem(Subsystem):
         return None if found is None or not found.is_leader else found.leader_epoch
 
     async def _until_current(self) -> None:
-        """Return when this broker's partitions are as was committed at the time of the call, or raise.
+        """Return when this broker's partitions are in the state that was committed at the time of the call,
+        or raise.
 
-        Partitions follow the metadata in several turns.
+        Partitions follow the metadata in several turns of the event loop.
         """
         await self._context.metadata.until_current()
         await self._partitions.settled()
@@ -190,7 +193,7 @@ class TieredSubsystem(Subsystem):
 
 
 class TieredOff(Subsystem):
-    """A broker without a remote tier refuses tiered topics, and the requests of tools for one."""
+    """Refuses tiered topics and the requests of tools for the tier, on a broker without a remote tier."""
 
     def __init__(self, context: BrokerContext, partitions: PartitionsSubsystem) -> None:
         self._context = context

@@ -1,7 +1,9 @@
-"""Asks the coordinator whether a partition belongs to a producer's transaction, or has it join (KIP-890).
+"""Asks the coordinator whether a partition belongs to a producer's transaction, or adds the partition to it
+(KIP-890).
 
-Producers of version 2 do not say beforehand which partitions they write to: the broker that gets the first
-batch has the partition join. For older ones the broker checks that the producer has done so.
+Producers of version 2 do not announce the partitions that they write to, so the broker that gets the first
+batch adds the partition to the transaction. For older producers the broker checks that the producer has added
+it.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from moldau.server.subsystems.transactions.peers import BrokerPeers
 
 
 class CoordinatorGate:
-    """The gate of a broker, which knows the coordinators from the metadata."""
+    """The gate of a broker; it finds the coordinators in the metadata."""
 
     def __init__(
         self,
@@ -34,7 +36,7 @@ class CoordinatorGate:
         peers: BrokerPeers,
         config: Callable[[], BrokerConfig],
     ) -> None:
-        """``config`` gives the configuration in effect."""
+        """``config`` returns the effective configuration."""
         self._view = view
         self._service = service
         self._peers = peers
@@ -45,7 +47,7 @@ class CoordinatorGate:
         config, loop = self._config(), asyncio.get_running_loop()
         if not wanted.joins and not config.flag("transaction.partition.verification.enable"):
             return
-        # The markers of the transaction before may still be on their way.
+        # The markers of the previous transaction may not have arrived yet.
         retry_s = config.integer("add.partitions.to.txn.retry.backoff.ms") / 1000
         give_up_at = loop.time() + config.integer("add.partitions.to.txn.retry.backoff.max.ms") / 1000
         while True:

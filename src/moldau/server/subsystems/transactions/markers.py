@@ -1,7 +1,8 @@
-"""The markers that end transactions: written to the partitions of this broker, sent to the other brokers.
+"""The markers that end transactions. They are written to partitions of this broker and sent to other brokers.
 
-A partition of ``__consumer_offsets`` is written by its group coordinator, which applies the marker to the
-offsets that wait for it, and every other partition as its kind does it. A marker counts once it is committed.
+The group coordinator writes the markers of a partition of ``__consumer_offsets``, and applies them to the
+offsets that wait for them. Every other partition writes markers as its kind requires. A marker counts once it
+is committed.
 """
 
 import asyncio
@@ -31,7 +32,8 @@ from moldau.server.topics.registry import PartitionRegistry
 _DONE: Final = frozenset(
     {
         ErrorCode.none,
-        # The partition has seen a later epoch of the producer, or its next transaction: this one has ended.
+        # The partition has seen a later epoch of the producer, or its next transaction, so this transaction
+        # has ended.
         ErrorCode.invalid_producer_epoch,
     }
 )
@@ -45,7 +47,9 @@ class LocalMarkers:
         self._groups = groups
 
     async def write(self, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
-        """Write one marker; return when it is committed, or with the error that a coordinator understands."""
+        """Write a marker. Returns when it is committed, or returns the error that a coordinator
+        understands.
+        """
         end = EndTransactionMarker(marker.committed, marker.coordinator_epoch)
         try:
             if partition.topic == CONSUMER_OFFSETS_TOPIC:
@@ -71,7 +75,9 @@ class LocalMarkers:
 
 
 class ClusterMarkers:
-    """The ``MarkerWriter`` of the coordinators: each marker is written by the partition's leader, or here."""
+    """The ``MarkerWriter`` of the coordinators: the partition's leader writes each marker, or this broker
+    if it can.
+    """
 
     def __init__(
         self, view: ClusterView, peers: BrokerPeers, local: LocalMarkers, unexpected: UnexpectedErrors
@@ -87,8 +93,8 @@ class ClusterMarkers:
         by_leader: dict[int, list[TxnPartition]] = {}
         for partition in sorted(partitions):
             leader = self._view.leader_of(*partition)
-            # The coordinator knew the topic when the partition joined, and later coordinators know newer
-            # metadata. So a topic that is missing was deleted.
+            # The coordinator knew the topic when the partition joined, and later coordinators have newer
+            # metadata. Therefore a topic that is missing was deleted.
             if leader is None:
                 continue
             if self._local.reaches(partition):

@@ -15,13 +15,13 @@ class BrokerPeers:
     """Sends requests to brokers by their ids."""
 
     def __init__(self, view: ClusterView, listener_name: str, entropy: Entropy) -> None:
-        """``listener_name``: of the listener at which brokers reach each other."""
+        """``listener_name`` names the listener at which brokers reach each other."""
         self._view = view
         self._listener_name = listener_name
         self._rpc = RpcClient(entropy, client_id=f"transactions-{view.local_id}")
 
     async def send(self, broker_id: int, api_key: ApiKey, request: Any) -> Any:
-        """The response of a broker, in the newest version that it has. Raises ``KafkaError``."""
+        """The response of a broker, in the newest version that the broker supports. Raises ``KafkaError``."""
         broker = self._view.broker(broker_id, self._listener_name)
         if broker is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not in the cluster")

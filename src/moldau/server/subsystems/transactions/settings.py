@@ -20,7 +20,7 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
 
 
 def transactions_topic(config: BrokerConfig) -> InternalTopic:
-    """How ``__transaction_state`` is made."""
+    """The properties of ``__transaction_state`` at its creation."""
     factor = config.integer(TRANSACTION_STATE.factor_key)
     return InternalTopic.of(
         TRANSACTION_STATE,

@@ -21,7 +21,9 @@ from moldau.server.topics.topic_directory import ImageTopicDirectory
 
 
 class TransactionsSubsystem(Subsystem):
-    """The transaction coordinators that this broker leads, and its part in the transactions of others."""
+    """The transaction coordinators that this broker leads, and its work for the transactions of other
+    coordinators.
+    """
 
     def __init__(self, context: BrokerContext, groups: GroupService) -> None:
         machine, config, view = context.machine, context.config, context.view
@@ -32,7 +34,8 @@ class TransactionsSubsystem(Subsystem):
         self._local = LocalMarkers(context.partitions, groups)
         publisher = context.metadata.publisher
         self.service = TransactionService(
-            # Time-outs and expiry: a clock that jumps must not abort transactions, or forget ids.
+            # This clock is for time-outs and expiry, because a clock that jumps must not abort transactions
+            # or expire ids.
             machine.deletion_clock,
             transaction_settings(config),
             TransactionPorts(
@@ -75,7 +78,7 @@ class TransactionsSubsystem(Subsystem):
         return {"transactions to complete": self.service.completion.count}
 
     async def drain(self) -> None:
-        """Unload the coordinators; their successors continue with the markers."""
+        """Unload the coordinators; their new leaders continue with the markers."""
         await self.service.close()
 
     async def stop(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.cluster.decisions.diskless import assign_coordinators
+from moldau.cluster.decisions.kinds.diskless import assign_coordinators
 from moldau.cluster.decisions.partitions.placement import place
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.runtime import ErrorCode, KafkaError, SeededEntropy

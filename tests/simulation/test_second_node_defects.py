@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from simulated_cluster import BROKERS, Cluster
 
-from moldau.cluster.decisions import diskless
+from moldau.cluster.decisions.kinds import diskless
 from moldau.cluster.decisions.partitions import elections
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, StateTopic
 from moldau.protocol.api import ApiKey

@@ -6,6 +6,7 @@ from typing import Final
 from urllib.parse import quote
 
 from moldau.cluster.decisions import features
+from moldau.cluster.decisions.kinds.table import kind_of_config
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.cluster.internal_topics import (
@@ -200,8 +201,7 @@ def log_config(topic: TopicConfig) -> LogConfig:
         message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),
         producer_id_expiration_ms=topic.broker.integer("producer.id.expiration.ms"),
-        # The log of a diskless topic is a cache: older records need not be kept.
-        remote_storage_enable=topic.is_tiered and not topic.is_diskless,
+        remote_storage_enable=topic.is_tiered and kind_of_config(topic).has_remote_tier,
         remote_log_copy_disable=topic.flag("remote.log.copy.disable"),
         local_retention_ms=topic.local_retention_ms,
         local_retention_bytes=topic.local_retention_bytes,

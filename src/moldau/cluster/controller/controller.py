@@ -17,7 +17,7 @@ from moldau.cluster.controller.decided_apis import DECISIONS
 from moldau.cluster.decisions import brokers, features
 from moldau.cluster.decisions.brokers import BrokerInputs
 from moldau.cluster.decisions.heartbeats import Heartbeats
-from moldau.cluster.decisions.own_features import DISKLESS_FEATURE, DISKLESS_LATEST
+from moldau.cluster.decisions.kinds.table import KINDS
 from moldau.cluster.decisions.partitions import elections
 from moldau.cluster.decisions.view import (
     ConfigPolicy,
@@ -85,7 +85,7 @@ class Controller:
 
         The formatted metadata are in a snapshot before the first offset. Other nodes cannot fetch that one,
         and nodes of Apache Kafka end without a metadata version, so it is repeated in the first records.
-        Where diskless topics are enabled, their feature is added.
+        The features of enabled kinds of topics, such as diskless ones, are added.
         """
         if self._image.metadata_version and self._image.provenance.offset >= 0:
             return ()
@@ -95,8 +95,10 @@ class Controller:
             first = list(records)
         else:
             first = [*_default_features(), *records]
-        if self._settings.diskless_enabled and DISKLESS_FEATURE not in self._image.features:
-            first.append(FeatureLevelRecord(name=DISKLESS_FEATURE, feature_level=DISKLESS_LATEST))
+        for kind in KINDS:
+            feature = kind.feature
+            if feature and kind.is_enabled(self._settings) and feature.name not in self._image.features:
+                first.append(FeatureLevelRecord(name=feature.name, feature_level=feature.max_level))
         return first
 
     def expire_sessions(self, now_ms: int, next_offset: int) -> Sequence[Message]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
-from moldau.cluster.decisions import diskless
+from moldau.cluster.decisions.kinds.table import check_change, fixed_configs
 from moldau.cluster.decisions.partitions.elections import eligible_changes
 from moldau.cluster.decisions.partitions.partition_change import MIN_IN_SYNC_REPLICAS
 from moldau.cluster.decisions.view import ControllerResult, View
@@ -198,16 +198,14 @@ def _replaced(
             raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for config {config.name}.")
         values[config.name] = config.value
     old = view.image.config(resource_type, resource.resource_name)
-    if resource_type is ResourceType.TOPIC and diskless.DISKLESS_ENABLE in old:
-        # It cannot change, and older tools that replace all configs do not know it.
-        values.setdefault(diskless.DISKLESS_ENABLE, old[diskless.DISKLESS_ENABLE])
-    return values
+    # Older tools that replace all configs do not know those that are fixed.
+    return {**fixed_configs(old), **values} if resource_type is ResourceType.TOPIC else values
 
 
 def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[str, str]) -> list[Message]:
     old = view.image.config(resource_type, name)
     if resource_type is ResourceType.TOPIC:
-        diskless.check_change(view, name, old, new)
+        check_change(view, name, old, new)
         _check_tiering(old, new)
     view.configs.validate(resource_type, name, new)
     records: list[Message] = [

@@ -3,9 +3,8 @@
 from collections import Counter
 from enum import IntEnum
 
+from moldau.cluster.decisions.kinds.table import KINDS, check_feature_off
 from moldau.cluster.decisions.own_features import (
-    DISKLESS_FEATURE,
-    DISKLESS_LATEST,
     reasons_against,
 )
 from moldau.cluster.decisions.view import ControllerResult, View
@@ -44,7 +43,7 @@ SUPPORTED_FEATURES = (
     SupportedFeature(METADATA_VERSION_FEATURE, METADATA_VERSION_MIN, METADATA_VERSION_LATEST),
     SupportedFeature(ELIGIBLE_LEADER_REPLICAS_FEATURE, 0, ELIGIBLE_LEADER_REPLICAS_LATEST),
     SupportedFeature(TRANSACTION_VERSION_FEATURE, 0, TRANSACTION_VERSION_LATEST),
-    SupportedFeature(DISKLESS_FEATURE, 0, DISKLESS_LATEST),
+    *(kind.feature for kind in KINDS if kind.feature is not None),
 )
 """Features that a node of this version registers with."""
 
@@ -117,8 +116,8 @@ def _check(view: View, update: FeatureUpdateKey) -> None:
         _check_downgrade(name, current, level, UpgradeType(kind))
     if name == ELIGIBLE_LEADER_REPLICAS_FEATURE:
         _check_eligible(view, level)
-    if name == DISKLESS_FEATURE and level == 0:
-        _check_no_diskless_topic(view)
+    if level == 0:
+        check_feature_off(view.image, name)
     if level > 0:
         _check_supported(view, name, level)
 
@@ -162,12 +161,3 @@ def _check_supported(view: View, name: str, level: int) -> None:
         )
     for reason in reasons_against(view, name, level):
         raise KafkaError(ErrorCode.invalid_update_version, f"{reason}.")
-
-
-def _check_no_diskless_topic(view: View) -> None:
-    topic = next((topic for topic in view.image.topics if topic.is_diskless), None)
-    if topic is not None:
-        raise KafkaError(
-            ErrorCode.invalid_update_version,
-            f"Topic {topic.name} is diskless: {DISKLESS_FEATURE} can be 0 when no such topic is left.",
-        )

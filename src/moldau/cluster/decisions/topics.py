@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from uuid import UUID
 
-from moldau.cluster.decisions import diskless
+from moldau.cluster.decisions.kinds.table import check_removal, new_topic_configs, owners_of_new
 from moldau.cluster.decisions.partitions.placement import check_assignment, default_directory, place
 from moldau.cluster.decisions.topic_names import check_new_name
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_COORDINATOR, RESERVED_DIRECTORY_COUNT
-from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -83,7 +82,7 @@ def _create(view: View, topic: CreatableTopic) -> _NewTopic:
     if topic.name == CLUSTER_METADATA_TOPIC:
         raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {topic.name} is prohibited.")
     check_new_name(view.image.topics, topic.name)
-    configs = diskless.new_topic_configs(view, topic.name, _requested_configs(topic))
+    configs = new_topic_configs(view, topic.name, _requested_configs(topic))
     view.configs.validate(ResourceType.TOPIC, topic.name, configs)
     assignments = _assignments(view, topic)
     check_room(view, assignments)
@@ -96,7 +95,7 @@ def _create(view: View, topic: CreatableTopic) -> _NewTopic:
         ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=key, value=value)
         for key, value in sorted(configs.items())
     ]
-    owners = diskless.coordinators_for(view, configs, len(assignments))
+    owners = owners_of_new(view, configs, len(assignments))
     records += [
         new_partition(view, topic_id, index, replicas, owner)
         for index, (replicas, owner) in enumerate(zip(assignments, owners, strict=True))
@@ -316,9 +315,5 @@ def _delete(image: MetadataImage, state: DeleteTopicState) -> tuple[RemoveTopicR
         topic = image.topics.get_by_id(state.topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_id, f"No topic has the id {state.topic_id}.")
-    if topic.name == DISKLESS_METADATA_TOPIC and any(each.is_diskless for each in image.topics):
-        raise KafkaError(
-            ErrorCode.invalid_request,
-            f"{topic.name} says where the records of the diskless topics are; delete those first.",
-        )
+    check_removal(image, topic)
     return RemoveTopicRecord(topic_id=topic.topic_id), topic.name

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.internal_topics import SNAPSHOT_TOPICS
@@ -79,9 +80,9 @@ def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
     if topic is None:
         return f"topic id {log.topic_id} of {log.directory}"
     partition = log.topic_partition.partition
-    # The epochs of diskless records, and of coordinators' logs with snapshots, are not epochs of the
-    # metadata.
-    if topic.is_diskless or topic.name in SNAPSHOT_TOPICS or partition >= len(topic.partitions):
+    # The epochs of coordinators' logs with snapshots, and of some kinds, are not epochs of the metadata.
+    has_cluster_epochs = kind_of(topic).has_cluster_epochs and topic.name not in SNAPSHOT_TOPICS
+    if not has_cluster_epochs or partition >= len(topic.partitions):
         return None
     epoch = log.leader_epochs.latest_epoch
     if epoch is not None and epoch > topic.partitions[partition].leader_epoch:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from moldau.cluster.decisions.diskless import coordinators_for
+from moldau.cluster.decisions.kinds.table import owners_of_new
 from moldau.cluster.decisions.partitions.placement import check_assignment, place
 from moldau.cluster.decisions.topics import (
     check_any_active,
@@ -72,7 +72,7 @@ def _add_partitions(view: View, request: CreatePartitionsTopic, limit: int, left
         assignments = place(view.image.brokers.values(), added, replication_factor, view.entropy)
     check_room(view, assignments)
     configs = view.image.config(ResourceType.TOPIC, topic.name)
-    owners = coordinators_for(view, configs, added)
+    owners = owners_of_new(view, configs, added)
     return [
         new_partition(view, topic.topic_id, current + index, replicas, owner)
         for index, (replicas, owner) in enumerate(zip(assignments, owners, strict=True))

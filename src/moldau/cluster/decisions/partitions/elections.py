@@ -6,8 +6,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.decisions.partitions.partition_change import Election, Wanted, change_partition, rules_of
-from moldau.cluster.decisions.topic_kinds import kind_of
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE

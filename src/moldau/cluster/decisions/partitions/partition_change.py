@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from uuid import UUID
 
+from moldau.cluster.decisions.kinds.kind import TopicKind
+from moldau.cluster.decisions.kinds.table import CLASSIC, kind_of
 from moldau.cluster.decisions.partitions.placement import default_directory
-from moldau.cluster.decisions.topic_kinds import CLASSIC, TopicKind, kind_of
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import ELIGIBLE_LEADER_REPLICAS_FEATURE, ResourceType
 from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, PartitionRegistration

@@ -4,11 +4,11 @@ A reassignment adds the new replicas to the old ones. It ends with the change of
 contains all target replicas: see :mod:`.partition_change`.
 """
 
+from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.decisions.partitions.decisive_minimum import minima_after
 from moldau.cluster.decisions.partitions.elections import recovery_election
 from moldau.cluster.decisions.partitions.partition_change import Election, Wanted, change_partition, rules_of
 from moldau.cluster.decisions.partitions.placement import check_assignment
-from moldau.cluster.decisions.topic_kinds import kind_of
 from moldau.cluster.decisions.topics import check_room
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.partition import PartitionRegistration

@@ -7,6 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from moldau.cluster.controller.channel import Caller
+from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
@@ -230,8 +231,9 @@ class MetadataHandlers:
             self._rendered.clear()
             self._rendered_from = image
         racks = self._view.racks
-        rack = racks.of_client(context.client_id) if topic.is_diskless else None
-        with_gateways = topic.is_diskless and request.include_preferred_produce_brokers
+        by_rack = kind_of(topic).leader_depends_on_rack
+        rack = racks.of_client(context.client_id) if by_rack else None
+        with_gateways = by_rack and request.include_preferred_produce_brokers
         place = (context.listener_name, rack, with_gateways, topic.name)
         cached = self._rendered.get(place)
         if cached is not None:
@@ -242,7 +244,7 @@ class MetadataHandlers:
             if start:
                 yield
             some = enumerate(topic.partitions[start : start + ROWS_A_TURN], start)
-            if not topic.is_diskless:
+            if not by_rack:
                 partitions += [_row(index, partition, partition.leader, alive) for index, partition in some]
                 continue
             for index, partition in some:

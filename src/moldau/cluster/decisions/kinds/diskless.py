@@ -1,11 +1,20 @@
-"""Diskless topics: the topics that may be diskless, and the owner of each of their partitions (KIP-1164)."""
+"""Diskless topics: the topics that may be diskless, and the owner of each of their partitions (KIP-1164).
+
+Pure.
+"""
 
 from collections.abc import Mapping
+from typing import Final
 
-from moldau.cluster.decisions.own_features import check_diskless_allowed
+from moldau.cluster.decisions.kinds.kind import TopicKind, is_true
+from moldau.cluster.decisions.own_features import (
+    DISKLESS_FEATURE,
+    DISKLESS_LATEST,
+    check_diskless_allowed,
+)
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import ResourceType
-from moldau.cluster.image.partition import NO_COORDINATOR
+from moldau.cluster.image.registrations import SupportedFeature
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, INTERNAL_TOPICS
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -13,7 +22,7 @@ DISKLESS_ENABLE = "diskless.enable"
 CLEANUP_POLICY = "cleanup.policy"
 
 
-def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> dict[str, str]:
+def _new_configs(view: View, name: str, configs: Mapping[str, str]) -> dict[str, str]:
     """The configs to record for a new topic.
 
     Where diskless is this cluster's default, a topic without the config becomes diskless, and the config is
@@ -28,11 +37,11 @@ def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> dict
     possible = name not in INTERNAL_TOPICS and not _is_compacted(view, configs)
     if requested is None:
         default = view.configs.default(ResourceType.TOPIC, DISKLESS_ENABLE)
-        if _is_true(default) and possible and view.settings.diskless_enabled:
+        if is_true(default) and possible and view.settings.diskless_enabled:
             check_diskless_allowed(view, f"A topic without {DISKLESS_ENABLE}=false")
             resolved[DISKLESS_ENABLE] = "true"
         return resolved
-    if not _is_true(requested):
+    if not is_true(requested):
         return resolved
     if not view.settings.diskless_enabled:
         raise _invalid(f"{DISKLESS_ENABLE}=true needs diskless.system.enable=true on the cluster.")
@@ -44,17 +53,9 @@ def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> dict
     return resolved
 
 
-def check_change(view: View, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Raise ``KafkaError(invalid_config)`` for a change of configs that a topic's kind forbids."""
-    if _is_true(old.get(DISKLESS_ENABLE)) != _is_true(new.get(DISKLESS_ENABLE)):
-        raise _invalid(f"{DISKLESS_ENABLE} of topic {name} was fixed when it was created.")
-    if _is_true(new.get(DISKLESS_ENABLE)) and _is_compacted(view, new):
+def _check_configs(view: View, name: str, configs: Mapping[str, str]) -> None:
+    if _is_compacted(view, configs):
         raise _invalid(f"Topic {name} is diskless and cannot have {CLEANUP_POLICY}=compact yet.")
-
-
-def is_diskless(configs: Mapping[str, str]) -> bool:
-    """Whether a topic's own configs make it diskless."""
-    return _is_true(configs.get(DISKLESS_ENABLE))
 
 
 def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count: int) -> list[int]:
@@ -71,14 +72,12 @@ def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count
     return owners
 
 
-def coordinators_for(view: View, configs: Mapping[str, str], count: int) -> list[int]:
-    """Owners of ``count`` new partitions of a topic; ``NO_COORDINATOR`` for a classic topic.
+def _owners(view: View, count: int) -> list[int]:
+    """Owners of ``count`` new partitions of a topic.
 
     The coordinators are the existing partitions of ``__diskless_metadata``, whatever a node is configured
     to create. Raises ``KafkaError(coordinator_not_available)`` while that topic does not exist.
     """
-    if not is_diskless(configs):
-        return [NO_COORDINATOR] * count
     metadata = view.image.topics.get(DISKLESS_METADATA_TOPIC)
     if metadata is None:
         raise KafkaError(
@@ -95,9 +94,23 @@ def _is_compacted(view: View, configs: Mapping[str, str]) -> bool:
     return "compact" in (part.strip() for part in policy.split(","))
 
 
-def _is_true(value: str | None) -> bool:
-    return value is not None and value.strip().lower() == "true"
-
-
 def _invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.invalid_config, message)
+
+
+DISKLESS: Final = TopicKind(
+    name="diskless",
+    is_kind_of=lambda topic: topic.is_diskless,
+    config_key=DISKLESS_ENABLE,
+    is_enabled=lambda settings: settings.diskless_enabled,
+    feature=SupportedFeature(DISKLESS_FEATURE, 0, DISKLESS_LATEST),
+    new_configs=_new_configs,
+    check_configs=_check_configs,
+    owners=_owners,
+    metadata_topic=DISKLESS_METADATA_TOPIC,
+    replicas_hold_data=False,
+    # The log is a cache: older records need not be kept, and its epochs count generations of its own.
+    has_remote_tier=False,
+    has_cluster_epochs=False,
+    leader_depends_on_rack=True,
+)

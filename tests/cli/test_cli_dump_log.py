@@ -6,12 +6,15 @@ from uuid import UUID
 import pytest
 
 import moldau.testing
+from moldau.cli.dump.decoders import decoder_for
+from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention, StateTopic
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.state.records import FileCommitted, PartitionCreated, Run
 from moldau.coordinators.diskless.store.checkpoint import encode_rows
 from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.records import transactions
 from moldau.protocol.records.groups import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -273,3 +276,14 @@ def test_all_that_a_node_writes_is_in_order(cli, tmp_path):
         row.get("record") for row in found
     }
     assert {"producer", "entry", "properties", "state"} <= {row["type"] for row in found}
+
+
+def test_records_of_a_state_topic_are_shown_by_the_schema_in_its_row(monkeypatch):
+    """A new kind of coordinator needs no decoder of its own."""
+    row = StateTopic(
+        name="__new", retention=StateRetention.COMPACTED, factor_key="new", records=transactions.RECORDS
+    )
+    monkeypatch.setitem(STATE_TOPICS, row.name, row)
+    key = transactions.RECORDS.encode_key(transactions.TransactionLogKey(transactional_id="t"))
+    shown = decoder_for(row.name, None)(Record(0, 0, key, None, ()))
+    assert shown == {"record": "TransactionLog", "key": {"transactional_id": "t"}, "value": None}

@@ -9,6 +9,9 @@ from enum import Enum
 from typing import Final
 
 from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
+from moldau.protocol.records import groups as group_records
+from moldau.protocol.records import transactions as transaction_records
+from moldau.protocol.records.schema import KeyedRecords
 
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
@@ -49,6 +52,8 @@ class StateTopic:
     retention: StateRetention
     factor_key: str
     """The broker's key for the replication factor at its creation."""
+    records: KeyedRecords | None = None
+    """The schema of its keys and values, where each is a message: tools show its records by it."""
     is_decisive: bool = False
     """Its records free bytes or decide outcomes, so none may be lost.
 
@@ -74,12 +79,14 @@ STATE_TOPICS: Final = {
             name=CONSUMER_OFFSETS_TOPIC,
             retention=StateRetention.COMPACTED,
             factor_key="offsets.topic.replication.factor",
+            records=group_records.RECORDS,
             is_marked=True,
         ),
         StateTopic(
             name=TRANSACTION_STATE_TOPIC,
             retention=StateRetention.COMPACTED,
             factor_key="transaction.state.log.replication.factor",
+            records=transaction_records.RECORDS,
             is_decisive=True,
             is_marked=True,
         ),

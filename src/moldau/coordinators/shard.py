@@ -1,11 +1,28 @@
 """The interface of a kind of shard: a state machine, a codec and, for some kinds, a store."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanonicalState:
+    """The state of a shard as plain, sorted values, for ``==``.
+
+    State of the moment is left out, as a restart does not bring it back: waiting requests, timers.
+    """
+
+    parts: Mapping[str, Sequence[Any]]
+    """All that replay makes, by the names of its parts. It is the same wherever the log is replayed to the
+    same offset."""
+    named: Mapping[str, Any] = field(default_factory=dict)
+    """Values that replay makes, and that a led shard may change before it writes them, by name."""
+    unwritten: frozenset[str] = frozenset()
+    """The names of values that have changed since their last record."""
 
 
 class Shard(Protocol[R]):
@@ -30,6 +47,10 @@ class Shard(Protocol[R]):
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[R]:
         """Handle a timer that the shard set and that is now due."""
+        ...
+
+    def canonical(self) -> CanonicalState:
+        """The state in a form that can be compared, for judges of failovers and restarts."""
         ...
 
 

@@ -7,10 +7,9 @@ from moldau.cli.dump import remote_segments
 from moldau.cli.dump.diskless_metadata import decode_record
 from moldau.cli.dump.values import message_fields, text_of
 from moldau.cluster.internal_topics import (
-    CONSUMER_OFFSETS_TOPIC,
     DISKLESS_METADATA_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
-    TRANSACTION_STATE_TOPIC,
+    STATE_TOPICS,
 )
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
@@ -78,14 +77,17 @@ DECODERS: Final[dict[str, Decoder]] = {
 """Decoders by the names that ``--decoder`` takes."""
 
 TOPIC_DECODERS: Final = {
-    CONSUMER_OFFSETS_TOPIC: "offsets",
-    TRANSACTION_STATE_TOPIC: "transactions",
     CLUSTER_METADATA_TOPIC: "metadata",
     DISKLESS_METADATA_TOPIC: "diskless",
     REMOTE_LOG_METADATA_TOPIC: "remote-log-metadata",
 }
+"""Decoders of topics without keyed messages; the others have a schema in ``STATE_TOPICS``."""
 
 
 def decoder_for(topic: str, wanted: str | None) -> Decoder:
     """The decoder for a topic's records, unless another one is requested."""
-    return DECODERS[wanted or TOPIC_DECODERS.get(topic, "none")]
+    name = wanted or TOPIC_DECODERS.get(topic)
+    if name is not None:
+        return DECODERS[name]
+    state = STATE_TOPICS.get(topic)
+    return _raw if state is None or state.records is None else _keyed(state.records)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token
+from moldau.coordinators.groups.canonical import canonical
 from moldau.coordinators.groups.classic import describing
 from moldau.coordinators.groups.classic.group import Group
 from moldau.coordinators.groups.classic.groups import ClassicGroups
@@ -21,6 +22,7 @@ from moldau.coordinators.groups.records import ConsumerOffsetsRecord, GroupRecor
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.tally import GroupTally
 from moldau.coordinators.groups.turn import ExpiryTimer, Turns
+from moldau.coordinators.shard import CanonicalState
 from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from moldau.protocol.messages.describe_groups import DescribedGroup
 from moldau.protocol.messages.list_groups import ListedGroup
@@ -88,6 +90,10 @@ class GroupShard:
         turn = self._turns.begin(now_ms)
         self.classic.on_timer(turn, key)
         return turn.out.effects()
+
+    def canonical(self) -> CanonicalState:
+        """Committed offsets, and the groups' complete generations by name."""
+        return canonical(self.classic.by_id.items(), self.offsets)
 
     # offsets of a group, whose state decides whether they may be changed
 

@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from moldau.coordinators.effects import BatchKind, Effects, Reply, SetTimer, TimerKey, Token, answer
-from moldau.coordinators.transactions.codec import FLEXIBLE_VALUE_VERSION, TransactionRecord
+from moldau.coordinators.shard import CanonicalState
+from moldau.coordinators.transactions.codec import (
+    FLEXIBLE_VALUE_VERSION,
+    TransactionCodec,
+    TransactionRecord,
+)
 from moldau.coordinators.transactions.end_requests import Ending, check_end
 from moldau.coordinators.transactions.settings import TransactionSettings
 from moldau.coordinators.transactions.states import QUIET, TransactionPhase
@@ -162,6 +167,12 @@ class TransactionShard:
             else ()
         )
         return Effects(records, timers=timers, atomic=False)
+
+    def canonical(self) -> CanonicalState:
+        """The transactions as their records describe them; the epoch before a bump is in no record."""
+        encode = TransactionCodec().encode
+        records = (encode(TransactionRecord(name, found)) for name, found in self.by_id.items())
+        return CanonicalState(parts={"transactions": sorted(records)})
 
     def _expire(self, now_ms: int) -> Effects[TransactionRecord]:
         limit_ms = self.settings.id_expiration_ms

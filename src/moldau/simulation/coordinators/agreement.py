@@ -15,9 +15,9 @@ from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.loader import ShardLoader
 from moldau.coordinators.log import LogUpTo, SnapshottedCoordinatorLog
 from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.coordinators.shard import CanonicalState
 from moldau.runtime import KafkaError
 from moldau.simulation.cluster.checkers import StateAgreement
-from moldau.simulation.coordinators.states import canonical_state, differences, generations, unsettled
 from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
 from moldau.storage.snapshots.replicated_log import LogPosition
@@ -83,26 +83,14 @@ class CoordinatorAgreement:
         self._seen = seen
         self._tally.terms += is_new_term
         self._tally.states += 1
-        led, expected = canonical_state(host.shard), canonical_state(self._reference)
-        if led != expected:
-            self._violate(f"differs in life {life} at {offset} from its log: {differences(led, expected)}")
+        led, expected = host.shard.canonical(), self._reference.canonical()
+        found = differences(led, expected)
+        self._tally.generations += len(led.named)
+        if found:
+            self._violate(f"differs in life {life} at {offset} from its log: {found}")
             return
-        if not self._agree_on_groups(life, offset, host.shard):
-            return
-        self._states.reached(f"the log of {self._name}", offset, expected)
-        self._states.reached(f"{self._name} in life {life}, load {host.loads}", offset, led)
-
-    def _agree_on_groups(self, life: str, offset: int, shard: Any) -> bool:
-        """Compare the groups' generations, except for groups between two generations."""
-        led, expected, between = generations(shard), generations(self._reference), unsettled(shard)
-        self._tally.generations += len(led)
-        for group_id in sorted((led.keys() | expected.keys()) - between):
-            ours, theirs = led.get(group_id), expected.get(group_id)
-            if ours != theirs:
-                found = f"group {group_id}: {ours} against {theirs}"
-                self._violate(f"differs in life {life} at {offset} from its log: {found}")
-                return False
-        return True
+        self._states.reached(f"the log of {self._name}", offset, expected.parts)
+        self._states.reached(f"{self._name} in life {life}, load {host.loads}", offset, led.parts)
 
     def _keep_until_replayed(self, host: ShardHost[Any, Any]) -> None:
         """Let a snapshot of this term remove no record that the reference has not replayed."""
@@ -203,11 +191,31 @@ async def _look_at(
         return
     for runtime in _runtimes(node):
         # Also for kinds that lead nothing in this story: a kind without a canonical form fails every story.
-        canonical_state(runtime.kind.new_shard(0))
+        runtime.kind.new_shard(0).canonical()
         for partition in runtime.partitions:
             led = runtime.led(partition)
             if led is not None and process.alive:
                 await agreement_of(host, led).look(process.name, led)
+
+
+def differences(led: CanonicalState, expected: CanonicalState) -> str:
+    """The parts in which two states of one kind differ, with the first row that only one of them has.
+
+    Without such a part, the first named value that differs and that the led shard has written.
+    """
+    found = []
+    for part in sorted(led.parts.keys() | expected.parts.keys()):
+        ours, theirs = led.parts.get(part, []), expected.parts.get(part, [])
+        if ours != theirs:
+            only_ours = next((row for row in ours if row not in theirs), None)
+            only_theirs = next((row for row in theirs if row not in ours), None)
+            found.append(f"{part}: {only_ours} against {only_theirs}")
+    if found:
+        return "; ".join(found)
+    for name in sorted((led.named.keys() | expected.named.keys()) - led.unwritten):
+        if led.named.get(name) != expected.named.get(name):
+            return f"{name}: {led.named.get(name)} against {expected.named.get(name)}"
+    return ""
 
 
 def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:

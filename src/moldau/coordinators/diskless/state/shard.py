@@ -29,7 +29,7 @@ from moldau.coordinators.diskless.calls import (
     TopicResult,
 )
 from moldau.coordinators.diskless.codecs.file_codec import decode_receipt, encode_receipt
-from moldau.coordinators.diskless.state import commit, replay
+from moldau.coordinators.diskless.state import canonical, commit, replay
 from moldau.coordinators.diskless.state.endings import decide_markers
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes, FileMemory
 from moldau.coordinators.diskless.state.gaps import ProducerGaps
@@ -51,6 +51,7 @@ from moldau.coordinators.diskless.state.records import (
     TransactionsEnded,
 )
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token, answer
+from moldau.coordinators.shard import CanonicalState
 from moldau.runtime import ErrorCode, KafkaError
 
 
@@ -299,6 +300,10 @@ class DisklessShard:
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
         """There is nothing to do, because the coordinator's own log has no transactions."""
+
+    def canonical(self) -> CanonicalState:
+        """All that replay makes here; the store's own copy is not part of it."""
+        return canonical.canonical(self.partitions, self.files)
 
     def on_loaded(self, now_ms: int) -> Effects[DisklessRecord]:
         return Effects()

@@ -1,0 +1,48 @@
+"""The canonical form of the groups of one partition: committed offsets, and complete generations. Pure."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from moldau.coordinators.groups.classic.group import Group
+from moldau.coordinators.groups.classic.states import GroupState
+from moldau.coordinators.groups.offsets.offsets import GroupOffsets
+from moldau.coordinators.shard import CanonicalState
+
+
+def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> CanonicalState:
+    """The offsets, and the last complete generation of each group, as far as its record says it.
+
+    Between two generations the log has the earlier one.
+    """
+    store, by_id = offsets.store, dict(groups)
+    return CanonicalState(
+        parts={
+            "offsets": [
+                (group_id, place, value)
+                for group_id in sorted(store.group_ids())
+                for place, value in sorted(store.of_group(group_id).items())
+            ],
+            "places": [
+                (group_id, sorted(store.places(group_id)), store.has_open_transactions(group_id))
+                for group_id in sorted(store.group_ids())
+            ],
+        },
+        named={
+            f"group {group_id}": _generation(group)
+            for group_id, group in by_id.items()
+            if group.generation > 0 and not _is_between(group)
+        },
+        unwritten=frozenset(f"group {group_id}" for group_id, group in by_id.items() if _is_between(group)),
+    )
+
+
+def _generation(group: Group) -> tuple[Any, ...]:
+    """Without times, time-outs and the addresses of clients: a member may change its own without a record."""
+    members = [
+        (one.member_id, one.instance_id, one.subscription, one.assignment) for one in group.stored().members
+    ]
+    return group.generation, group.protocol_type, group.protocol_name, group.leader, members
+
+
+def _is_between(group: Group) -> bool:
+    return group.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)

@@ -16,30 +16,12 @@ from moldau.config import dynamic
 from moldau.config.combinations import validate
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Update, Value
 from moldau.config.entry import ConfigEntry, ConfigSynonym
-from moldau.config.keys import groups, log, node, security, serving, share, tiers
+from moldau.config.keys.sections import SECTIONS
 from moldau.config.node_settings import NodeSettings
 from moldau.config.synonyms import BROKER_SYNONYMS
 
 BROKER = ConfigDef(
-    (
-        *node.NODE,
-        *node.LISTENERS,
-        *node.QUORUM,
-        *log.LOG,
-        *log.CLEANER,
-        *serving.REPLICATION,
-        *serving.FETCHING,
-        *groups.GROUPS,
-        *share.SHARE,
-        *serving.OFFSETS,
-        *serving.TRANSACTIONS,
-        *serving.OPERATIONS,
-        *security.TLS,
-        *security.SASL,
-        *tiers.TIERED,
-        *tiers.DISKLESS,
-        *tiers.MOLDAU,
-    ),
+    (key for _, keys in SECTIONS for key in keys),
     passed_on_prefixes=(
         "diskless.batch.coordinator.",
         "diskless.storage.",
@@ -196,4 +178,4 @@ class BrokerConfig(NodeSettings):
         else:
             changed = self.with_dynamic(self.cluster_defaults, values)
         validate(changed)
-        dynamic.check_change(self, changed, {*changed.dynamic, *changed.cluster_defaults})
+        dynamic.check_change(BROKER, self, changed, {*changed.dynamic, *changed.cluster_defaults})

@@ -9,8 +9,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum, IntEnum
-from typing import Final, TypeAlias, assert_never
+from enum import Enum, Flag, IntEnum, auto
+from typing import Final, NamedTuple, TypeAlias, assert_never
 
 Value: TypeAlias = "bool | int | float | str | tuple[str, ...] | None"
 Validator: TypeAlias = Callable[[Value], "str | None"]
@@ -78,6 +78,38 @@ class Update(Enum):
     CLUSTER_WIDE = "cluster-wide"
 
 
+class Limit(Flag):
+    """Limits of a key that hold for a change on a running node only, although a file may contain the value.
+
+    Kafka has the same; a single request must not make a node unusable.
+    """
+
+    NONE = 0
+    AT_LEAST_ONE = auto()
+    """Values from 1 on."""
+    IN_STEPS = auto()
+    """One change at most halves or doubles the number."""
+    BY_LISTENER_ONLY = auto()
+    """Only with the prefix of a listener."""
+    SAME_FOR_LISTENERS = auto()
+    """With the prefix of a listener also as the cluster's default."""
+
+
+class Synonym(NamedTuple):
+    """A broker config that is the default of a topic's config, and the factor that converts its unit."""
+
+    name: str
+    factor: int = 1
+    low: int | None = None
+
+    def convert(self, value: Value) -> Value:
+        """The value in the topic's unit; negative values are not converted, and are at least ``low``."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            return value
+        converted = value * self.factor if value >= 0 else value
+        return converted if self.low is None else max(self.low, converted)
+
+
 _TRIMMED = "".join(map(chr, range(33)))
 """Characters that Java's ``String.trim`` removes."""
 _DECIMAL_DOUBLE = re.compile(r"[+-]?(?:Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
@@ -105,6 +137,13 @@ class ConfigKey:
     valid: str = ""
     update: Update = Update.READ_ONLY
     has_effect: bool = True  # False: accepted so that files for Kafka work; the doc says why
+    limits: Limit = Limit.NONE
+    synonyms: tuple[Synonym, ...] = ()
+    """Of a topic's config: the broker configs that are its default. The first one that is set applies; when
+    none is set, the first one that has a default."""
+    fixed_at_creation: bool = False
+    """Of a topic's config: a topic copies the broker's value when it is created. Later, an unset key has the
+    default of the key."""
 
     @property
     def is_sensitive(self) -> bool:

@@ -4,29 +4,9 @@ from collections.abc import Iterable
 
 from moldau.config.client_metrics import KEYS as CLIENT_METRICS
 from moldau.config.definition import ConfigKey
-from moldau.config.keys import groups, log, node, security, serving, share, tiers, topic
+from moldau.config.keys import groups, topic
+from moldau.config.keys.sections import SECTIONS
 from moldau.config.keys.waiting import WAITS_FOR
-from moldau.config.synonyms import TOPIC_SYNONYMS
-
-_SECTIONS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
-    ("The node", node.NODE),
-    ("Listeners and connections", node.LISTENERS),
-    ("Quorum and metadata log", node.QUORUM),
-    ("Log", log.LOG),
-    ("Compaction", log.CLEANER),
-    ("Replication", serving.REPLICATION),
-    ("Fetching", serving.FETCHING),
-    ("Groups", groups.GROUPS),
-    ("Share groups", share.SHARE),
-    ("Committed offsets", serving.OFFSETS),
-    ("Producers and transactions", serving.TRANSACTIONS),
-    ("Quotas, metrics, security", serving.OPERATIONS),
-    ("TLS", security.TLS),
-    ("SASL", security.SASL),
-    ("Tiered storage", tiers.TIERED),
-    ("Diskless topics", tiers.DISKLESS),
-    ("Moldau's own", tiers.MOLDAU),
-)
 
 _INTRODUCTION = """# Configuration
 
@@ -83,7 +63,7 @@ but not sent to clients, because brokers do not receive telemetry.
 def configuration_page() -> str:
     """The whole page, in Markdown."""
     parts = [_INTRODUCTION.format(features="; ".join(sorted(set(WAITS_FOR.values())))), "## Nodes\n"]
-    for title, keys in _SECTIONS:
+    for title, keys in SECTIONS:
         parts.append(f"### {title}\n\n" + _broker_table(keys))
     parts.append(_TOPICS + _topic_table(topic.TOPIC))
     page = "\n".join(parts)
@@ -106,7 +86,7 @@ def _broker_table(keys: Iterable[ConfigKey]) -> str:
 def _topic_table(keys: Iterable[ConfigKey]) -> str:
     rows = ["| key | type | default | valid | what it does | broker config |", "|---|---|---|---|---|---|"]
     for key in keys:
-        synonyms = ", ".join(f"`{synonym.name}`" for synonym in TOPIC_SYNONYMS.get(key.name, ()))
+        synonyms = ", ".join(f"`{synonym.name}`" for synonym in key.synonyms)
         rows.append(
             f"| `{key.name}`{_mark(key)} | {key.type.name.lower()} | {_default(key)} | {_cell(key.valid)} "
             f"| {_cell(key.doc)} | {synonyms} |"

@@ -10,48 +10,14 @@ from dataclasses import replace
 from typing import Final
 
 from moldau.config.combinations import check_local_retention
-from moldau.config.definition import ConfigDef, ConfigError, ConfigKey, Update, Value
+from moldau.config.definition import ConfigDef, ConfigError, ConfigKey, Limit, Update, Value
 from moldau.config.node_settings import NodeSettings
 
-_AT_LEAST_ONE: Final = frozenset(
-    {"max.connections", "max.connection.creation.rate", "remote.log.index.file.cache.total.size.bytes"}
-)
-_THREADS: Final = (
-    "background.threads",
-    "log.cleaner.threads",
-    "num.io.threads",
-    "num.network.threads",
-    "num.recovery.threads.per.data.dir",
-    "num.replica.fetchers",
-    "remote.log.manager.copier.thread.pool.size",
-    "remote.log.manager.expiration.thread.pool.size",
-    "remote.log.manager.follower.thread.pool.size",
-    "remote.log.reader.threads",
-)
-"""Numbers that one change at most halves or doubles."""
 _RETENTION: Final = (
     "log.retention.ms",
     "log.retention.bytes",
     "log.local.retention.ms",
     "log.local.retention.bytes",
-)
-_BY_LISTENER_ONLY: Final = frozenset(
-    f"ssl.{name}"
-    for name in (
-        "keystore.type",
-        "keystore.location",
-        "keystore.password",
-        "key.password",
-        "truststore.type",
-        "truststore.location",
-        "truststore.password",
-        "keystore.certificate.chain",
-        "keystore.key",
-        "truststore.certificates",
-    )
-)
-_CLUSTER_WIDE_OF_LISTENERS: Final = frozenset(
-    {"max.connections", "max.connection.creation.rate", "num.network.threads"}
 )
 _OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
@@ -59,9 +25,7 @@ _OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 def parse(key: ConfigKey, text: str) -> Value:
     """The value of a dynamic config; raises :class:`ConfigError`."""
     value = key.parse(text)
-    of_listener = _OF_LISTENER.fullmatch(key.name)
-    name = key.name if of_listener is None else of_listener[1]
-    if name in _AT_LEAST_ONE and isinstance(value, int) and value < 1:
+    if Limit.AT_LEAST_ONE in key.limits and isinstance(value, int) and value < 1:
         raise key.error(text, "Value must be at least 1 on a running node")
     return value
 
@@ -72,7 +36,7 @@ def check_keys(definition: ConfigDef, values: Mapping[str, str], *, is_default: 
         key = definition.get(name)
         if key is not None and key.update is Update.READ_ONLY:
             raise ConfigError(name, f"Cannot update these configs dynamically: {name}")
-        if name in _BY_LISTENER_ONLY:
+        if key is not None and Limit.BY_LISTENER_ONLY in key.limits:
             raise ConfigError(
                 name,
                 "These security configs can be dynamically updated only per-listener using the listener "
@@ -94,11 +58,13 @@ def check_keys(definition: ConfigDef, values: Mapping[str, str], *, is_default: 
 
 def _is_per_broker(key: ConfigKey, is_of_listener: bool) -> bool:
     if is_of_listener:
-        return key.name not in _CLUSTER_WIDE_OF_LISTENERS
+        return Limit.SAME_FOR_LISTENERS not in key.limits
     return key.update is Update.PER_BROKER
 
 
-def check_change(now: NodeSettings, then: NodeSettings, overridden: Collection[str]) -> None:
+def check_change(
+    definition: ConfigDef, now: NodeSettings, then: NodeSettings, overridden: Collection[str]
+) -> None:
     """Check that a running node can change from one configuration to the other; raises
     :class:`ConfigError`.
 
@@ -107,8 +73,9 @@ def check_change(now: NodeSettings, then: NodeSettings, overridden: Collection[s
     """
     if any(now[name] != then[name] for name in _RETENTION):
         check_local_retention(then)
-    for name in _THREADS:
-        if name in overridden:
+    for name in sorted(overridden):
+        key = definition.get(name)
+        if key is not None and Limit.IN_STEPS in key.limits:
             _check_threads(name, now.integer(name), then.integer(name))
     for name in ("listeners", "advertised.listeners"):
         if getattr(now, name.replace(".", "_")) != getattr(then, name.replace(".", "_")):

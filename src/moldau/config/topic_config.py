@@ -7,7 +7,6 @@ from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Value
 from moldau.config.entry import ConfigEntry, ConfigSynonym
 from moldau.config.keys.topic import TOPIC as _KEYS
 from moldau.config.settings import Settings
-from moldau.config.synonyms import FIXED_AT_CREATION, TOPIC_SYNONYMS
 
 TOPIC = ConfigDef(_KEYS)
 
@@ -57,8 +56,7 @@ class TopicConfig(Settings):
         if name in self.overrides:
             source = ConfigSource.DYNAMIC_TOPIC
             synonyms.append(ConfigSynonym(name, key.format(self[name]), source))
-        inherits = name not in FIXED_AT_CREATION
-        for synonym in TOPIC_SYNONYMS.get(name, ()) if inherits else ():
+        for synonym in () if key.fixed_at_creation else key.synonyms:
             for value, origin in self.broker.layers_of(synonym.name):
                 synonyms.append(ConfigSynonym(synonym.name, BROKER[synonym.name].format(value), origin))
         return ConfigEntry(
@@ -123,14 +121,14 @@ class TopicConfig(Settings):
 
 def _inherited(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
     """The value and source of a key for a topic without an override."""
-    if name in FIXED_AT_CREATION:
+    if TOPIC[name].fixed_at_creation:
         return TOPIC[name].default, ConfigSource.DEFAULT
     return _from_broker(broker, name)
 
 
 def _from_broker(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
     """The first synonym that is set, else the default."""
-    for synonym in TOPIC_SYNONYMS.get(name, ()):
+    for synonym in TOPIC[name].synonyms:
         explicit = broker.explicit(synonym.name)
         if explicit is not None:
             return synonym.convert(explicit[0]), explicit[1]

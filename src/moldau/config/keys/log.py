@@ -8,6 +8,7 @@ from moldau.config.keys.rows import (
     GIB,
     HIGH,
     HOUR_MS,
+    IN_STEPS,
     KIB,
     LONG_MAX,
     LOW,
@@ -203,6 +204,7 @@ LOG = (
         check=at_least(1),
         update=CLUSTER_WIDE,
         has_effect=False,
+        limits=IN_STEPS,
     ),
     int32(
         "message.max.bytes",
@@ -278,7 +280,15 @@ LOG = (
 
 CLEANER = (
     boolean("log.cleaner.enable", True, "Compaction runs."),
-    int32("log.cleaner.threads", 1, _OWN_THREADS, check=at_least(1), update=CLUSTER_WIDE, has_effect=False),
+    int32(
+        "log.cleaner.threads",
+        1,
+        _OWN_THREADS,
+        check=at_least(1),
+        update=CLUSTER_WIDE,
+        has_effect=False,
+        limits=IN_STEPS,
+    ),
     double(
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE_MAX,

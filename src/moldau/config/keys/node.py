@@ -2,17 +2,20 @@
 
 from moldau.config.bounds import at_least, list_of, list_of_any, not_empty, one_of
 from moldau.config.keys.rows import (
+    AT_LEAST_ONE,
     CLUSTER_WIDE,
     DAY_MS,
     GIB,
     HIGH,
     HOUR_MS,
+    IN_STEPS,
     INT_MAX,
     KIB,
     LOW,
     MIB,
     MINUTE_MS,
     PER_BROKER,
+    SAME_FOR_LISTENERS,
     boolean,
     int32,
     int64,
@@ -82,11 +85,34 @@ NODE = (
         has_effect=False,
     ),
     int32(
-        "background.threads", 10, _NO_THREADS, HIGH, check=at_least(1), update=CLUSTER_WIDE, has_effect=False
+        "background.threads",
+        10,
+        _NO_THREADS,
+        HIGH,
+        check=at_least(1),
+        update=CLUSTER_WIDE,
+        has_effect=False,
+        limits=IN_STEPS,
     ),
-    int32("num.io.threads", 8, _NO_THREADS, HIGH, check=at_least(1), update=CLUSTER_WIDE, has_effect=False),
     int32(
-        "num.network.threads", 3, _NO_THREADS, HIGH, check=at_least(1), update=CLUSTER_WIDE, has_effect=False
+        "num.io.threads",
+        8,
+        _NO_THREADS,
+        HIGH,
+        check=at_least(1),
+        update=CLUSTER_WIDE,
+        has_effect=False,
+        limits=IN_STEPS,
+    ),
+    int32(
+        "num.network.threads",
+        3,
+        _NO_THREADS,
+        HIGH,
+        check=at_least(1),
+        update=CLUSTER_WIDE,
+        has_effect=False,
+        limits=IN_STEPS | SAME_FOR_LISTENERS,
     ),
     int32("request.timeout.ms", 30_000, "How long this node waits for the answer of another one.", HIGH),
     int64(
@@ -171,7 +197,12 @@ LISTENERS = (
         "socket.listen.backlog.size", 50, "How many connections may wait to be accepted.", check=at_least(1)
     ),
     int32(
-        "max.connections", INT_MAX, "Connections at the same time.", check=at_least(0), update=CLUSTER_WIDE
+        "max.connections",
+        INT_MAX,
+        "Connections at the same time.",
+        check=at_least(0),
+        update=CLUSTER_WIDE,
+        limits=AT_LEAST_ONE | SAME_FOR_LISTENERS,
     ),
     int32(
         "max.connections.per.ip",
@@ -193,6 +224,7 @@ LISTENERS = (
         check=at_least(0),
         update=CLUSTER_WIDE,
         has_effect=False,
+        limits=AT_LEAST_ONE | SAME_FOR_LISTENERS,
     ),
     int64("connections.max.idle.ms", 10 * MINUTE_MS, "A connection that is silent for this long is closed."),
     int32(

@@ -4,13 +4,26 @@ from functools import partial
 from typing import Protocol
 
 from moldau.config.bounds import Check
-from moldau.config.definition import ConfigKey, ConfigType, Importance, Update, Validator, Value
+from moldau.config.definition import (
+    ConfigKey,
+    ConfigType,
+    Importance,
+    Limit,
+    Synonym,
+    Update,
+    Validator,
+    Value,
+)
 
 HIGH = Importance.HIGH
 MEDIUM = Importance.MEDIUM
 LOW = Importance.LOW
 CLUSTER_WIDE = Update.CLUSTER_WIDE
 PER_BROKER = Update.PER_BROKER
+AT_LEAST_ONE = Limit.AT_LEAST_ONE
+IN_STEPS = Limit.IN_STEPS
+BY_LISTENER_ONLY = Limit.BY_LISTENER_ONLY
+SAME_FOR_LISTENERS = Limit.SAME_FOR_LISTENERS
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -35,6 +48,9 @@ class Row(Protocol):
         check: Validator | None = ...,
         update: Update = ...,
         has_effect: bool = ...,
+        limits: Limit = ...,
+        synonyms: tuple[Synonym, ...] = ...,
+        fixed_at_creation: bool = ...,
     ) -> ConfigKey: ...
 
 
@@ -48,9 +64,25 @@ def _row(
     check: Validator | None = None,
     update: Update = Update.READ_ONLY,
     has_effect: bool = True,
+    limits: Limit = Limit.NONE,
+    synonyms: tuple[Synonym, ...] = (),
+    fixed_at_creation: bool = False,
 ) -> ConfigKey:
     valid = check.description if isinstance(check, Check) else ""
-    return ConfigKey(name, type_, default, doc, importance, check, valid, update, has_effect)
+    return ConfigKey(
+        name,
+        type_,
+        default,
+        doc,
+        importance,
+        check,
+        valid,
+        update,
+        has_effect,
+        limits,
+        synonyms,
+        fixed_at_creation,
+    )
 
 
 boolean: Row = partial(_row, ConfigType.BOOLEAN)

@@ -2,6 +2,7 @@
 
 from moldau.config.bounds import between, list_of_any, one_of, one_of_any_case
 from moldau.config.keys.rows import (
+    BY_LISTENER_ONLY,
     PER_BROKER,
     boolean,
     class_,
@@ -45,16 +46,68 @@ TLS = (
         check=list_of_any(),
         update=PER_BROKER,
     ),
-    string("ssl.keystore.type", "JKS", "The format of the key store.", update=PER_BROKER),
-    string("ssl.keystore.location", None, "The file of the key store.", update=PER_BROKER),
-    password("ssl.keystore.password", None, "The password of the key store.", update=PER_BROKER),
-    password("ssl.key.password", None, "The password of the private key.", update=PER_BROKER),
-    password("ssl.keystore.key", None, "The private key in PEM form.", update=PER_BROKER),
-    password("ssl.keystore.certificate.chain", None, "The certificate chain in PEM form.", update=PER_BROKER),
-    string("ssl.truststore.type", "JKS", "The format of the trust store.", update=PER_BROKER),
-    string("ssl.truststore.location", None, "The file of the trust store.", update=PER_BROKER),
-    password("ssl.truststore.password", None, "The password of the trust store.", update=PER_BROKER),
-    password("ssl.truststore.certificates", None, "Trusted certificates in PEM form.", update=PER_BROKER),
+    string(
+        "ssl.keystore.type", "JKS", "The format of the key store.", update=PER_BROKER, limits=BY_LISTENER_ONLY
+    ),
+    string(
+        "ssl.keystore.location",
+        None,
+        "The file of the key store.",
+        update=PER_BROKER,
+        limits=BY_LISTENER_ONLY,
+    ),
+    password(
+        "ssl.keystore.password",
+        None,
+        "The password of the key store.",
+        update=PER_BROKER,
+        limits=BY_LISTENER_ONLY,
+    ),
+    password(
+        "ssl.key.password",
+        None,
+        "The password of the private key.",
+        update=PER_BROKER,
+        limits=BY_LISTENER_ONLY,
+    ),
+    password(
+        "ssl.keystore.key", None, "The private key in PEM form.", update=PER_BROKER, limits=BY_LISTENER_ONLY
+    ),
+    password(
+        "ssl.keystore.certificate.chain",
+        None,
+        "The certificate chain in PEM form.",
+        update=PER_BROKER,
+        limits=BY_LISTENER_ONLY,
+    ),
+    string(
+        "ssl.truststore.type",
+        "JKS",
+        "The format of the trust store.",
+        update=PER_BROKER,
+        limits=BY_LISTENER_ONLY,
+    ),
+    string(
+        "ssl.truststore.location",
+        None,
+        "The file of the trust store.",
+        update=PER_BROKER,
+        limits=BY_LISTENER_ONLY,
+    ),
+    password(
+        "ssl.truststore.password",
+        None,
+        "The password of the trust store.",
+        update=PER_BROKER,
+        limits=BY_LISTENER_ONLY,
+    ),
+    password(
+        "ssl.truststore.certificates",
+        None,
+        "Trusted certificates in PEM form.",
+        update=PER_BROKER,
+        limits=BY_LISTENER_ONLY,
+    ),
     string("ssl.keymanager.algorithm", "SunX509", "The algorithm of the key manager.", update=PER_BROKER),
     string("ssl.trustmanager.algorithm", "PKIX", "The algorithm of the trust manager.", update=PER_BROKER),
     string(

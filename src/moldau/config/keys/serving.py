@@ -6,6 +6,7 @@ from moldau.config.keys.rows import (
     DAY_MS,
     HIGH,
     HOUR_MS,
+    IN_STEPS,
     KIB,
     LONG_MAX,
     LOW,
@@ -76,6 +77,7 @@ REPLICATION = (
         HIGH,
         check=at_least(1),
         update=CLUSTER_WIDE,
+        limits=IN_STEPS,
     ),
     int32(
         "num.replica.alter.log.dirs.threads",

@@ -2,10 +2,12 @@
 
 from moldau.config.bounds import at_least, between, not_empty
 from moldau.config.keys.rows import (
+    AT_LEAST_ONE,
     CLUSTER_WIDE,
     DAY_MS,
     GIB,
     HIGH,
+    IN_STEPS,
     LONG_MAX,
     LOW,
     MIB,
@@ -122,6 +124,7 @@ TIERED = (
         LOW,
         check=at_least(1),
         update=CLUSTER_WIDE,
+        limits=AT_LEAST_ONE,
     ),
     int32(
         "remote.log.manager.thread.pool.size",
@@ -136,6 +139,7 @@ TIERED = (
         "Segments that are copied at the same time.",
         check=at_least(1),
         update=CLUSTER_WIDE,
+        limits=IN_STEPS,
     ),
     int32(
         "remote.log.manager.expiration.thread.pool.size",
@@ -143,6 +147,7 @@ TIERED = (
         "Partitions whose remote segments are removed at the same time.",
         check=at_least(1),
         update=CLUSTER_WIDE,
+        limits=IN_STEPS,
     ),
     int32(
         "remote.log.manager.follower.thread.pool.size",
@@ -151,6 +156,7 @@ TIERED = (
         check=at_least(1),
         update=CLUSTER_WIDE,
         has_effect=False,
+        limits=IN_STEPS,
     ),
     int64(
         "remote.log.manager.task.interval.ms",
@@ -186,6 +192,7 @@ TIERED = (
         "Remote reads at the same time.",
         check=at_least(1),
         update=CLUSTER_WIDE,
+        limits=IN_STEPS,
     ),
     int32("remote.log.reader.max.pending.tasks", 100, "Remote reads that may wait.", check=at_least(1)),
     int64(

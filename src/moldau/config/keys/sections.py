@@ -1,0 +1,26 @@
+"""All keys of a node by subject: the definition of a node's configuration, and the sections of its page."""
+
+from typing import Final
+
+from moldau.config.definition import ConfigKey
+from moldau.config.keys import groups, log, node, security, serving, share, tiers
+
+SECTIONS: Final[tuple[tuple[str, tuple[ConfigKey, ...]], ...]] = (
+    ("The node", node.NODE),
+    ("Listeners and connections", node.LISTENERS),
+    ("Quorum and metadata log", node.QUORUM),
+    ("Log", log.LOG),
+    ("Compaction", log.CLEANER),
+    ("Replication", serving.REPLICATION),
+    ("Fetching", serving.FETCHING),
+    ("Groups", groups.GROUPS),
+    ("Share groups", share.SHARE),
+    ("Committed offsets", serving.OFFSETS),
+    ("Producers and transactions", serving.TRANSACTIONS),
+    ("Quotas, metrics, security", serving.OPERATIONS),
+    ("TLS", security.TLS),
+    ("SASL", security.SASL),
+    ("Tiered storage", tiers.TIERED),
+    ("Diskless topics", tiers.DISKLESS),
+    ("Moldau's own", tiers.MOLDAU),
+)

@@ -1,4 +1,4 @@
-"""All partition logs of a node, in one or more log folders, and their maintenance."""
+"""All partition logs of a node, in one or more log folders. They are opened, created and maintained here."""
 
 import asyncio
 import contextlib
@@ -42,14 +42,15 @@ ConfigOfTopic = Callable[[str], LogConfig]
 _OTHER_FOLDERS = frozenset(
     {"__cluster_metadata-0", "objects", "remote-log-metadata", "remote-log-index-cache"}
 )
-"""The quorum's log, a development node's object store, and caches of the remote tier."""
+"""Other folders beside the partitions: the quorum's log, a development node's object store, and caches of
+the remote tier."""
 
 
 class LogManager:
-    """Opens, makes, deletes, checkpoints, flushes and shortens logs.
+    """Opens, creates, deletes, checkpoints and flushes logs, and applies retention.
 
-    When the disk of a log folder fails, the whole folder goes offline: one error line, ``on_offline`` once,
-    and all its logs refuse operations; the other folders continue.
+    When the disk of a log folder fails, the whole folder goes offline. One error line is logged,
+    ``on_offline`` is called once, and all logs of the folder refuse operations. The other folders continue.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class LogManager:
         on_offline: Callable[[str, str], None] | None = None,
         guarded: Mapping[str, log_guards.GuardedTopic] | None = None,
     ) -> None:
-        """``on_offline`` gets a folder's path and the reason; ``guarded``: see :mod:`.guards.guarding`."""
+        """``on_offline`` gets a folder's path and the reason. For ``guarded`` see :mod:`.guards.guarding`."""
         self._machine = machine
         self._disk = machine.disk
         self._settings = settings or LogManagerSettings()
@@ -73,22 +74,23 @@ class LogManager:
         ]
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
-        self._missing: dict[TopicPartition, Repair] = {}  # folders that were missing at the start
+        self._missing: dict[TopicPartition, Repair] = {}  # Folders that were missing at the start.
         self._removals = LateRemovals(machine, self._settings.stray_delete_delay_ms)
         self.metadata_watermark = log_guards.MetadataWatermark(self.directories)
         self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
         self._folders = FolderWork(machine, self._checkpoints, self._retired, self._log_failed)
         self._tasks: list[asyncio.Task[None]] = []
-        self.broker_epoch = -1  # epoch of the broker's registration, for the clean-shutdown marks
-        self.stray_count = 0  # folders of partitions that are not in the metadata, since the start
+        self.broker_epoch = -1  # Epoch of the broker's registration, for the clean-shutdown marks.
+        # Number of folders since the start whose partitions are not in the metadata image.
+        self.stray_count = 0
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
 
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self, config_of: ConfigOfTopic) -> None:
-        """Lock the folders, load every partition in them, begin the chores.
+        """Lock the folders, load every partition in them, and begin the maintenance tasks.
 
-        Raises :class:`LogDirectoryError`, which names the folder; then no lock is held.
+        Raises :class:`LogDirectoryError`, which names the folder; all locks are released then.
         """
         try:
             for directory in self.directories:
@@ -134,14 +136,14 @@ class LogManager:
             await asyncio.sleep(interval_ms / 1000)
 
     async def note_boot(self) -> None:
-        """All logs are open and recovered."""
+        """Record the boot id, because all logs are open and recovered."""
         for directory in self.directories:
             with self._guard(directory):
                 if directory.is_online:
                     await self._machine.workers.run(directory.note_boot)
 
     async def stop(self) -> None:
-        """Make all logs durable, close them, leave the marks of a clean stop, unlock the folders."""
+        """Make all logs durable, close them, write the clean-shutdown marks, and unlock the folders."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -202,7 +204,7 @@ class LogManager:
             await self._each(folders, load)
 
     async def _each(self, items: list[Any], work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-        """Do ``work`` on every item, a few at a time."""
+        """Apply ``work`` to every item, a few at a time."""
         waiting = iter(items)
 
         async def lane() -> None:
@@ -274,7 +276,7 @@ class LogManager:
     async def create(self, wanted: Iterable[NewLog]) -> dict[TopicPartition, KafkaError]:
         """Create logs durably; existing ones with the same topic ids are kept. Returns the failures.
 
-        A log of another topic id is not in the metadata any more: it is put aside.
+        A log with another topic id is not in the metadata image any more, so it is moved aside.
         """
         new: dict[LogDirectory, list[NewLog]] = {}
         failed: dict[TopicPartition, KafkaError] = {}
@@ -315,7 +317,7 @@ class LogManager:
         return self._open_log(directory, new.topic_partition, new.config, new.topic_id)
 
     def use(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
-        """A log that exists, with this configuration. Raises ``KafkaError(kafka_storage_error)``."""
+        """An existing log, which gets this configuration. Raises ``KafkaError(kafka_storage_error)``."""
         log = self._logs.get(topic_partition)
         if log is None:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{topic_partition} has no log")
@@ -323,7 +325,7 @@ class LogManager:
         return log
 
     async def _forget_offsets(self, directory: LogDirectory, names: list[TopicPartition]) -> None:
-        """Drop checkpointed offsets of deleted partitions: they do not apply to new ones of these names."""
+        """Drop checkpointed offsets of deleted partitions, because new partitions may get the same names."""
         for offsets in (
             directory.recovery_points,
             directory.log_start_offsets,
@@ -337,16 +339,17 @@ class LogManager:
                 await self._checkpoints.write(directory, *ALL_CHECKPOINTS)
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
-        """The high watermark as of the last checkpoint before the start; 0 when unknown."""
+        """The high watermark in the last checkpoint before the start; 0 when it is unknown."""
         home = self._homes.get(topic_partition)
         return home.high_watermarks.get(topic_partition, 0) if home is not None else 0
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Remove a log at once; its folder is renamed soon, and deleted after ``file.delete.delay.ms``."""
+        """Remove a log immediately. Its folder is renamed soon, and deleted after
+        ``file.delete.delay.ms``."""
         self._retire(topic_partition, deleted_folder(topic_partition, self._machine.entropy.uuid4()))
 
     def put_aside(self, topic_partition: TopicPartition) -> None:
-        """Remove a log that is not in the metadata; its renamed folder is kept for a long time."""
+        """Remove a log that is not in the metadata image. Its folder is renamed and kept for a long time."""
         name = stray_folder(topic_partition, self._machine.entropy.uuid4())
         if self._retire(topic_partition, name):
             self.stray_count += 1
@@ -362,8 +365,8 @@ class LogManager:
         return True
 
     def _retired(self, retired: RetiredLog) -> None:
-        # What _adopt has set refers to the log itself. Thousands of deleted logs would wait for a collection
-        # of garbage, which would take a second.
+        # The callbacks that _adopt has set refer to the log itself. Without this, thousands of deleted logs
+        # would wait for a garbage collection, which would take a second.
         retired.log.epochs.on_change = retired.log.start.checkpoint = None
         if is_stray_folder(retired.target):
             self._removals.add_stray(retired.target)
@@ -380,7 +383,8 @@ class LogManager:
         self._disk_failed(directory, error, f"{error.filename or directory.path}: {error.strerror or error}")
 
     def _disk_failed(self, directory: LogDirectory, error: OSError, reason: str) -> None:
-        """Without free descriptors the disk is not faulty: only the operation, or its log, has failed."""
+        """Handle an error of a log folder's disk. When only file descriptors are missing, the disk is not
+        faulty: the operation, or its log, has failed."""
         if error.errno in LACK_OF_DESCRIPTORS:
             logger.error("%s: %s", directory.path, reason)
         else:
@@ -399,7 +403,8 @@ class LogManager:
 
     @contextlib.contextmanager
     def _guard(self, directory: LogDirectory) -> Iterator[None]:
-        """A failing disk takes the folder offline; code in the block continues without it."""
+        """A context for disk work: if the disk fails, the folder goes offline and the caller continues
+        without it."""
         try:
             yield
         except OSError as error:
@@ -408,7 +413,7 @@ class LogManager:
     # -- chores -------------------------------------------------------------------------------
 
     async def clean_up(self) -> None:
-        """One bounded round of retention, and the removal of files whose delay is over."""
+        """Do one limited round of retention, and remove files whose delay is over."""
         budget = self._settings.retention_segments_per_round
         now_ms = self._machine.deletion_clock.now_ms()
         for log in self:
@@ -417,7 +422,8 @@ class LogManager:
             if log.awaits_config:
                 continue
             with contextlib.suppress(KafkaError):
-                # One by one: after a loss of power there must be no gap behind a restored segment.
+                # Segments are removed one by one, because after a loss of power there must be no gap behind a
+                # restored segment.
                 while budget > 0 and (paths := await log.delete_old_segments(now_ms, max_segments=1)):
                     budget -= 1
                     self.remove_files_later(log, paths)
@@ -425,7 +431,7 @@ class LogManager:
         await self._removals.run_due()
 
     async def flush_due(self) -> None:
-        """Sync logs that have rolled since their last sync, or whose ``flush.ms`` is over."""
+        """Sync logs that have begun a segment since their last sync, or whose ``flush.ms`` has passed."""
         for log in self:
             if log.is_flush_due():
                 with contextlib.suppress(KafkaError):
@@ -444,7 +450,7 @@ class LogManager:
                 await self._checkpoints.write(directory, HIGH_WATERMARKS)
 
     def _log_truncated(self, directory: LogDirectory, topic_partition: TopicPartition) -> Callable[[], None]:
-        """Make a callback that lowers checkpointed offsets after a truncation of the log."""
+        """Return a callback that lowers checkpointed offsets after a truncation of the log."""
         log, cleaned = self._logs.get(topic_partition), directory.cleaner_offsets.get(topic_partition)
         if log is not None and cleaned is not None and cleaned > log.log_end_offset:
             directory.cleaner_offsets[topic_partition] = log.log_end_offset
@@ -453,7 +459,7 @@ class LogManager:
         return lambda: None
 
     def logs_of(self, directory: LogDirectory) -> Iterator[PartitionLog]:
-        """The logs in one of the folders."""
+        """The logs in one folder."""
         for topic_partition, log in self._logs.items():
             if self._homes.get(topic_partition) is directory:
                 yield log

@@ -1,4 +1,4 @@
-"""Intervals of the log manager's maintenance, and the amount of work at a time."""
+"""Settings of the log manager's maintenance: intervals, and the amount of work at a time."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from moldau.storage.cleaner.cleaner import CleanerSettings
 
 @dataclass(frozen=True, slots=True)
 class LogManagerSettings:
-    """Kafka's broker configs of the same names, in milliseconds; and limits of our own."""
+    """Kafka's broker configs of the same names, in milliseconds, and Moldau's own limits."""
 
     log_retention_check_interval_ms: int = 300_000
     log_retention_initial_delay_ms: int = 30_000
@@ -16,7 +16,7 @@ class LogManagerSettings:
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     producer_id_expiration_check_interval_ms: int = 600_000
     stray_delete_delay_ms: int = -1
-    """How long folders of partitions that are not in the metadata are kept; -1: forever."""
+    """How long folders of partitions that are not in the metadata image are kept; -1 means forever."""
     num_recovery_threads: int = 2
     retention_segments_per_round: int = 1_000
     cleaner: CleanerSettings = field(default_factory=CleanerSettings)

@@ -1,4 +1,4 @@
-"""The part of a compacted log that can be cleaned, and its share of dirty bytes."""
+"""Finds the part of a compacted log that can be cleaned, and its share of dirty bytes."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,8 @@ from moldau.storage.segments.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class CleanableLog:
-    """A log with something to clean: ``[first_dirty_offset, first_uncleanable_offset)`` is new."""
+    """A log that can be cleaned. The offsets ``[first_dirty_offset, first_uncleanable_offset)`` are new
+    since the last cleaning."""
 
     log: PartitionLog
     first_dirty_offset: int
@@ -17,7 +18,7 @@ class CleanableLog:
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
-    """Whether something has been dirty for longer than ``max.compaction.lag.ms``."""
+    """Whether some records have been dirty for longer than ``max.compaction.lag.ms``."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -35,9 +36,10 @@ class CleanableLog:
 def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: int) -> CleanableLog | None:
     """The cleanable part of a log; None when there is nothing to clean.
 
-    Cleaning covers whole segments only: not the active one, none that consumers cannot read to the end yet
-    (high watermark, open transactions), and none with records younger than ``min.compaction.lag.ms``.
-    ``checkpointed_offset`` is the end of the last cleaning; an impossible one is ignored.
+    Only whole segments are cleaned. The active segment is left out, and so are segments that consumers cannot
+    read to the end yet (because of the high watermark or open transactions), and segments with records
+    younger than ``min.compaction.lag.ms``. ``checkpointed_offset`` is the end of the last cleaning; an
+    impossible value is ignored.
     """
     segments = log.segments.segments
     start = segments[0].base_offset
@@ -61,7 +63,7 @@ def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: i
 
 
 def _first_uncleanable(log: PartitionLog, first_dirty: int, stable_offset: int, now_ms: int) -> int:
-    """The number of the first segment that must be left alone."""
+    """The number of the first segment that must not be cleaned."""
     segments = log.segments.segments
     youngest_ms = now_ms - log.config.min_compaction_lag_ms
     for index in range(first_dirty, len(segments) - 1):

@@ -1,16 +1,17 @@
 """The log cleaner: compacts the logs of topics with ``cleanup.policy=compact``, as Kafka's does.
 
-The order of one round, for the log that needs it most:
+Each round cleans the log that needs it most, in these steps:
 
-1. Flush the log and write its recovery point: behind it, a gap would be taken for a loss.
-2. In a worker: learn the last offset of each key in the dirty part, as far as the memory reaches.
-3. In a worker: write the records that count into ``.cleaned`` segments, and sync them.
+1. Flush the log and write its recovery point, because a gap above the recovery point would be treated as a
+loss.
+2. In a worker: collect the last offset of each key in the dirty part, until the memory is full.
+3. In a worker: write the records that must be kept into ``.cleaned`` segments, and sync them.
 4. Check that the old segments are unchanged; swap in a worker, while no other code may remove segments from
 the log.
-5. Write the cleaner's checkpoint. A crash before that repeats the round, which changes nothing.
+5. Write the cleaner's checkpoint. After a crash before this step the round is repeated, which is harmless.
 
-The list of segments is owned by the event loop: appends, reads, truncation and deletion continue meanwhile,
-and a round whose segments have changed is abandoned.
+The event loop owns the list of segments, so appends, reads, truncation and deletion continue during a round.
+If the segments of a round have changed, the round is abandoned.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 SLICE_SIZE_BYTES: Final = 256 * 1024
-"""Bytes moved in one call of a worker: the event loop runs between two calls, and the rate limit is kept."""
+"""Bytes that one call of a worker moves. The event loop runs between two calls, and limits the rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class CleanedLogs(Protocol):
     def __iter__(self) -> Iterator[PartitionLog]: ...
 
     def cleaner_offset(self, topic_partition: TopicPartition) -> int | None:
-        """The end of the last cleaning; None when there was none."""
+        """The end of the last cleaning; ``None`` when the log was never cleaned."""
         ...
 
     async def note_cleaned(self, log: PartitionLog, offset: int) -> None:
@@ -69,7 +70,7 @@ class CleanedLogs(Protocol):
         ...
 
     async def make_recoverable(self, log: PartitionLog) -> None:
-        """Write a checkpoint of everything that is flushed."""
+        """Write a checkpoint of the flushed offsets."""
         ...
 
     def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:
@@ -81,7 +82,7 @@ _NOTICED_MAX: Final = 3
 
 
 class SegmentsChangedError(Exception):
-    """The log was truncated, shortened or deleted meanwhile: the round is abandoned."""
+    """The segments were truncated or deleted during the round, so the round is abandoned."""
 
 
 class LogCleaner:
@@ -91,12 +92,12 @@ class LogCleaner:
         self._machine = machine
         self._logs = logs
         self.settings = settings
-        """May be replaced at any time."""
+        """The settings; they may be replaced at any time."""
         self.uncleanable: dict[tuple[TopicPartition, uuid.UUID | None], str] = {}
-        """Logs that could not be cleaned, with the reason; they are skipped until the node is restarted."""
+        """Logs that could not be cleaned, with the reason. They are skipped until the node is restarted."""
 
     def notice(self) -> str | None:
-        """The logs that are not cleaned, with the reason; ``None`` when there is none."""
+        """A description of the logs that are not cleaned, with the reason; ``None`` when there is none."""
         found = [
             f"{log.topic_partition} is not compacted until the node is restarted: {reason}"
             for log in self._logs
@@ -106,7 +107,8 @@ class LogCleaner:
         return "; ".join([*found[:_NOTICED_MAX], *([f"and {more} more"] if more > 0 else [])]) or None
 
     async def run_for_ever(self) -> None:
-        """Run forever: check every ``log.cleaner.backoff.ms``, by its current value."""
+        """Run forever. The cleaner checks the logs every ``log.cleaner.backoff.ms``, by the current value
+        of this config."""
         while True:
             await asyncio.sleep(self.settings.backoff_ms / 1000)
             try:
@@ -115,12 +117,13 @@ class LogCleaner:
                 logger.exception("the log cleaner failed; it will try again")
 
     async def run(self) -> None:
-        """Clean until no log is due."""
+        """Clean until no log needs it."""
         while self.settings.enable and await self.clean_dirtiest():
             pass
 
     async def clean_dirtiest(self) -> bool:
-        """One round on the log with the largest share of dirty bytes; False when none is due."""
+        """Do one round on the log with the largest share of dirty bytes. Returns False when no log needs
+        cleaning."""
         candidates = [found for log in self._logs if (found := await self._candidate(log)) is not None]
         due = [found for found in candidates if found.is_due]
         if not due:
@@ -174,8 +177,8 @@ class LogCleaner:
             aborted = [found for segment in log.segments.segments for found in segment.transaction_index]
             dirty = [source for source in sources if source.end_offset > candidate.first_dirty_offset]
             begin = candidate.first_dirty_offset
-            # Transactions that ended before this offset are left out: their markers are not read here, so
-            # their producers would count as aborted forever.
+            # Transactions that ended before this offset are left out. Their markers are not read here, so
+            # their producers would stay in the aborted state forever.
             ending = CleanedTransactions(found for found in aborted if found.last_offset >= begin)
             await self._work(learn_offsets(offsets, dirty, begin, ending))
             end_offset = offsets.latest_offset + 1 if offsets.is_full else candidate.first_uncleanable_offset
@@ -238,7 +241,7 @@ class LogCleaner:
         return bytes_before, bytes_after
 
     async def _work(self, work: Iterator[int]) -> None:
-        """Run blocking work in slices, at the configured rate at most."""
+        """Run blocking work in slices, not faster than the configured rate."""
         loop = asyncio.get_running_loop()
         while True:
             started_s = loop.time()
@@ -256,12 +259,12 @@ class LogCleaner:
 
 
 def _identity(log: PartitionLog) -> tuple[TopicPartition, uuid.UUID | None]:
-    """A log that is deleted and created again has another identity."""
+    """The identity of a log. When the log is deleted and created again, its identity changes."""
     return log.topic_partition, log.topic_id
 
 
 def _advance(work: Iterator[int]) -> tuple[int, bool]:
-    """Run one slice of the work: the bytes moved, and whether it is done."""
+    """Run one slice of the work. Returns the number of moved bytes, and whether the work is done."""
     moved_bytes = 0
     for size_bytes in work:
         moved_bytes += size_bytes
@@ -279,7 +282,8 @@ class _LogView:
         self.segments = [segment for segment in log.segments.segments if segment.base_offset < end_offset]
 
     def check(self, group: Sequence[Source]) -> None:
-        """Raises :class:`SegmentsChangedError` when a group is not in the log any more as it was."""
+        """Check that a group of segments is unchanged in the log. Raises :class:`SegmentsChangedError`
+        otherwise."""
         log = self.log
         segments = log.segments.segments
         first = log.segments.index_holding(group[0].segment.base_offset)

@@ -1,18 +1,18 @@
-"""The last offset of each key in the part of a log that is about to be compacted."""
+"""Stores the last offset of each key in the part of a log that is compacted next."""
 
 from hashlib import blake2b
 
 ENTRY_SIZE_BYTES = 166
-"""Measured: a digest, an offset and their entry in a dict."""
+"""Measured size of one entry: a digest, an offset and their place in a dict."""
 
 _DIGEST_SIZE_BYTES = 16
 
 
 class OffsetMap:
-    """Keys and offsets in bounded memory.
+    """Keys and offsets in limited memory.
 
-    Longer keys are stored as digests of 128 bits, so that memory depends only on their number; shorter ones
-    as they are, which cannot be equal to a digest.
+    Longer keys are stored as digests of 128 bits, so that the memory depends only on the number of keys.
+    Shorter keys are stored as they are; they cannot be equal to a digest.
     """
 
     def __init__(self, memory_bytes: int) -> None:
@@ -21,7 +21,7 @@ class OffsetMap:
         self.latest_offset = -1
         """The map covers the log up to this offset (inclusive)."""
         self.is_full = False
-        """Whether a key was refused: the rest of the log needs another round."""
+        """Whether a key was refused, so that the rest of the log needs another round."""
 
     def __len__(self) -> int:
         return len(self._offsets)

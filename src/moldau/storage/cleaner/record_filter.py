@@ -13,7 +13,8 @@ from moldau.storage.cleaner.transactions import CleanedTransactions
 
 
 class LastRecord(NamedTuple):
-    """The last data offset of an active producer, None when only a marker is left; and its epoch."""
+    """The last data offset of an active producer, and its epoch. The offset is ``None`` when only a marker
+    is left."""
 
     data_offset: int | None
     producer_epoch: int
@@ -41,8 +42,8 @@ class BatchFilter:
     def filter(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
         """The replacement of a batch: the batch itself, a smaller batch, or None.
 
-        An active producer's last batch is kept, emptied, because of its sequence number; so is the last
-        batch of the round, because of its offset.
+        The last batch of an active producer is kept without records, because of its sequence number. The last
+        batch of the round is kept, too, because of its offset.
         """
         if header.is_control:
             kept = self._filter_marker(header, batch)
@@ -69,7 +70,8 @@ class BatchFilter:
     def _filter_records(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
         horizon_ms = header.delete_horizon_ms
         tombstones_stay = horizon_ms is None or self._now_ms < horizon_ms
-        # Twice through the records, with a byte for each between: a batch may hold a million of them.
+        # The records are read twice, and one byte per record is stored in between, because a batch may
+        # contain a million records.
         _, payload = open_batch(batch)
         verdicts = bytearray()
         needs_horizon = False

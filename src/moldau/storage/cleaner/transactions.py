@@ -1,4 +1,4 @@
-"""Transactions for compaction: which records were aborted, and which markers are still needed."""
+"""Tracks transactions for compaction: which records were aborted, and which markers are still needed."""
 
 import heapq
 from collections.abc import Iterable
@@ -11,19 +11,19 @@ from moldau.storage.log.append_info import AbortedEntry
 class CleanedTransactions:
     """Follows the transactions while a log is read batch by batch, in order.
 
-    A marker is kept for one more round and the delete horizon after the last batch of its transaction was
-    removed, so that readers in the middle of the transaction see its end.
+    After the last batch of a transaction is removed, its marker is kept for one more round and for the delete
+    horizon. A reader in the middle of the transaction can then still read the end of it.
     """
 
     def __init__(self, aborted: Iterable[AbortedEntry]) -> None:
-        """``aborted``: every aborted transaction with a batch in the range to be read."""
+        """``aborted`` has every aborted transaction with a batch in the range to be read."""
         self._coming = [(found.first_offset, found) for found in aborted]
         heapq.heapify(self._coming)
         self._aborted: dict[int, AbortedEntry] = {}
         self._aborted_with_batches: set[int] = set()
         self._committed_with_batches: set[int] = set()
         self.still_indexed: list[AbortedEntry] = []
-        """Aborted transactions whose marker was kept since this was last cleared."""
+        """Aborted transactions whose marker was kept, since this list was last cleared."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether a data batch belongs to an aborted transaction."""
@@ -38,7 +38,8 @@ class CleanedTransactions:
         return False
 
     def is_needless(self, header: BatchHeader, kind: ControlType | None) -> bool:
-        """Whether no record of the marker's transaction is left; ``None`` for an emptied marker."""
+        """Whether no record of the marker's transaction is left. ``kind`` is ``None`` for an emptied
+        marker."""
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         match kind:

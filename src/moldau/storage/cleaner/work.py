@@ -1,8 +1,8 @@
-"""The blocking work of compaction: learning the last offset of each key, and rewriting segments.
+"""The blocking work of compaction: collecting the last offset of each key, and rewriting segments.
 
-Both are generators that yield the number of bytes moved since the last step, so that the caller (in a
-worker thread) can pause or stop between two batches. They have file handles of their own: the log may
-change its segments meanwhile, and must check for that before it uses the result.
+Both are generators that yield the number of bytes moved since the last step, so that the caller (in a worker
+thread) can pause or stop between two batches. They use their own file handles. The log may change its
+segments during the work, so the caller must check for changes before it uses the result.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ _WRITE_SIZE_BYTES: Final = 256 * 1024
 
 
 class Source(NamedTuple):
-    """A sealed segment as of the beginning of the work, with a file handle of its own."""
+    """A sealed segment in its state at the beginning of the work, with its own file handle."""
 
     segment: Segment
     file: File
@@ -47,7 +47,7 @@ def close_sources(sources: Sequence[Source]) -> None:
 
 
 def group_sources(sources: Sequence[Source], config: LogConfig) -> list[list[Source]]:
-    """Groups of adjacent segments, each to be merged into one segment that is not larger than Kafka
+    """Groups of adjacent segments. Each group is merged into one segment, which is not larger than Kafka
     allows."""
     groups: list[list[Source]] = []
     log_bytes = index_bytes = time_index_bytes = 0
@@ -89,9 +89,9 @@ def _batches(source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
 def learn_offsets(
     offsets: OffsetMap, sources: Sequence[Source], first_offset: int, transactions: CleanedTransactions
 ) -> Iterator[int]:
-    """Note the last offset of each key from ``first_offset`` on, until the end or until the map is full.
+    """Record the last offset of each key from ``first_offset`` on, until the end or until the map is full.
 
-    Records of aborted transactions do not count.
+    Records of aborted transactions are ignored.
     """
     for source in sources:
         for header, batch in _batches(source):
@@ -110,7 +110,7 @@ def learn_offsets(
 
 
 class Rewriting:
-    """Makes one ``.cleaned`` segment from a group of them."""
+    """Makes one ``.cleaned`` segment from a group of segments."""
 
     def __init__(
         self, disk: Disk, config: LogConfig, group: Sequence[Source], record_filter: BatchFilter, now_ms: int
@@ -126,7 +126,7 @@ class Rewriting:
         self.bytes_after = 0
 
     def run(self, transactions: CleanedTransactions) -> Iterator[int]:
-        """Write the rest of the group durably."""
+        """Write the remaining batches of the group, durably."""
         cleaned = Segment(self._disk, self.folder, self.base_offset, self._config, file_suffix=CLEANED_SUFFIX)
         cleaned.create(self._now_ms, 0)
         try:
@@ -149,7 +149,7 @@ class Rewriting:
 
 
 class _Waiting:
-    """Batches for a segment, collected so that many are written at a time."""
+    """Batches for a segment, collected so that many are written together."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment

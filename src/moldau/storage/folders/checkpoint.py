@@ -1,8 +1,10 @@
-"""Kafka's text checkpoints: a version line, a line with the number of entries, a line for each.
+"""Kafka's text checkpoints: a line with the version, a line with the number of entries, and one line for each
+entry.
 
-Used for ``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint`` and
+They are used for ``recovery-point-offset-checkpoint``, ``log-start-offset-checkpoint`` and
 ``replication-offset-checkpoint`` (``topic partition offset``) and, with two columns, for
-``leader-epoch-checkpoint``. Files are replaced atomically, so that a crash leaves the old or the new.
+``leader-epoch-checkpoint``. A file is replaced atomically, so after a crash it has either the old or the new
+content.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +25,7 @@ _OFFSET_MAX = 2**63 - 1
 
 
 class CheckpointError(Exception):
-    """A checkpoint is unreadable; the message names the file and the line."""
+    """A checkpoint is unreadable. The message names the file and the line."""
 
     def __init__(self, path: str, line: int, reason: str) -> None:
         super().__init__(f"{path}, line {line}: {reason}")
@@ -39,7 +41,7 @@ def format_checkpoint(rows: Iterable[Iterable[object]]) -> bytes:
 
 
 def parse_checkpoint(content: bytes, path: str, columns: int) -> list[list[str]]:
-    """The rows of a checkpoint, each of ``columns`` words; an empty file has none.
+    """The rows of a checkpoint, each of ``columns`` words. An empty file has no rows.
 
     Raises :class:`CheckpointError`.
     """
@@ -84,7 +86,7 @@ def write_offset_checkpoint(disk: Disk, path: str, offsets: Mapping[TopicPartiti
 
 
 def read_offset_checkpoint(disk: Disk, path: str) -> dict[TopicPartition, int]:
-    """The offsets of a file; none when it is absent. Raises :class:`CheckpointError`. Blocking."""
+    """The offsets in a file; none when the file does not exist. Raises :class:`CheckpointError`. Blocking."""
     try:
         content = disk.read(path)
     except FileNotFoundError:

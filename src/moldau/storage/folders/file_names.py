@@ -33,12 +33,12 @@ _PUT_ASIDE = re.compile(r".*-\d+\.[0-9a-f]{32}-stray")
 
 
 def segment_file(base_offset: int, suffix: str) -> str:
-    """``00000000000000000042.log`` and its like."""
+    """Name of a segment's file, for example ``00000000000000000042.log``."""
     return f"{base_offset:020d}{suffix}"
 
 
 def base_offset_of(name: str, suffix: str) -> int | None:
-    """The offset in a file's name; None for any other file."""
+    """The offset in a file's name; ``None`` for a file of another kind."""
     stem = name[: -len(suffix)]
     if not name.endswith(suffix) or len(stem) != 20 or not (stem.isascii() and stem.isdigit()):
         return None
@@ -50,7 +50,7 @@ def folder_of(topic_partition: TopicPartition) -> str:
 
 
 def partition_of(folder: str) -> TopicPartition | None:
-    """The partition of a folder; None when the folder is not a partition's."""
+    """The partition of a folder; ``None`` when the folder is not that of a partition."""
     topic, dash, number = folder.rpartition("-")
     if not topic or not dash or not (number.isascii() and number.isdigit()):
         return None
@@ -63,7 +63,8 @@ def deleted_folder(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
 
 
 def stray_folder(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
-    """A name for a folder whose partition is not in the metadata: ``topic-0.<32 hex digits>-stray``."""
+    """The name of a folder whose partition is not in the metadata image: ``topic-0.<32 hex
+    digits>-stray``."""
     return _marked_folder(topic_partition, unique, _STRAY_MARK)
 
 
@@ -81,12 +82,12 @@ def is_stray_folder(folder: str) -> bool:
 
 
 def was_put_aside(folder: str) -> bool:
-    """Whether a node has moved the folder aside, as opposed to an operator who renamed it."""
+    """Whether a node renamed the folder when it moved it aside; False if an operator renamed it."""
     return _PUT_ASIDE.fullmatch(folder) is not None
 
 
 def was_set_aside(folder: str, topic_partition: TopicPartition) -> bool:
-    """Whether a folder is this partition's, deleted or moved aside."""
+    """Whether a folder belonged to this partition and was deleted or moved aside."""
     if not (is_deleted_folder(folder) or is_stray_folder(folder)):
         return False
     stem, _, _ = folder.rpartition(".")

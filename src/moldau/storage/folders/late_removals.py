@@ -1,4 +1,4 @@
-"""Files and folders that are removed some time after they were taken out of use."""
+"""Removes files and folders some time after they are no longer used."""
 
 import asyncio
 import heapq
@@ -11,10 +11,11 @@ logger = logging.getLogger(__name__)
 
 
 class LateRemovals:
-    """Create and use it on the event loop; a worker removes the files."""
+    """Removes files and folders after a delay. It is created and used on the event loop; a worker removes
+    the files."""
 
     def __init__(self, machine: Machine, stray_delay_ms: int = -1) -> None:
-        """``stray_delay_ms``: how long folders of unknown partitions are kept; -1: forever."""
+        """``stray_delay_ms`` is how long folders of unknown partitions are kept; -1 means forever."""
         self._machine = machine
         self._stray_delay_ms = stray_delay_ms
         self._waiting: list[tuple[float, str]] = []
@@ -25,14 +26,14 @@ class LateRemovals:
         heapq.heappush(self._waiting, (due_s, path))
 
     def add_stray(self, path: str) -> None:
-        """Remove a folder that a node has moved aside, after a long delay; folders that an operator moved
+        """Remove a folder that a node has moved aside, after a long delay. Folders that an operator moved
         are kept.
         """
         if self._stray_delay_ms >= 0 and was_put_aside(path.rpartition("/")[2]):
             self.add(path, self._stray_delay_ms)
 
     async def run_due(self) -> None:
-        """Remove everything that is due. A failure is logged."""
+        """Remove all files and folders whose delay is over. A failure is logged."""
         now_s = asyncio.get_running_loop().time()
         while self._waiting and self._waiting[0][0] <= now_s:
             _, path = heapq.heappop(self._waiting)

@@ -29,7 +29,8 @@ class LogCheckpoints:
         logs_of: Callable[[LogDirectory], Iterable[PartitionLog]],
         other_watermarks: Callable[[LogDirectory], Offsets],
     ) -> None:
-        """``other_watermarks``: those of logs that are stored elsewhere, for a folder's checkpoint."""
+        """``other_watermarks`` returns the watermarks of logs that are stored elsewhere, for a folder's
+        checkpoint."""
         self._machine = machine
         self._logs_of = logs_of
         self._other_watermarks = other_watermarks
@@ -46,7 +47,7 @@ class LogCheckpoints:
     def prepare(self, directory: LogDirectory, *names: str) -> Callable[[], None]:
         """Prepare a write of the current checkpoints; a worker calls the result.
 
-        A write in progress is older, and is replaced.
+        A checkpoint that is being written has older content, and is replaced.
         """
         if not directory.is_online:
             return lambda: None

@@ -1,4 +1,4 @@
-"""One of a node's log folders: its lock, its checkpoints, the clean-shutdown mark, and its health."""
+"""One log folder of a node: its lock, its checkpoints, its clean-shutdown mark, and its health."""
 
 import errno
 import itertools
@@ -23,31 +23,32 @@ from moldau.storage.topic_partition import TopicPartition
 
 
 class LogDirectoryError(Exception):
-    """A log folder, or a partition's folder in it, cannot be used; the message names it and the reason."""
+    """A log folder, or the folder of a partition in it, cannot be used. The message names the folder and
+    the reason."""
 
 
 class LogDirectory:
-    """A folder that holds the folders of partitions. Blocking."""
+    """A folder that contains the folders of partitions. Blocking."""
 
     def __init__(
         self, disk: Disk, path: str, boot_id: str = "", report: RecoveryReport | None = None
     ) -> None:
-        """``boot_id``: the current one of the machine. ``report`` receives rebuilt files."""
+        """``boot_id`` is the current boot id of the machine. ``report`` receives the rebuilt files."""
         self._disk = disk
         self.path = path
         self._boot_id = boot_id
         self._report = report or RecoveryReport()
         self.same_boot = True
-        """Whether the machine has not been restarted since the folder was last opened; unknown counts as
-        true.
+        """Whether the machine has not been restarted since the folder was last opened. If that is unknown,
+        the value is true.
         """
         self.was_killed = False
-        """Whether the process was killed while the machine kept running, so that all written bytes are
-        there."""
+        """Whether the process was killed while the machine kept running, so that all written bytes exist."""
         self.offline_reason: str | None = None
         self.was_clean = False
         self.clean_epoch = -1
-        """The broker epoch in which the node stopped cleanly; -1: it did not, or the epoch is unknown."""
+        """The broker epoch in which the node stopped cleanly; -1 if it did not stop cleanly, or if the
+        epoch is unknown."""
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -64,10 +65,10 @@ class LogDirectory:
         return self.offline_reason is None
 
     def open(self) -> None:
-        """Lock the folder, making it when absent, and read its checkpoints.
+        """Lock the folder and read its checkpoints. The folder is created if it does not exist.
 
-        Removes the clean-shutdown mark; only a clean stop writes it again. Raises
-        :class:`LogDirectoryError` when another process holds the folder, and ``OSError``.
+        Removes the clean-shutdown mark; only a clean stop writes it again. Raises :class:`LogDirectoryError`
+        when another process has locked the folder, and ``OSError``.
         """
         self._disk.make_dirs(self.path)
         try:
@@ -93,7 +94,7 @@ class LogDirectory:
         self.was_killed = bool(last_boot and self._boot_id) and self.same_boot and not self.was_clean
 
     def space(self) -> DiskSpace:
-        """Size of its file system; raises ``OSError``."""
+        """Size and free space of the folder's file system. Raises ``OSError``."""
         return self._disk.space(self.path)
 
     def _last_boot(self) -> bytes:
@@ -101,7 +102,8 @@ class LogDirectory:
         return self._disk.read(path) if self._disk.exists(path) else b""
 
     def note_boot(self) -> None:
-        """All logs are open and recovered: from now on written bytes are kept until the machine restarts."""
+        """Record the boot id, because all logs are open and recovered: from now on written bytes are kept
+        until the machine restarts."""
         path, boot_id = f"{self.path}/{LAST_BOOT}", self._boot_id.encode()
         if boot_id and not (self._disk.exists(path) and self._disk.read(path) == boot_id):
             self._disk.write_atomically(path, boot_id)
@@ -110,7 +112,7 @@ class LogDirectory:
         try:
             offsets = read_offset_checkpoint(self._disk, f"{self.path}/{name}")
         except CheckpointError as error:
-            # The content of these files can be rebuilt by reading the logs.
+            # The content of these files can be rebuilt from the logs.
             reason = f"is made anew, line {error.line} cannot be read: {error.reason}"
             self._report.add(Repair(RepairKind.REBUILT, error.path, reason))
             self._disk.remove(error.path)
@@ -123,18 +125,18 @@ class LogDirectory:
         return self._written.get(name) != offsets
 
     def has_checkpointed(self, topic_partition: TopicPartition) -> bool:
-        """Whether a checkpoint on disk contains a partition."""
+        """Whether a checkpoint on the disk contains a partition."""
         return any(topic_partition in offsets for offsets in self._written.values())
 
     def ticket(self) -> int:
-        """A number that orders checkpoints by the time at which their content was collected."""
+        """A number that orders checkpoints by the time when their content was collected."""
         return next(self._tickets)
 
     def write_checkpoint(self, name: str, offsets: dict[TopicPartition, int], ticket: int) -> None:
         """Replace one of the checkpoints, unless it has the same content already.
 
-        Threads take turns, and newer content is never replaced by older content: a checkpoint from before a
-        truncation would count removed records as existing.
+        Only one thread writes at a time, and older content never replaces newer content. Otherwise a
+        checkpoint from before a truncation could claim that removed records exist.
         """
         with self._writing:
             if ticket < self._newest.get(name, -1):
@@ -154,7 +156,8 @@ class LogDirectory:
         self.write_checkpoint(CLEANER_OFFSETS, dict(self.cleaner_offsets), self.ticket())
 
     def mark_clean(self, broker_epoch: int = -1) -> None:
-        """Everything is durable and checkpointed: the next start need not look for damage."""
+        """Write the clean-shutdown mark, because all logs are durable and checkpointed. The next start
+        then does not search for damage."""
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
 
@@ -168,11 +171,12 @@ def _broker_epoch(mark: bytes) -> int:
     try:
         return int(json.loads(mark)["brokerEpoch"])
     except (ValueError, KeyError, TypeError):
-        return -1  # written by an older version
+        return -1  # An older version wrote it.
 
 
 def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:
-    """The broker epoch in which all folders were closed cleanly; -1 without one, or where they differ."""
+    """The broker epoch in which all folders were closed cleanly; -1 if there is none, or if the folders
+    have different epochs."""
     epochs = {each.clean_epoch if each.is_online and each.was_clean else -1 for each in directories}
     return epochs.pop() if len(epochs) == 1 else -1
 
@@ -180,9 +184,10 @@ def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:
 def home_for_new(
     directories: Sequence[LogDirectory], home: LogDirectory | None, counts: Mapping[LogDirectory, int]
 ) -> LogDirectory:
-    """The folder of a new log: its ``home``, or else the folder with the fewest logs by ``counts``.
+    """The folder of a new log: its ``home``, or otherwise the folder with the fewest logs according to
+    ``counts``.
 
-    Raises ``KafkaError(kafka_storage_error)`` when that is offline.
+    Raises ``KafkaError(kafka_storage_error)`` when that folder is offline.
     """
     if home is None:
         online = [each for each in directories if each.is_online]

@@ -1,7 +1,7 @@
-"""Makes and retires the folders of partitions away from the event loop, many at a time.
+"""Creates and removes the folders of partitions outside the event loop, many at a time.
 
-A new partition costs two syncs of its own (of ``partition.metadata`` and of its folder). The log folder,
-which contains the partitions' names, is synced once for all that are created or retired together.
+A new partition needs two syncs (of ``partition.metadata`` and of its folder). The log folder, which contains
+the names of the partitions' folders, is synced once for all partitions that are created or removed together.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ LANES: Final = 4
 LOGS_A_JOB: Final = 16
 
 NO_ROOM_FOR_MORE: Final = LACK_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EMLINK}
-"""Errors for which a disk refuses a new partition while it still serves the existing ones."""
+"""After these errors a disk cannot store a new partition, but it still serves the existing ones."""
 
 
 class NewLog(NamedTuple):
@@ -44,7 +44,7 @@ class NewLog(NamedTuple):
 
 
 class RetiredLog(NamedTuple):
-    """A removed log, and the path that its folder has until it is deleted."""
+    """A removed log, and the path of its folder until the folder is deleted."""
 
     log: PartitionLog
     directory: LogDirectory
@@ -52,8 +52,8 @@ class RetiredLog(NamedTuple):
 
 
 class FolderWork:
-    """The folder operations of one log manager. Retirements are done before creations that were requested
-    later.
+    """The folder operations of one log manager. A removal is done before creations that are requested
+    after it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FolderWork:
         self._machine = machine
         self._disk = machine.disk
         self._checkpoints = checkpoints
-        # A pool of their own: a thousand syncs must not delay the metadata log's.
+        # The worker pool is separate, because a thousand syncs must not delay those of the metadata log.
         self._workers = machine.workers.apart(LANES, "moldau-folders")
         self._on_retired = on_retired
         self._on_failure = on_failure
@@ -79,18 +79,18 @@ class FolderWork:
     # -- retiring -----------------------------------------------------------------------------
 
     def retire(self, retired: RetiredLog) -> None:
-        """Rename a log's folder soon; ``on_retired`` is called when that is durable."""
+        """Rename a log's folder soon. ``on_retired`` is called when the new name is durable."""
         self._retired.append(retired)
         if self._retiring is None:
             self._retiring = asyncio.get_running_loop().create_task(self._retire_all())
 
     async def settled(self) -> None:
-        """Return when all earlier retirements are durable."""
+        """Return when all earlier removals are durable."""
         while self._retiring is not None:
             await asyncio.wait([self._retiring])
 
     async def stop(self) -> None:
-        """Stop; returns when no job is running."""
+        """Stop the work. Returns when no job is running."""
         while (running := self._retiring or self._saving) is not None:
             await asyncio.wait([running])
 
@@ -103,8 +103,8 @@ class FolderWork:
                     try:
                         await _in_lanes(mine, self._retire_some)
                         await self._workers.run(self._disk.sync_dir, directory.path)
-                        # Before the folders are removed: a checkpoint with the name of a missing one would
-                        # report a loss at the next start.
+                        # The checkpoints are written before the folders are removed. If a checkpoint
+                        # contained the name of a missing folder, the next start would report a loss.
                         if any(directory.has_checkpointed(each.log.topic_partition) for each in mine):
                             await self._checkpoints.write(directory, HIGH_WATERMARKS, RECOVERY_POINTS)
                     except OSError as error:
@@ -130,7 +130,8 @@ class FolderWork:
         failed: Callable[[LogDirectory, OSError], None],
         truncated: Callable[[LogDirectory, TopicPartition], Callable[[], None]],
     ) -> LogKeeper:
-        """The keeper of an open log here; ``failed`` and ``truncated`` are called for its folder, too."""
+        """The keeper of an open log in this folder. ``failed`` and ``truncated`` are also called with the
+        folder."""
         return LogKeeper(
             failed=partial(failed, directory),
             truncated=partial(truncated, directory, log.topic_partition),
@@ -141,7 +142,7 @@ class FolderWork:
     # -- leader epochs ------------------------------------------------------------------------
 
     def save_epochs(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Save the file of a log's leader epochs soon, together with those of others."""
+        """Save the file of a log's leader epochs soon, together with those of other logs."""
         self._unsaved[log] = directory
         if self._saving is None:
             self._saving = asyncio.get_running_loop().create_task(self._save_all())
@@ -169,7 +170,7 @@ class FolderWork:
         LeaderEpochFile.save_all(self._disk, [log.epochs.to_save() for log in some])
 
     async def persist_start(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Return when the start of a log is durable as it is now. Raises ``OSError``."""
+        """Return when the present start of a log is durable. Raises ``OSError``."""
         starts = self._starts.get(directory)
         if starts is None:
             starts = LogStarts(self._machine, directory, self._checkpoints, self._save_in_lanes)
@@ -187,7 +188,7 @@ class FolderWork:
     ) -> dict[TopicPartition, KafkaError]:
         """Create and open logs in one log folder; return the failures.
 
-        ``open_log`` is called by a worker, ``on_open`` by the event loop once the log can be used.
+        A worker calls ``open_log``. The event loop calls ``on_open`` when the log can be used.
         """
         failed: dict[TopicPartition, KafkaError] = {}
         made: list[NewLog] = []
@@ -236,7 +237,7 @@ class FolderWork:
 
 
 async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[Any, Any, R]]) -> list[R]:
-    """Apply ``work`` to items in parallel, with as many at a time as there are workers."""
+    """Apply ``work`` to the items in parallel, as many at a time as there are workers."""
     waiting = iter([items[start : start + LOGS_A_JOB] for start in range(0, len(items), LOGS_A_JOB)])
     results: list[R] = []
 
@@ -249,7 +250,7 @@ async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[
 
 
 def make_folders(disk: Disk, parent: str, wanted: Iterable[NewLog]) -> None:
-    """Create partition folders with their metadata. Blocking; durable once ``parent`` is synced."""
+    """Create partition folders with their metadata. They are durable when ``parent`` is synced. Blocking."""
     files: dict[str, bytes] = {}
     for new in wanted:
         folder = f"{parent}/{folder_of(new.topic_partition)}"

@@ -1,4 +1,4 @@
-"""``partition.metadata``: which topic id the folder's data belongs to."""
+"""``partition.metadata``: the id of the topic to which the data in the folder belongs."""
 
 import base64
 import uuid
@@ -9,11 +9,12 @@ from moldau.storage.folders.file_names import PARTITION_METADATA
 
 _VERSION: Final = 0
 _MISREAD_MAX: Final = 4
-"""Maximum number of differing characters, of 22, in a damaged id: two random ids agree in one or none."""
+"""Maximum number of wrong characters, of 22, in a damaged id. Two random ids have at most one equal
+character."""
 
 
 class MalformedMetadataError(Exception):
-    """The file has neither Kafka's format nor Moldau's."""
+    """The file has neither Kafka's format nor Moldau's format."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
@@ -28,13 +29,13 @@ def encode_topic_id(topic_id: uuid.UUID) -> str:
 
 
 def decode_topic_id(text: str) -> uuid.UUID:
-    """Raises ``ValueError`` for anything but 16 bytes in base64url."""
+    """Decode an id. Raises ``ValueError`` if the text is not 16 bytes in base64url."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
 def is_misread(found: uuid.UUID, wanted: uuid.UUID) -> bool:
-    """Whether an id is the other one with a few bytes changed on the disk, because a random one would
-    differ more.
+    """Whether ``found`` is ``wanted`` with a few bytes changed on the disk. A random id would differ in
+    more characters.
     """
     if wanted.version != 4 or found == wanted:
         return False
@@ -53,7 +54,7 @@ def write_partition_metadata(disk: Disk, folder: str, topic_id: uuid.UUID) -> No
 
 
 def read_partition_metadata(disk: Disk, folder: str) -> uuid.UUID | None:
-    """The topic id; None when there is no file. Raises :class:`MalformedMetadataError`."""
+    """The topic id; ``None`` when the file does not exist. Raises :class:`MalformedMetadataError`."""
     path = f"{folder}/{PARTITION_METADATA}"
     try:
         text = disk.read(path).decode("utf-8", "replace")

@@ -1,1 +1,1 @@
-"""Guards that keep a damaged log from being treated as an empty one."""
+"""Guards that prevent a damaged log from being treated as an empty one."""

@@ -1,22 +1,24 @@
-"""The guard of logs whose loss would delete or hide data: metadata, coordinators' logs, consumers' offsets.
+"""Guards the logs whose loss would delete or hide data: the metadata log, the logs of coordinators, and
+consumer offsets.
 
-After an unclean stop such a log may end with an incomplete batch: it was never acknowledged, and is cut
-off. Anything else is damage, and cutting it would make topics, objects or offsets disappear. Damage stops
-the start before any byte is changed, with the file, the offset and the steps to take.
+After an unclean stop such a log may end with an incomplete batch. That batch was never acknowledged, and is
+cut off. Everything else is damage, and a cut would make topics, objects or offsets disappear. Damage stops
+the start before any byte is changed; the error names the file, the offset and the steps to take.
 
 Three facts distinguish the two cases:
 
-* ``durable-offset``, a file beside the segments: everything below was synced. It is written after each sync
-  without a sync of its own, so that a loss of power may leave an older value, which is true as well.
-* Whether the machine has been up since the log was last opened (``same_boot``). If so, everything written is
-  still there, and only the last write can be torn: no valid batch may follow a bad one. After a loss of power
-  any part of what was not synced may be missing.
-* ``written_offset``: the end of the log according to the checkpoints of its folder. The recovery point is
-  written from syncs alone, and durably, so that it holds after a loss of power; a truncation lowers it before
-  a byte is cut.
+* ``durable-offset``, a file beside the segments. All records below its offset were synced. It is written
+  after each sync, but is not synced itself. A loss of power may therefore leave an older value, which is also
+  correct.
+* Whether the machine has been up since the log was last opened (``same_boot``). If so, all written bytes
+  still exist, and only the last write can be incomplete: no valid batch may follow a bad one. After a loss of
+  power any part of the unsynced bytes may be missing.
+* ``written_offset``: the end of the log according to the checkpoints of its folder. The recovery point
+  contains only synced offsets and is written durably, so it is correct after a loss of power. A truncation
+  lowers it before any byte is cut.
 
-The file of the leader epochs is a fourth one, for a log whose ``durable-offset`` was lost, too: it is
-written after the first segment is created, and the last epoch begins below the log's former end.
+The file of the leader epochs is a fourth fact, for a log whose ``durable-offset`` was also lost. It is
+written after the first segment is created, and its last epoch begins below the former end of the log.
 """
 
 import contextlib
@@ -54,30 +56,32 @@ _SEARCH_CHUNK_BYTES: Final = 4 * 1024 * 1024
 ADVICE: Final = (
     "Nothing was changed. Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
 )
-# Base offset and length begin with zeros in every log that fits on a disk; magic 2.
+# The offset and the length of a batch begin with zeros in every log that fits on a disk; the magic is 2.
 _CANDIDATE: Final = re.compile(rb"(?=\x00\x00.{6}[\x00-\x0f].{7}\x02)", re.DOTALL)
 
 
 class DamagedLogError(LogDirectoryError):
-    """A guarded log is damaged; the message names the file, the offset and the steps to take."""
+    """A guarded log is damaged. The message names the file, the offset and the steps to take."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogGuard:
-    """Facts about a guarded log from before it is opened."""
+    """Facts about a guarded log that are known before it is opened."""
 
     same_boot: bool = True
-    """Whether the machine has not been restarted since the log was last open. Unknown counts as yes."""
+    """Whether the machine has not been restarted since the log was last open. If that is unknown, the
+    value is true."""
     written_offset: int = 0
-    """End of the log according to the checkpoints: it has contained everything below."""
+    """End of the log according to the checkpoints: the log has contained all records below it."""
     written_by: str = ""
     """The file that records this end."""
     is_dense: bool = True
-    """Whether its offsets have no holes; compaction creates some."""
+    """Whether the log's offsets have no holes; compaction creates holes."""
     has_snapshots: bool = False
-    """Whether snapshots cover the records before its first segment; otherwise its start is checkpointed."""
+    """Whether snapshots cover the records before the log's first segment. If not, the start of the log is
+    checkpointed."""
     is_only_replica: bool = False
-    """Whether no other node has it, so that it is never truncated after an election."""
+    """Whether no other node has the log, so that it is never truncated after an election."""
 
 
 class DurableOffset:
@@ -92,7 +96,8 @@ class DurableOffset:
         self._exists = False
 
     def read(self) -> int | None:
-        """Read the offset; None when there is no file. Raises ``ValueError`` when it is unreadable."""
+        """Read the offset; ``None`` when the file does not exist. Raises ``ValueError`` when it is
+        unreadable."""
         try:
             content = self._disk.read(self.path)
         except FileNotFoundError:
@@ -105,17 +110,18 @@ class DurableOffset:
 
     @property
     def generation(self) -> int:
-        """Changes with each :meth:`lower`."""
+        """A number that changes with each call of :meth:`lower`."""
         return self._generation
 
     def note(self, offset: int, generation: int) -> None:
-        """Everything below ``offset`` was synced. Blocking; does nothing after a :meth:`lower` meanwhile."""
+        """Record that all records below ``offset`` were synced. Blocking. Does nothing if :meth:`lower`
+        was called since ``generation`` was read."""
         with self._lock:
             if generation != self._generation or offset <= self._noted:
                 return
             self._noted = offset
             content = _encode(offset)
-            # If the write fails, an older, lower offset remains, which is valid as well.
+            # If the write fails, an older, lower offset remains, which is also correct.
             with contextlib.suppress(OSError):
                 if not self._exists:
                     self._disk.write_atomically(self.path, content)
@@ -128,7 +134,7 @@ class DurableOffset:
                     file.close()
 
     def lower(self, offset: int) -> None:
-        """The log is about to be truncated to ``offset``: lower the stored offset durably. Blocking."""
+        """Lower the stored offset durably, before the log is truncated to ``offset``. Blocking."""
         with self._lock:
             self._generation += 1
             self._noted = -1
@@ -147,25 +153,25 @@ def _encode(offset: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class GuardedLog:
-    """A guarded log before it is opened, and the content of its other files."""
+    """A guarded log before it is opened, and the content of the other files of its folder."""
 
     guard: LogGuard
     durable_offset: int = 0
     latest_start: int | None = None
-    """The latest possible start of its first segment; None when it is unknown."""
+    """The latest possible start of the log's first segment; ``None`` when it is unknown."""
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
-    """Empty when they are lost."""
+    """The leader epochs; empty when they are lost."""
     has_durable_offset: bool = True
     """Whether a file ``durable-offset`` existed, whatever its content."""
 
     @property
     def required_offset(self) -> int:
-        """The log must not end before it."""
+        """The offset that the log must have reached: a log that ends before it is damaged."""
         return max(self.guard.written_offset, self.durable_offset)
 
     @property
     def requirement(self) -> str:
-        """The offset that the log has reached, and the file that records it, as text."""
+        """The offset that the log has reached, and the file that records this offset, as text."""
         guard = self.guard
         witness = DURABLE_OFFSET if self.durable_offset >= guard.written_offset else guard.written_by
         return f"it reached offset {self.required_offset}, as {witness} says"
@@ -176,17 +182,18 @@ class OpenableLog:
     """A guarded log that may be opened."""
 
     first: int = 0
-    """Index of the first segment that belongs to the log: after a loss of power during a deletion below a
-    snapshot, an older one may remain, followed by a gap.
+    """Index of the first segment that belongs to the log. If power is lost while segments below a snapshot
+    are deleted, an older segment may remain, followed by a gap.
     """
     torn_base: int | None = None
-    """The segment with this base offset has a torn end; it and the later ones must be recovered."""
+    """The base offset of the segment with an incomplete end. This segment and the later ones must be
+    recovered."""
 
 
 def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLog) -> OpenableLog:
-    """Read a whole guarded log; raise :class:`DamagedLogError` unless the only fault is a torn end.
+    """Read a whole guarded log; raise :class:`DamagedLogError` unless the only fault is an incomplete end.
 
-    ``bases``: the base offsets of the segments on the disk, in order. Changes nothing. Blocking.
+    ``bases`` are the base offsets of the segments on the disk, in order. No file is changed. Blocking.
     """
     guard, required = log.guard, log.required_offset
     first = 0
@@ -205,7 +212,7 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
                 and expected < base_offset <= (log.latest_start or 0)
             ):
                 first, expected = index, base_offset
-            # After a loss of power, a file that was never synced may be missing while a later one exists.
+            # After a loss of power, a file that was never synced may be missing while a later file exists.
             elif expected < required or guard.same_boot:
                 raise DamagedLogError(
                     f"{folder} is damaged: offsets {expected} to {base_offset - 1} are missing before"
@@ -224,7 +231,7 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
         finally:
             file.close()
     if not bases and guard.has_snapshots:
-        # A snapshot that contains the whole log replaces it: if the process is killed meanwhile, no segment
+        # A snapshot that contains the whole log replaces it. If the process is killed during this, no segment
         # is left.
         expected = log.latest_start or 0
     if expected < required:
@@ -240,7 +247,7 @@ def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: Guard
     latest, guard = log.epochs.latest, log.guard
     if latest is None:
         return
-    # A snapshot that ends above the log replaces it: after a crash meanwhile no segment is left.
+    # A snapshot that ends above the log replaces it. After a crash during this, no segment is left.
     snapshot_offset = (log.latest_start or 0) if guard.has_snapshots else 0
     is_gone = not bases and not log.has_durable_offset and latest.start_offset >= snapshot_offset
     is_shorter = (
@@ -255,13 +262,13 @@ def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: Guard
 
 
 def _walk(file: File, base_offset: int, log: GuardedLog) -> tuple[int, int, int]:
-    """Position and offset after the last valid batch, and the size of the file."""
+    """Position of the end of the last valid batch, the offset after that batch, and the size of the file."""
     size_bytes = file.size()
     position, next_offset, epoch = 0, base_offset, -1
     for at, header, batch in scan_checked(file, 0, size_bytes):
         if header.base_offset < next_offset or header.partition_leader_epoch < epoch:
             break
-        # Neither the offset nor the epoch is covered by the batch's checksum.
+        # The checksum of a batch covers neither its offset nor its epoch.
         if log.guard.is_dense and header.base_offset > next_offset:
             break
         if not _is_known_epoch(log, header.base_offset, header.partition_leader_epoch):
@@ -274,12 +281,13 @@ def _is_known_epoch(log: GuardedLog, offset: int, epoch: int) -> bool:
     known = log.epochs.epoch_for_offset(offset)
     if known is None or known == epoch:
         return True
-    # The file is written before batches become durable: it may contain a later epoch.
+    # The file is written before batches become durable, so it may contain a later epoch.
     return offset >= log.durable_offset and known == log.epochs.latest_epoch and epoch > known
 
 
 def _check_torn(file: File, position: int, offset: int, log: GuardedLog, *, has_more: bool) -> None:
-    """Raise unless the invalid batch at ``position``, where ``offset`` is expected, is a torn end."""
+    """Raise unless the invalid batch at ``position`` is an incomplete end of the log. The batch should
+    have ``offset``."""
     where = f"{file.path} is damaged at byte {position}: the batch at offset {offset} is not valid"
     if offset < log.required_offset:
         raise DamagedLogError(f"{where}, but the log was whole there: {log.requirement}. {ADVICE}")
@@ -303,7 +311,8 @@ def _any_batch(disk: Disk, folder: str, bases: Sequence[int]) -> bool:
 
 
 def valid_batch_behind(file: File, position: int, offset: int) -> int | None:
-    """Position of a valid batch with an offset from ``offset`` on, at ``position`` or later; None if none."""
+    """Position of a valid batch at ``position`` or later whose offset is at least ``offset``; ``None`` if
+    there is none."""
     size_bytes = file.size()
     while size_bytes - position >= HEADER_SIZE_BYTES:
         chunk = file.read_at(position, min(_SEARCH_CHUNK_BYTES, size_bytes - position))
@@ -317,6 +326,6 @@ def valid_batch_behind(file: File, position: int, offset: int) -> int | None:
                     continue
                 if header.base_offset >= offset:
                     return at
-        # A candidate needs 17 bytes to be recognised.
+        # At least 17 bytes are needed to find the beginning of a batch.
         position += max(1, len(chunk) - 16)
     return None

@@ -1,4 +1,4 @@
-"""The guarded logs of a node, and the information about them in its log folders."""
+"""The guarded logs of a node, and the facts about them in its log folders."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,8 +45,8 @@ METADATA_LOG: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 class MetadataWatermark:
     """The row of the metadata log in the checkpoint of high watermarks of every log folder.
 
-    It is stored outside the metadata folder: a metadata log that was truncated, or restored from an older
-    backup, ends before it.
+    It is stored outside the metadata folder. If a metadata log was truncated, or restored from an older
+    backup, it ends before the offset in this row.
     """
 
     def __init__(self, directories: Sequence[LogDirectory]) -> None:
@@ -54,17 +54,18 @@ class MetadataWatermark:
         self._current: Callable[[], int] = lambda: 0
 
     def stored(self) -> tuple[int, str]:
-        """The highest offset in the checkpoints that were read, or 0; and the path of its checkpoint."""
+        """The highest offset in the checkpoints that were read, or 0, with the path of its checkpoint."""
         found = ((each.high_watermarks.get(METADATA_LOG, 0), each.path) for each in self._directories)
         offset, path = max(found, key=lambda item: item[0], default=(0, ""))
         return offset, f"{path}/{HIGH_WATERMARKS}"
 
     def follow(self, current: Callable[[], int]) -> None:
-        """The log is open; ``current`` returns its durable and committed offset."""
+        """Use ``current`` for the row from now on, because the log is open. It returns the durable and
+        committed offset of the log."""
         self._current = current
 
     def of(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """The row for a folder's checkpoint; none while the offset is unknown."""
+        """The row for the checkpoint of a folder; none while the offset is unknown."""
         offset = max(self._current(), directory.high_watermarks.get(METADATA_LOG, 0))
         return {METADATA_LOG: offset} if offset else {}
 
@@ -80,7 +81,7 @@ class GuardedTopic:
 def guard_of(
     directory: LogDirectory, topic_partition: TopicPartition, topics: Mapping[str, GuardedTopic]
 ) -> LogGuard | None:
-    """The guard of a log in an open folder; None for a log without one."""
+    """The guard of a log in an open folder; ``None`` for a log that needs no guard."""
     topic = topics.get(topic_partition.topic)
     if topic is None:
         return None
@@ -101,7 +102,7 @@ def guard_of(
 def check_no_folder_is_missing(
     disk: Disk, directories: Sequence[LogDirectory], guarded: Iterable[str]
 ) -> dict[TopicPartition, Repair]:
-    """Raise :class:`DamagedLogError` when a guarded log has a checkpoint and no folder.
+    """Raise :class:`DamagedLogError` when a guarded log has a checkpoint but no folder.
 
     Return the other logs whose folder is missing, to be reported when they are created again. A deleted
     topic is removed from the checkpoint within seconds, and its renamed folder is kept longer.
@@ -130,21 +131,23 @@ def check_no_folder_is_missing(
 
 
 def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport:
-    """The report for repairs of a partition's log: a cache, the only kind without epochs, loses nothing."""
+    """The report for repairs of a partition's log. A cache, the only kind of log without epochs, loses
+    nothing by a repair."""
     is_cache = disk.is_dir(folder) and not disk.exists(f"{folder}/{LEADER_EPOCHS}")
     return report.of_cache() if is_cache else report
 
 
 def removed_segment(disk: Disk, folder: str) -> str | None:
-    """The evidence, in the folder of a killed node, that the last segment of its log was removed meanwhile.
+    """The evidence that the last segment of a log was removed after its node was killed; ``None`` when there
+    is none.
 
-    It is needed until the log's first checkpoint; later, checkpoints contain the end of the log. When a node
-    removes a segment, it first renames the log file; when it begins a segment, it first creates the log file.
-    Epochs are written only when there is a segment.
+    This check is needed until the log's first checkpoint, because later checkpoints contain the end of the
+    log. When a node removes a segment, it renames the log file first. When it begins a segment, it creates
+    the log file first. Epochs are written only when there is a segment.
     """
     names = set(disk.list(folder)) if disk.is_dir(folder) else set()
     if any(name.endswith((SWAP_SUFFIX, DELETED_SUFFIX)) for name in names):
-        return None  # the node itself was removing or replacing segments
+        return None  # The node itself was removing or replacing segments.
     found = {suffix: [base_offset_of(name, suffix) for name in names] for suffix in SEGMENT_SUFFIXES}
     last = max((base for base in found.pop(LOG_SUFFIX) if base is not None), default=-1)
     orphans = [base for bases in found.values() for base in bases if base is not None and base > last]
@@ -154,10 +157,10 @@ def removed_segment(disk: Disk, folder: str) -> str | None:
 
 
 def checked_watermark(log: PartitionLog, watermark: int, removed: str | None, report: RecoveryReport) -> int:
-    """The log's high watermark by its checkpointed one.
+    """The log's high watermark, computed from the checkpointed one.
 
-    A log that ends before that, or whose last segment was ``removed``, has lost acknowledged records: it is
-    reported.
+    If the log ends before that, or if its last segment was ``removed``, it has lost acknowledged records. The
+    loss is reported.
     """
     reason = f"the log ends at offset {log.log_end_offset}: {removed}" if removed is not None else None
     if log.log_end_offset < watermark:

@@ -1,8 +1,8 @@
 """Repairs made at the start of a node: truncated logs, missing segments, rebuilt files.
 
-Nothing is repaired silently: each repair is logged when it is made, counted by its kind, and kept for the
-health page. A log whose loss would delete or hide data of others is never truncated, except for a torn end:
-see :mod:`moldau.storage.guards.guarding`.
+Each repair is logged when it is made, counted by its kind, and kept for the health page. A log whose loss
+would delete or hide other data is never truncated, except for an incomplete last batch: see
+:mod:`moldau.storage.guards.guarding`.
 """
 
 import enum
@@ -23,17 +23,17 @@ class RepairKind(enum.Enum):
     """The severity of a repair."""
 
     REBUILT = "rebuilt"
-    """A file that can be computed from others was missing or unreadable: nothing is lost."""
+    """A file that can be computed from other files was missing or unreadable. Nothing is lost."""
     TORN_TAIL = "torn tail"
-    """The last batch of a log was not whole, as a crash leaves it."""
+    """The last batch of a log was incomplete, as after a crash."""
     LOST = "lost"
-    """Records that the log contained are gone: valid batches behind a damaged one, or whole files."""
+    """Records of the log are lost: valid batches after a damaged one, or whole files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One repair. ``offset`` is the first that the log does not contain any more; -1 where none is
-    affected.
+    """One repair. ``offset`` is the first offset that the log does not contain any more; -1 when no record
+    is affected.
     """
 
     kind: RepairKind
@@ -47,16 +47,16 @@ class Repair:
 
 
 class RecoveryReport:
-    """The repairs of one start; several threads open logs."""
+    """The repairs of one start. Several threads that open logs may add to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.repairs: list[Repair] = []
-        """The first ones, a bounded number of them."""
+        """The first repairs, up to a limit."""
         self._counts = dict.fromkeys(RepairKind, 0)
 
     def add(self, repair: Repair, *, is_of_cache: bool = False) -> None:
-        """Note a repair and log it."""
+        """Record a repair and log it."""
         with self._lock:
             self._counts[repair.kind] += 1
             if len(self.repairs) < _KEPT_MAX:
@@ -65,7 +65,7 @@ class RecoveryReport:
         logger.log(logging.INFO if is_of_cache else level, "%s: %s", repair.path, repair.reason)
 
     def of_cache(self) -> "RecoveryReport":
-        """A report for a log whose records exist elsewhere: its repairs lose nothing."""
+        """A report for a log whose records also exist elsewhere, so that its repairs lose nothing."""
         return _CacheReport(self)
 
     def count(self, kind: RepairKind) -> int:
@@ -74,11 +74,11 @@ class RecoveryReport:
 
     @property
     def has_cut(self) -> bool:
-        """Whether any log ends earlier, or contains less, than before."""
+        """Whether any log now ends earlier, or contains less, than before."""
         return self._counts[RepairKind.TORN_TAIL] > 0 or self._counts[RepairKind.LOST] > 0
 
     def summary(self, *kinds: RepairKind) -> str | None:
-        """The repairs of some kinds in one sentence; None when there were none."""
+        """The repairs of some kinds in one sentence; ``None`` when there were none."""
         found = [repair for repair in self.repairs if repair.kind in kinds]
         count = sum(self._counts[kind] for kind in kinds)
         if not count:

@@ -1,9 +1,10 @@
-"""The form in which a topic stores a client's batch: recompressed, stamped, its records checked. Pure.
+"""Converts a client's batch to the form in which a topic stores it: checks its records, recompresses it and
+sets its time. Pure.
 
-Most topics store a batch unchanged. Checking records takes time in proportion to their number and their
-decompressed size, which the batch's own size does not show; see :func:`is_slow_to_admit`. Records are
-decompressed once and read once for all requirements of the topic. Faults are reported in the order of
-Kafka's broker: records that do not parse, timestamps, keys, and the size of the result.
+Most topics store a batch unchanged. The time for checking records grows with their number and their
+decompressed size, which cannot be seen from the size of the batch; see :func:`is_slow_to_admit`. Records are
+decompressed once and read once for all requirements of the topic. Errors are reported in the order of Kafka's
+broker: records that cannot be parsed, timestamps, keys, and the size of the result.
 """
 
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from moldau.storage.log.config import LogConfig
 
 
 class Admitted(NamedTuple):
-    """A batch as it is to be stored, and the time that it is stamped with, or -1."""
+    """A batch in the form in which it is stored, and the append time in its header, or -1."""
 
     batch: Buffer
     headers: list[BatchHeader]
@@ -41,8 +42,8 @@ def admit(
     """Convert a client's batch to the form in which the topic stores it. Only the first of several batches is
     converted.
 
-    Raises ``KafkaError`` for what the topic refuses, and ``OpenedSizeError`` for records of more than
-    ``limit`` bytes (by default what a batch may hold).
+    Raises ``KafkaError`` for a batch that the topic refuses, and ``OpenedSizeError`` for records of more than
+    ``limit`` bytes (by default the largest size of a batch's records).
     """
     if must_open(config, headers[0], now_ms):
         batch, header = exhaust(_opened(config, batch, headers[0], now_ms, limit))
@@ -59,17 +60,18 @@ def admission(config: LogConfig, batch: Buffer, headers: list[BatchHeader], now_
 def checked(
     config: LogConfig, batch: Buffer, header: BatchHeader, now_ms: int, limit: int | None = None
 ) -> Steps[tuple[Buffer, BatchHeader]]:
-    """The batch that was sent, or the same in the topic's codec; its records checked, but not stamped."""
+    """The original batch, or the same batch in the topic's codec. Its records are checked, but the append
+    time is not set."""
     if not must_open(config, header, now_ms):
         return batch, header
     return (yield from _opened(config, batch, header, now_ms, limit))
 
 
 def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
-    """Whether a topic's configs require that a batch's records are read.
+    """Whether a topic's configs require that the records of a batch are read.
 
-    The header's max timestamp is sufficient for the upper bound of timestamps. The lower bound, if it is set,
-    requires the records when the batch is near it or has several records (KIP-937).
+    The max timestamp in the header is sufficient to check the upper limit of timestamps. The lower limit, if
+    it is set, requires the records when the batch is near the limit or has several records (KIP-937).
     """
     if config.cleanup_compact or (config.compression is not None and config.compression.changes(header)):
         return True
@@ -84,7 +86,8 @@ def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
 def is_slow_to_admit(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
     """Whether a batch must be opened and is, by its header, too large for the event loop.
 
-    A compressed batch may still prove too large; :func:`admit` detects that, given ``QUICK_BYTES``.
+    A compressed batch may still be too large after decompression. :func:`admit` detects that when ``limit``
+    is ``QUICK_BYTES``.
     """
     if header.records_count <= QUICK_RECORDS and header.batch_length <= QUICK_BYTES:
         return False
@@ -118,7 +121,8 @@ def _opened(
 
 
 def _refuse(config: LogConfig, walk: RecordWalk, bounds: TimestampBounds | None, max_timestamp: int) -> None:
-    """Raise :class:`RecordsRejectedError` for timestamps out of bounds, or records that need a key."""
+    """Raise :class:`RecordsRejectedError` if a timestamp is out of range, or if a record has no key where
+    the topic needs one."""
     errors: list[RecordError] = []
     if bounds is not None:
         within = f"is not within [{bounds.oldest_ms}, {bounds.newest_ms}]"
@@ -150,7 +154,7 @@ def _as_admitted(config: LogConfig, batch: Buffer, headers: list[BatchHeader], n
 
 
 def _stamp(buffer: Buffer, headers: list[BatchHeader], now_ms: int) -> tuple[Buffer, list[BatchHeader]]:
-    """A copy whose records all carry the broker's time."""
+    """A copy of the batch in which all records have the broker's time."""
     stamped = bytearray(buffer)
     changed: list[BatchHeader] = []
     position = 0

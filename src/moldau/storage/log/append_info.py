@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class AppendOrigin(Enum):
-    """The origin of an append, which decides which checks apply."""
+    """The origin of an append. It decides which checks apply."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -15,8 +15,8 @@ class AppendOrigin(Enum):
 class AppendInfo(NamedTuple):
     """The outcome of an append.
 
-    ``log_append_time_ms`` is -1 unless the topic's timestamps are LogAppendTime. A duplicate of an
-    idempotent producer's batch carries the offsets and the time of the first append.
+    ``log_append_time_ms`` is -1 unless the topic's timestamps are LogAppendTime. For a duplicate of an
+    idempotent producer's batch, the values are the offsets and the time of the first append.
     """
 
     first_offset: int
@@ -40,8 +40,8 @@ class AbortedEntry(NamedTuple):
 class ReadResult(NamedTuple):
     """Whole batches of one segment, in order.
 
-    ``views`` hold ``size_bytes`` bytes, from ``segment_position`` of the segment on. The first batch may
-    begin below the requested offset; all end below ``next_offset``.
+    ``views`` contain ``size_bytes`` bytes of the segment, from ``segment_position`` on. The first batch may
+    begin below the requested offset; all batches end below ``next_offset``.
     """
 
     views: list[memoryview]
@@ -59,7 +59,7 @@ class TimestampOffset(NamedTuple):
 
 
 class EpochEndOffset(NamedTuple):
-    """The largest epoch not above the one asked for, and the offset after its last record."""
+    """The largest epoch not above the requested one, and the offset after its last record."""
 
     epoch: int
     end_offset: int

@@ -25,13 +25,13 @@ from moldau.storage.producers.producer_state import BatchMetadata
 from moldau.storage.topic_partition import TopicPartition
 
 pack_prefix = Struct(">qii").pack
-"""Base offset, batch length and leader epoch: the bytes of a batch that a leader overwrites."""
+"""Packs base offset, batch length and leader epoch: the bytes of a batch that a leader overwrites."""
 
 
 class Appender:
-    """Writes batches to the end of a log and accounts for them; it rolls segments as they fill.
+    """Writes batches to the end of a log and updates its state; begins a new segment when one is full.
 
-    Only bytes that must change are patched; the rest is written without a copy.
+    Only bytes that must change are changed; the batch is written without a copy.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Appender:
     ) -> AppendInfo:
         """Assign offsets and append.
 
-        ``buffer`` holds exactly the batches of ``headers``, validated (``validate_produce``); from a client
-        it is exactly one. It is not kept. ``append_time_ms`` is the result of :meth:`admit`, if that was
-        called. A duplicate of one of its producer's last five batches appends nothing and returns what the
-        first append returned. Raises ``KafkaError`` with Kafka's code: ``invalid_timestamp``,
-        ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic; records that cannot be
-        recompressed), ``message_too_large``, ``fenced_leader_epoch``, a producer's, ``kafka_storage_error``.
+        ``buffer`` contains exactly the batches of ``headers``, already validated (``validate_produce``); a
+        client's buffer has one batch. It is not used after the call. ``append_time_ms`` is the result of
+        :meth:`admit`, if that was called. A duplicate of one of its producer's last five batches is not
+        appended; the result is that of the first append. Raises ``KafkaError``: ``invalid_timestamp``,
+        ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic; recompression failed),
+        ``message_too_large``, ``fenced_leader_epoch``, ``kafka_storage_error``, and errors of producers.
         """
         if self._gate.failure is not None:
             self._gate.check()
@@ -132,7 +132,7 @@ class Appender:
         first_offset: int,
         view: memoryview,
     ) -> None:
-        """Write batches, then account for them; nothing is changed when the write fails."""
+        """Write batches, then update the log's state. Nothing is changed when the write fails."""
         active = self._segments.active
         try:
             position = active.write(buffers, size_bytes)
@@ -144,8 +144,8 @@ class Appender:
         self.account(position, headers, first_offset, view)
 
     def account(self, position: int, headers: list[BatchHeader], first_offset: int, view: memoryview) -> None:
-        """Account for the batches of ``headers``, with the bytes ``view``, at ``position`` of the active
-        segment."""
+        """Update the log's state for the batches of ``headers``, which have the bytes ``view`` at
+        ``position`` of the active segment."""
         segments = self._segments
         active = segments.active
         begin = position
@@ -175,11 +175,13 @@ class Appender:
         return admit(self._segments.config, batch, headers, self._now_ms(), limit)
 
     def is_slow_to_admit(self, header: BatchHeader) -> bool:
-        """Whether :meth:`admit` must run on a worker rather than the event loop; see ``admission``."""
+        """Whether :meth:`admit` must run on a worker, because it would block the event loop; see
+        ``admission``."""
         return is_slow_to_admit(self._segments.config, header, self._now_ms())
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """A leader's epoch begins at the end. Raises ``KafkaError(fenced_leader_epoch)`` for an old one."""
+        """Begin a leader's epoch at the end of the log. Raises ``KafkaError(fenced_leader_epoch)`` for an
+        old epoch."""
         if leader_epoch < self._epochs.current:
             raise KafkaError(
                 ErrorCode.fenced_leader_epoch,
@@ -188,10 +190,10 @@ class Appender:
         self._epochs.begin(leader_epoch, self._segments.end_offset)
 
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
-        """Append batches whose offsets and epochs are given; a trailing partial batch is ignored.
+        """Append batches with their offsets and epochs unchanged; an incomplete batch at the end is ignored.
 
-        Raises ``KafkaError(corrupt_message)`` for a wrong checksum and for offsets or epochs that do
-        not ascend from the log's end; then nothing is appended.
+        Raises ``KafkaError(corrupt_message)`` for a wrong checksum, and for offsets or epochs that do not
+        ascend from the log's end. Nothing is appended then.
         """
         self._gate.check()
         view = memoryview(buffer)
@@ -224,7 +226,8 @@ class Appender:
     def _append_all_given(
         self, headers: list[BatchHeader], batches: memoryview, max_timestamp_ms: int
     ) -> None:
-        """In one write if they have no holes, one known epoch, and room in the active segment."""
+        """Append the batches in one write, if they have no holes, have one known epoch, and fit in the
+        active segment."""
         now_ms = self._now_ms()
         first, last = headers[0], headers[-1]
         count = sum(header.last_offset_delta + 1 for header in headers)
@@ -251,11 +254,12 @@ class Appender:
         self.write([batch], len(batch), [header], header.base_offset, batch)
 
     def roll(self, base_offset: int | None = None) -> None:
-        """Begin a new segment, at the end unless said otherwise."""
+        """Begin a new segment at ``base_offset``; by default at the end of the log."""
         with self._gate.guarded("rolling"):
             segments = self._segments
             if segments.active.size_bytes:
-                # Producers wait for this: the flush of the closed segment makes it durable.
+                # Producers wait for this call, so the snapshot is made durable later, by the flush of the
+                # closed segment.
                 self._producers.write_snapshot(segments.end_offset, durably=False)
             segments.roll(segments.end_offset if base_offset is None else base_offset)
 

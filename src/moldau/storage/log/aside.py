@@ -1,6 +1,6 @@
-"""Appends whose bytes a worker thread writes while the event loop continues.
+"""Appends whose bytes are written by a worker thread while the event loop continues.
 
-Most of the cost of a large append is the kernel's time for filling pages, which needs no interpreter.
+Most of the cost of a large append is the time in which the kernel fills pages. That needs no interpreter.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from moldau.storage.segments.segment import Segment
 
 @dataclass(slots=True)
 class AsideWrite:
-    """Batches that are being appended to a log. A worker thread calls :meth:`run`, the log everything
-    else."""
+    """Batches that are being appended to a log. A worker thread calls :meth:`run`; the log calls all other
+    methods."""
 
     owner: "AsideAppends"
     segment: Segment
@@ -33,8 +33,8 @@ class AsideWrite:
     error: OSError | None = None
 
     def run(self) -> None:
-        """Write the bytes. A failure is stored, and handled by the log, which may have been closed
-        meanwhile."""
+        """Write the bytes. A failure is stored and handled later by the log, which may have been closed in
+        the meantime."""
         try:
             self.file.write_at(self.position, [self.batches])
             self.is_written = True
@@ -47,8 +47,8 @@ class AsideAppends:
 
     **The caller's contract.** A log has one write in progress at a time. From :meth:`begin` to :meth:`end` no
     other call may append or roll, and the batches' memory must stay valid. The log contains the batches only
-    after ``end``: its end offset does not change before, and not at all if the write fails. It may be
-    truncated, closed or taken offline meanwhile; then the write has no effect.
+    after ``end``. Its end offset does not change before that, and does not change if the write fails. If the
+    log is truncated, closed or taken offline in the meantime, the write has no effect.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class AsideAppends:
     def begin(self, batches: memoryview) -> AsideWrite | None:
         """Prepare to append whole batches with given offsets and epochs; the caller has checked their CRCs.
 
-        ``None``: they do not fit one write, and are for :meth:`Appender.append_as_follower`. Raises
-        ``KafkaError`` as that method does.
+        Returns ``None`` when the batches do not fit in one write. The caller then uses
+        :meth:`Appender.append_as_follower`. Raises the same errors as that method.
         """
         self._gate.check()
         headers = [header for _, header in iter_headers(batches)]
@@ -102,10 +102,10 @@ class AsideAppends:
         return True
 
     def end(self, write: AsideWrite) -> bool:
-        """The worker is done: the batches are in the log.
+        """Finish the append after the worker is done. The batches are now in the log.
 
-        False when the log has changed meanwhile, or the worker was stopped before it finished. Raises
-        ``KafkaError(kafka_storage_error)`` when the write failed.
+        Returns False when the log has changed in the meantime, or when the worker was stopped before it
+        finished. Raises ``KafkaError(kafka_storage_error)`` when the write failed.
         """
         segments, segment = self._segments, write.segment
         try:

@@ -1,4 +1,4 @@
-"""The state of a log at an offset: the result of the records before it (KIP-405)."""
+"""The state of a log at an offset, which results from the records before the offset (KIP-405)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,11 +8,12 @@ from moldau.storage.producers.producer_state import ProducerEntry
 
 
 class AuxiliaryState(NamedTuple):
-    """Everything that a replica must know about the offsets in the remote tier to continue at ``offset``."""
+    """The state that a replica needs to continue at ``offset`` when all earlier offsets are in the remote
+    tier."""
 
     offset: int
     log_start_offset: int
     leader_epochs: Sequence[EpochEntry]
     """The epochs of the offsets before ``offset``."""
     producers: Sequence[ProducerEntry]
-    """The producers as of ``offset``."""
+    """The producers at ``offset``."""

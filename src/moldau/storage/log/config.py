@@ -11,7 +11,7 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Kafka's topic configs of the same names, with Kafka's defaults; -1 is unlimited."""
+    """Kafka's topic configs of the same names, with Kafka's defaults; -1 means unlimited."""
 
     segment_bytes: int = 1024**3
     segment_ms: int = 7 * 24 * _HOUR_MS
@@ -31,7 +31,7 @@ class LogConfig:
     flush_ms: int = _INT64_MAX
     max_message_bytes: int = 1024**2 + 12
     compression: TargetCompression | None = None
-    """``compression.type`` with its level; None is ``producer``."""
+    """``compression.type`` with its level; ``None`` means ``producer``."""
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
     message_timestamp_before_max_ms: int = _INT64_MAX
     message_timestamp_after_max_ms: int = _HOUR_MS
@@ -39,20 +39,23 @@ class LogConfig:
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
     local_retention_ms: int = -1
-    """Local retention; -2 is resolved to the whole retention, also in ``local_retention_bytes``."""
+    """Local retention. A configured -2 is replaced by the whole retention, also in
+    ``local_retention_bytes``."""
     local_retention_bytes: int = -1
     is_cache: bool = False
-    """Whether the log is a cache. It has one leader epoch, which its first batch carries: the epoch is not
-    stored, and no append waits for it."""
+    """Whether the log is a cache. A cache has one leader epoch, which is in its first batch. The epoch is
+    not stored in a file, and no append waits for that."""
 
     @property
     def copies_to_remote(self) -> bool:
-        """Whether closed segments go to the remote tier, so that only copied ones may leave the disk."""
+        """Whether closed segments are copied to the remote tier. Only copied segments may then be removed
+        from the disk."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
     def roll_ms(self) -> int:
-        """``segment.ms``, or less where a compacted topic's records must not stay in the active segment."""
+        """``segment.ms``, or a shorter time if records of a compacted topic must leave the active segment
+        earlier."""
         if self.cleanup_compact and self.max_compaction_lag_ms > 0:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms

@@ -1,7 +1,7 @@
 """The leader epochs of a log's offsets (KIP-101), and the file that stores them.
 
 An entry is the start of an epoch, which lasts until the start of the next one. Followers and consumers
-compare their last epoch with the entries, to find the offset at which two histories differ.
+compare their last epoch with the entries, to find the offset from which two logs differ.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class LeaderEpochs:
     """The epochs of one log, ascending in epoch and in start offset.
 
     Methods return whether they changed an entry; the caller then saves the file. A new epoch must be in the
-    file before its first batch is durable; a truncation may be saved later, because recovery repeats it.
+    file before its first batch is durable. A truncation may be saved later, because recovery repeats it.
     """
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
@@ -67,10 +67,10 @@ class LeaderEpochs:
         return self._entries[0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """``epoch`` begins at ``start_offset``; a repeat for the latest epoch changes nothing.
+        """``epoch`` begins at ``start_offset``. A repeated call for the latest epoch changes nothing.
 
-        Entries that contradict it (a later or equal epoch, or one that begins at or behind the offset) are
-        removed. ``ValueError`` for a negative epoch or offset.
+        Entries that contradict it are removed: a later or equal epoch, or an epoch that begins at or after
+        the offset. Raises ``ValueError`` for a negative epoch or offset.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
@@ -83,10 +83,11 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """The largest epoch not above ``epoch`` and the offset behind its last record.
+        """The largest epoch not above ``epoch``, and the offset after its last record.
 
-        For the latest epoch that is the log's end. For an epoch older than all known ones, the result is that
-        epoch and the start of the first known one; for one newer than all it is ``(-1, -1)``.
+        For the latest epoch that offset is the end of the log. If ``epoch`` is older than all known epochs,
+        the result is ``epoch`` and the start of the first known epoch. If it is newer than all known epochs,
+        the result is ``(-1, -1)``.
         """
         entries = self._entries
         if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
@@ -98,7 +99,7 @@ class LeaderEpochs:
         return EpochEndOffset(entries[above - 1].epoch if above else epoch, end_offset)
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that wrote ``offset``; None below the first entry."""
+        """The epoch in which ``offset`` was written; ``None`` below the first entry."""
         above = bisect_right(self._entries, offset, key=_start_of)
         return self._entries[above - 1].epoch if above else None
 
@@ -108,7 +109,7 @@ class LeaderEpochs:
         return self._entries[above] if above < len(self._entries) else None
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Drop the epochs that begin at or behind ``end_offset``, the log's new end."""
+        """Drop the epochs that begin at or after ``end_offset``, the log's new end."""
         kept = len(self._entries)
         while kept and self._entries[kept - 1].start_offset >= end_offset >= 0:
             kept -= 1
@@ -117,8 +118,8 @@ class LeaderEpochs:
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Let the log begin at ``start_offset``: the epoch that holds it begins there, older ones are
-        removed."""
+        """Make the log begin at ``start_offset``: the epoch that contains it begins there, and older
+        epochs are removed."""
         above = bisect_right(self._entries, start_offset, key=_start_of)
         if not above:
             return False
@@ -129,7 +130,7 @@ class LeaderEpochs:
         return True
 
     def extend_back(self, entries: Iterable[EpochEntry]) -> None:
-        """Insert the entries of earlier offsets before the first entry."""
+        """Insert entries of earlier offsets before the first entry."""
         known = self._entries
         earlier = [entry for entry in entries if not known or entry.start_offset < known[0].start_offset]
         self._entries = []
@@ -137,7 +138,7 @@ class LeaderEpochs:
             self.assign(entry.epoch, entry.start_offset)
 
     def in_range(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
-        """The epochs of the offsets in ``[start, end)``, the first beginning at ``start_offset``.
+        """The epochs of the offsets in ``[start, end)``. The first of them begins at ``start_offset``.
 
         These are the epochs in a remote segment's metadata (KIP-405).
         """
@@ -170,10 +171,10 @@ class LeaderEpochFile:
         self.path = path
         self._saving = threading.Lock()
         self.saved_version = 0
-        """The newest content that is durable in the file."""
+        """The version of the newest content that is durable in the file."""
 
     def load(self) -> LeaderEpochs:
-        """The epochs in the file, none when it is absent. Raises ``CheckpointError``."""
+        """The epochs in the file; none when the file does not exist. Raises ``CheckpointError``."""
         try:
             content = self._disk.read(self.path)
         except FileNotFoundError:
@@ -185,7 +186,7 @@ class LeaderEpochFile:
         )
 
     def save(self, entries: Iterable[EpochEntry], version: int) -> None:
-        """Replace the file, durably, unless it has this version or a later one."""
+        """Replace the file durably, unless it already has this version or a later one."""
         with self._saving:
             if version > self.saved_version:
                 self._disk.write_atomically(self.path, format_checkpoint(entries))
@@ -205,13 +206,14 @@ class LeaderEpochFile:
                 each.file.saved_version = each.version
 
     def end(self) -> None:
-        """The folder is about to be renamed: wait until no write is in progress, and write nothing more."""
+        """End the writes, because the folder will be renamed: wait until no write is in progress, and
+        allow no further write."""
         with self._saving:
             self.saved_version = _NEVER
 
 
 class SavedEpochs(NamedTuple):
-    """Pending content of a leader epoch file."""
+    """Content that must be written to a leader epoch file."""
 
     file: LeaderEpochFile
     entries: tuple[EpochEntry, ...]

@@ -1,4 +1,4 @@
-"""Opening a partition's folder: its segments are recovered, and the state beside them is adjusted to them."""
+"""Opens the folder of a partition: recovers its segments, and adjusts the state beside them."""
 
 import logging
 import uuid
@@ -27,14 +27,15 @@ class Checkpoints(NamedTuple):
     """Facts about a log from the checkpoints of its log folder."""
 
     recovery_point: int = 0
-    """Everything below is assumed to be durable; the rest is checked and torn bytes are cut."""
+    """All records below are assumed to be durable. Later batches are checked, and an incomplete end is cut
+    off."""
     clean_shutdown: bool = False
-    """Whether the log was closed cleanly; then nothing is checked."""
+    """Whether the log was closed cleanly. If so, no batch is checked."""
     log_start_offset: int = 0
 
 
 class LoadedState(NamedTuple):
-    """The state of an opened log beside its segments."""
+    """The state of an opened log outside its segments."""
 
     offsets: LogOffsets
     epochs: LogEpochs
@@ -50,10 +51,10 @@ def load_log(
     guard: LogGuard | None,
     report: RecoveryReport,
 ) -> LoadedState:
-    """Load the folder of the still empty ``segments``; it is created if absent. Blocking.
+    """Load the folder of the still empty ``segments``; it is created if it does not exist. Blocking.
 
-    With ``guard``, only a torn end is cut; ``report`` gets all repairs. Raises ``OSError`` when the disk
-    fails, and :class:`DamagedLogError` when a guarded log is damaged.
+    With ``guard``, only an incomplete end is cut off; ``report`` gets all repairs. Raises ``OSError`` when
+    the disk fails, and :class:`DamagedLogError` when a guarded log is damaged.
     """
     disk, folder = machine.disk, segments.folder
     recovery_point, clean_shutdown, _ = checkpoints
@@ -109,7 +110,7 @@ def claim_folder(
 ) -> uuid.UUID | None:
     """Record the topic id of a folder's data; returns the topic id that the folder has afterwards. Blocking.
 
-    Raises ``KafkaError(inconsistent_topic_id)`` when it belongs to another one.
+    Raises ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id.
     """
     stored = read_partition_metadata(disk, folder)
     if stored is not None and topic_id is not None and is_misread(stored, topic_id):
@@ -133,7 +134,8 @@ def _make_folder(disk: Disk, folder: str) -> None:
 
 
 def _checked_start(folder: str, log_start_offset: int, epochs: LogEpochs, report: RecoveryReport) -> int:
-    """The checkpointed start, unless the epochs, which are cut first and durably, begin before it."""
+    """The checkpointed start, or the start of the epochs if it is lower. Epochs are truncated first and
+    durably."""
     earliest = epochs.entries.earliest
     if earliest is None or earliest.start_offset >= log_start_offset:
         return log_start_offset

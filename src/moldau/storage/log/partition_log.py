@@ -1,13 +1,13 @@
 """One partition's log: the records that a replica stores, in Kafka's file formats.
 
 :class:`PartitionLog` interprets the bytes of a :class:`SegmentedLog`: offsets are assigned or checked,
-idempotent producers are checked, epochs and transactions are tracked. Its calls are made from one thread (the
-event loop's). No synchronous call waits for a disk, except ``close`` and those that are described as
-blocking: ``flush`` and operations on segments go through ``Workers``, one at a time.
+idempotent producers are checked, epochs and transactions are tracked. All calls are made on one thread, that
+of the event loop. No synchronous call waits for a disk, except ``close`` and the calls that are described as
+blocking. ``flush`` and operations on segments run in ``Workers``, one at a time.
 
-**Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``, its
-keeper is notified once, and from then on every call that needs the disk raises the same error: the content of
-the file after the last success is unknown until the log is opened (and recovered) again.
+**Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``, and the
+keeper of the log is notified once. From then on every call that needs the disk raises the same error, because
+the content of the file is unknown until the log is opened (and recovered) again.
 """
 
 import uuid
@@ -42,28 +42,28 @@ class LogKeeper:
     failed: Callable[[OSError], None]
     """Called once when the disk fails."""
     truncated: Callable[[], Callable[[], None]]
-    """Called after each truncation, before the next append. A worker runs the returned function before the
-    truncation is over.
+    """Called after each truncation, before the next append. It returns a function, which a worker runs
+    before the truncation is complete.
     """
     epochs_changed: Callable[[], None]
     """Called when the file of leader epochs is out of date."""
     persist_start: Callable[[], Coroutine[Any, Any, None]]
-    """Makes the log's start durable, and the leader epochs before. Raises ``OSError``."""
+    """Makes the log's start durable, after its leader epochs. Raises ``OSError``."""
 
 
 class PartitionLog:
-    """The log of one partition on one disk; made by :meth:`open`.
+    """The log of one partition on one disk, created by :meth:`open`.
 
     Its state is in ``segments`` (the bytes), ``offsets``, ``epochs``, ``start`` and ``producers``; ``gate``
-    says whether the disk works. Its methods are those of its collaborators, which describe them. They are
-    bound once, so that frequent calls have no extra cost:
+    says whether the disk works. Its methods are methods of the following objects, where they are described.
+    They are bound once, so that frequent calls have no extra cost:
 
     - :class:`Appender`: appends by a leader and a follower, the admission of batches, epochs, rolls;
     - :class:`StagedAppends` and :class:`AsideAppends`: appends in groups, and by a worker;
     - :class:`LogReader`: reads, aborted transactions, searches by timestamp;
     - :class:`LogFlusher`: flushes;
     - :class:`SegmentRemoval`: retention, eviction, the replacement of cleaned segments;
-    - :class:`Truncation`: cuts at the end, and new starts at another offset.
+    - :class:`Truncation`: truncation, and restarts at another offset.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class PartitionLog:
         self.topic_id: uuid.UUID | None = None
         self.gate = gate
         self.segments = segments
-        """The segments with the bytes; for tiering, compaction and tools."""
+        """The segments with the bytes. They are used for tiering, compaction and tools."""
         self.offsets = offsets
         self.epochs = epochs
         self.leader_epochs = epochs.entries
@@ -166,13 +166,15 @@ class PartitionLog:
         guard: LogGuard | None = None,
         report: RecoveryReport | None = None,
     ) -> Self:
-        """Open a partition's folder (``directory``, its path), making it when absent. Blocking.
+        """Open a partition's folder with the path ``directory``; it is created if it does not exist.
+        Blocking.
 
-        Everything below ``recovery_point`` is assumed to be durable; the rest is checked and torn bytes are
-        cut, unless ``clean_shutdown``. ``may_be_tiered``: the topic's configuration will be set later; until
-        then records before the first local segment are assumed to be in the remote tier.
+        All records below ``recovery_point`` are assumed to be durable. Unless ``clean_shutdown`` is set,
+        later batches are checked and an incomplete end is cut off. ``may_be_tiered`` means that the topic's
+        configuration will be set later. Until then records before the first local segment are assumed to be
+        in the remote tier.
 
-        With ``guard``, only a torn end is cut; ``report`` gets all repairs.
+        With ``guard``, only an incomplete end is cut off; ``report`` gets all repairs.
 
         Raises ``KafkaError(kafka_storage_error)`` when the disk fails,
         ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id, and
@@ -200,14 +202,15 @@ class PartitionLog:
         return self.offsets.log_start_offset
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The end of ``read_committed`` reads; never below the log's start, where an open transaction may
-        begin."""
+        """The end of ``read_committed`` reads. It is never below the log's start, where an open
+        transaction may begin."""
         stable, start = self.producers.last_stable_offset(high_watermark), self.offsets.log_start_offset
         return stable if stable >= start else min(start, high_watermark)
 
     @property
     def local_log_start_offset(self) -> int:
-        """The start of this replica's own data; records before it, down to the log's start, are remote."""
+        """The start of the data on this replica's disk. Earlier records, down to the log's start, are
+        remote."""
         return max(self.offsets.log_start_offset, self.segments.segments[0].base_offset)
 
     @property
@@ -217,7 +220,7 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """The offset up to which consumers may read; its replica sets it."""
+        """The offset up to which consumers may read. The replica sets it."""
         return self.offsets.high_watermark
 
     @high_watermark.setter
@@ -226,7 +229,7 @@ class PartitionLog:
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below is durable."""
+        """All records below this offset are durable."""
         return self.offsets.flushed_offset
 
     @flushed_offset.setter
@@ -235,7 +238,8 @@ class PartitionLog:
 
     @property
     def highest_copied_offset(self) -> int:
-        """The last offset that is in the remote tier; -1 when there is none, or while it is not known."""
+        """The last offset that is in the remote tier; -1 when there is none, or while the offset is not
+        known."""
         return self.offsets.highest_copied_offset
 
     @highest_copied_offset.setter
@@ -254,7 +258,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its log files."""
+        """Size of the log files in bytes."""
         return self.segments.size_bytes
 
     @property
@@ -274,17 +278,18 @@ class PartitionLog:
 
     @property
     def awaits_config(self) -> bool:
-        """Whether its topic's configuration is not known yet, so that nothing may be deleted."""
+        """Whether the configuration of the log's topic is not known yet. Nothing may be deleted until
+        then."""
         return self.start.awaits_config
 
     @property
     def is_offline(self) -> bool:
-        """Whether its disk has failed."""
+        """Whether the log's disk has failed."""
         return self.gate.failure is not None
 
     def adopt(self, keeper: LogKeeper) -> None:
-        """From now on ``keeper`` is notified of changes that it must make durable. Called once in the log's
-        life.
+        """Set the keeper, which is notified of changes that it must make durable. Called at most once for a
+        log.
 
         A log without a keeper saves its epochs itself, and its start is not checkpointed.
         """
@@ -296,20 +301,21 @@ class PartitionLog:
     # -- epochs and start ---------------------------------------------------------------------
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
-        """The largest epoch not above ``leader_epoch`` and its end offset; (-1, -1) when unknown."""
+        """The largest epoch not above ``leader_epoch`` and its end offset; (-1, -1) when it is unknown."""
         return self.leader_epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The leader epoch in which an offset was or will be written; -1 when unknown."""
+        """The leader epoch in which an offset was or will be written; -1 when it is unknown."""
         epoch = self.leader_epochs.epoch_for_offset(offset)
         return -1 if epoch is None else epoch
 
     def forget_empty_epochs(self) -> None:
-        """Drop the epochs in which nothing was appended: a new leader may have records of earlier ones."""
+        """Drop the epochs in which nothing was appended, because a new leader may have records of earlier
+        epochs."""
         self.epochs.forget_empty(self.log_end_offset)
 
     def update_log_start_offset(self, offset: int) -> bool:
-        """Move the log's start up (DeleteRecords); it may be inside a batch and never moves back.
+        """Move the log's start up (DeleteRecords). The start may be inside a batch, and never moves back.
 
         The next retention pass deletes the bytes. Raises ``KafkaError(offset_out_of_range)`` above the end.
         """
@@ -326,7 +332,7 @@ class PartitionLog:
         return True
 
     async def persist_start(self) -> None:
-        """Return when the log's start is durable as it is now, if the owner of the log makes it durable.
+        """Return when the present start of the log is durable, if the owner of the log makes it durable.
 
         Raises ``KafkaError(kafka_storage_error)``.
         """
@@ -335,7 +341,7 @@ class PartitionLog:
     # -- its folder ---------------------------------------------------------------------------
 
     def take_topic_id(self, topic_id: uuid.UUID | None) -> None:
-        """Record in the folder the topic of its data; raises as :meth:`open`. Blocking."""
+        """Record in the folder the topic id of its data. Raises the errors of :meth:`open`. Blocking."""
         self.topic_id = claim_folder(self._machine.disk, self.directory, topic_id, self._report)
 
     @property
@@ -344,7 +350,7 @@ class PartitionLog:
         return self._closed
 
     def close(self) -> None:
-        """Make all durable and release the files; blocking. A second call does nothing."""
+        """Make all appends durable and release the files. Blocking. A second call does nothing."""
         if self._closed or self.gate.failure is not None:
             self._closed = True
             return

@@ -1,4 +1,5 @@
-"""The producers of a partition log: their state, its snapshot files, and its replay from the log."""
+"""The producers of a partition log: their state, the snapshot files of the state, and its recovery from
+the log."""
 
 from collections.abc import Callable, Sequence
 
@@ -42,9 +43,9 @@ class LogProducers:
     ) -> None:
         """Rebuild the state from the newest usable snapshot and the batches after it.
 
-        The replay also covers all segments from ``rebuilt_from`` on and fills their transaction indexes,
-        which recovery left empty. ``on_epoch`` gets the first batch of a segment, and each batch whose leader
-        epoch differs from the previous one's.
+        The replay also reads all segments from ``rebuilt_from`` on and fills their transaction indexes, which
+        recovery left empty. ``on_epoch`` gets the first batch of a segment, and each batch whose leader epoch
+        differs from that of the previous batch.
         """
         end_offset = segments.end_offset
         limit = end_offset if rebuilt_from is None else min(rebuilt_from, end_offset)
@@ -70,12 +71,12 @@ class LogProducers:
         self.state.advance_end(end_offset)
 
     def truncate_to(self, segments: SegmentedLog, *, log_start_offset: int, now_ms: int) -> None:
-        """The log was truncated: forget the removed batches."""
+        """Forget the removed batches after a truncation of the log."""
         self.snapshots.remove_after(segments.end_offset)
         self.load(segments, log_start_offset=log_start_offset, now_ms=now_ms)
 
     def restart_at(self, offset: int, entries: Sequence[ProducerEntry] = (), now_ms: int = 0) -> None:
-        """The log starts over, empty, at ``offset``, with these producers.
+        """Start over with these producers: the log is now empty and begins at ``offset``.
 
         The caller writes the snapshot.
         """
@@ -86,9 +87,10 @@ class LogProducers:
     # -- appending ----------------------------------------------------------------------------
 
     def check(self, header: BatchHeader, batch: Buffer, origin: AppendOrigin) -> BatchMetadata | None:
-        """Check a batch with a producer id before it is appended; returns the original of a repeated batch.
+        """Check a batch with a producer id before it is appended. If the batch is a duplicate, the original
+        is returned.
 
-        (Data batches of the hot path go to ``state`` directly.)
+        (Frequent data batches use ``state`` directly.)
         """
         if header.is_control:
             marker = _marker_of(batch)
@@ -97,7 +99,7 @@ class LogProducers:
         return self.state.check(header, from_client=origin is AppendOrigin.CLIENT)
 
     def appended(self, header: BatchHeader, base_offset: int, batch: Buffer) -> AbortedEntry | None:
-        """Note an appended batch with a producer id; return the transaction that it aborted."""
+        """Record an appended batch with a producer id; return the transaction that it aborted."""
         if not header.is_control:
             self.state.apply(header, base_offset, header.max_timestamp)
             return None
@@ -116,15 +118,16 @@ class LogProducers:
     # -- looking ------------------------------------------------------------------------------
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The end of ``read_committed`` reads: before the first transaction that is open or whose marker
-        is not below the watermark."""
+        """The end of ``read_committed`` reads: the start of the first transaction that is open or has its
+        marker at or above the watermark."""
         state = self.state
         state.advance_high_watermark(high_watermark)
         unstable = state.first_unstable_offset
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def active(self) -> list[tuple[int, int, int, int, int, int]]:
-        """For DescribeProducers: id, epoch, last sequence, last timestamp, coordinator epoch, txn start."""
+        """For DescribeProducers: id, epoch, last sequence, last timestamp, coordinator epoch, and start of
+        the transaction."""
         return [
             (
                 entry.producer_id,

@@ -1,4 +1,4 @@
-"""Reading a partition log: batches from an offset on, aborted transactions, searches by timestamp."""
+"""Reads a partition log: batches from an offset on, aborted transactions, and searches by timestamp."""
 
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
@@ -10,7 +10,7 @@ from moldau.storage.topic_partition import TopicPartition
 
 
 class LogReader:
-    """Serves reads from the segments of one log; it changes nothing."""
+    """Serves reads from the segments of one log. It changes nothing."""
 
     def __init__(
         self, topic_partition: TopicPartition, gate: FailureGate, segments: SegmentedLog, offsets: LogOffsets
@@ -28,11 +28,11 @@ class LogReader:
         upper_bound_offset: int | None = None,
         min_one_batch: bool = True,
     ) -> ReadResult:
-        """Whole batches from the one that holds ``offset``, all below the upper bound.
+        """Whole batches below the upper bound, beginning with the one that contains ``offset``.
 
-        At most ``max_bytes``, but with ``min_one_batch`` the first batch even if it is larger. The
-        views stay valid for as long as they are held, unless their bytes are truncated:
-        a reader above the high watermark copies them before the next truncation.
+        The result has at most ``max_bytes``; with ``min_one_batch`` it has the first batch even if that is
+        larger. The views stay valid until they are released, unless their bytes are truncated. Therefore a
+        reader above the high watermark copies them before the next truncation.
 
         Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end, and
         ``KafkaError(offset_moved_to_tiered_storage)`` for records that are only in the remote tier.
@@ -71,11 +71,12 @@ class LogReader:
         return found
 
     def timestamp_step(self, timestamp_ms: int, start_offset: int, end_offset: int) -> Step | None:
-        """A step of a search by timestamp; its batch is valid until the log is touched."""
+        """Do one step of a search by timestamp. The batch in the result is valid until the log is changed."""
         with self._gate.guarded("reading"):
             return search_step(self._segments, timestamp_ms, start_offset, end_offset)
 
     def latest_batch(self, end_offset: int) -> memoryview | None:
-        """The batch with the largest timestamp below ``end_offset``, by headers; valid as that of a step."""
+        """The batch with the largest timestamp below ``end_offset``, found by headers. It is valid until
+        the log is changed."""
         with self._gate.guarded("reading"):
             return latest_batch(self._segments, self._offsets.log_start_offset, end_offset)

@@ -1,4 +1,4 @@
-"""The segments of a log on this replica's disk that are past the topic's retention."""
+"""Finds the segments on this replica's disk that are past the topic's retention."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,8 @@ from moldau.storage.log.segmented_log import SegmentedLog
 
 
 class RetentionDue(NamedTuple):
-    """The first ``deletable`` segments may be deleted. ``must_roll``: so could the active one, if it had
-    been copied to the remote tier, which accepts only closed segments.
+    """The first ``deletable`` segments may be deleted. ``must_roll`` means that the active segment could
+    also be deleted after it is closed and copied to the remote tier, which accepts only closed segments.
     """
 
     deletable: int
@@ -26,14 +26,14 @@ def retention_due(
 ) -> RetentionDue:
     """The number of segments that may be deleted: by log start, by age, or by the log's size.
 
-    None of their records is at or above the high watermark. The active segment counts too, unless it is
-    empty: when its time has come, the caller rolls it first. Where segments are copied to the remote tier,
-    ``local.retention`` decides, and segments above the log's start may be deleted only after they were
-    copied.
+    No record at or above the high watermark is deleted. The active segment may be included, unless it is
+    empty; the caller then closes it first. If segments are copied to the remote tier, ``local.retention``
+    decides, and segments above the log's start may be deleted only after they were copied.
     """
     segments = log.segments
     copies = config.copies_to_remote
-    # Without a policy nothing is deleted permanently, but copied segments leave this disk (KIP-1161).
+    # Without a cleanup policy no record is deleted permanently, but copied segments are removed from this
+    # disk (KIP-1161).
     is_bounded = config.cleanup_delete or (copies and not (config.cleanup_compact or config.is_cache))
     retention_ms = config.local_retention_ms if copies else config.retention_ms
     retention_bytes = config.local_retention_bytes if copies else config.retention_bytes

@@ -1,5 +1,5 @@
-"""A sequence of segments as one sequence of batches: the bytes of a partition log, without their
-interpretation."""
+"""Presents a sequence of segments as one sequence of batches. It handles the bytes of a partition log,
+without their meaning."""
 
 import asyncio
 from bisect import bisect_right
@@ -17,7 +17,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class SegmentedLog:
-    """Segments in the order of their offsets; the last one, ``active``, is written to.
+    """Segments in the order of their offsets. Batches are written to the last one, ``active``.
 
     Methods raise ``OSError`` when the disk fails; the owner then has to :meth:`abandon` the log.
     """
@@ -31,12 +31,12 @@ class SegmentedLog:
         self.active: Segment = Segment(machine.disk, folder, 0, config)
         self.end_offset = 0
         self.sealed_size_bytes = 0
-        # Files of an earlier process may exist without a synced name.
+        # Files of an earlier process may exist while their names are not synced.
         self.folder_changed = True
         self.holes: list[tuple[int, int]] = []
         """Offsets that were missing between segments when the log was opened."""
         self.changing = asyncio.Lock()
-        """Held by operations on the files of segments that wait for the disk."""
+        """A lock for operations on the files of segments that wait for the disk."""
         self._holders = 0
         self._released: list[Segment] = []
 
@@ -48,7 +48,7 @@ class SegmentedLog:
     # -- segments -----------------------------------------------------------------------------
 
     def adopt(self, segments: list[Segment], end_offset: int) -> None:
-        """Take over opened segments, the last of them unsealed."""
+        """Use opened segments, the last of them unsealed."""
         self.segments = segments
         self.active = segments[-1]
         self.end_offset = end_offset
@@ -68,7 +68,7 @@ class SegmentedLog:
         return segment
 
     def must_roll(self, size_bytes: int, last_offset: int, timestamp_ms: int, now_ms: int) -> bool:
-        """Whether batches of this size need a new segment."""
+        """Whether a new segment is needed before batches of this size can be written."""
         active = self.active
         used = active.size_bytes
         if not used:
@@ -83,7 +83,7 @@ class SegmentedLog:
         )
 
     def is_overdue(self, timestamp_ms: int, now_ms: int) -> bool:
-        """Whether the active segment spans more than ``segment.ms`` (by the records' timestamps where
+        """Whether the active segment covers more time than ``segment.ms`` (by the records' timestamps if
         possible)."""
         active = self.active
         if active.first_timestamp_ms >= 0 and timestamp_ms >= 0:
@@ -96,7 +96,7 @@ class SegmentedLog:
         """Seal the active segment and begin a new one."""
         old = self.active
         if old.base_offset == base_offset:
-            # It is empty, and its files are those of the new one.
+            # The segment is empty, and its files are now those of the new segment.
             self._release(self.segments.pop())
             return self.add_segment(base_offset)
         old.seal()
@@ -105,7 +105,8 @@ class SegmentedLog:
         return segment
 
     def index_holding(self, offset: int) -> int:
-        """The number of the segment that an offset belongs to (the first one if it is below all)."""
+        """The number of the segment that contains an offset (the first segment if the offset is below
+        all)."""
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
     def end_of(self, index: int) -> int:
@@ -116,14 +117,14 @@ class SegmentedLog:
     # -- reading ------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool) -> ReadResult:
-        """Whole batches of one segment; see :meth:`LogReader.read`."""
+        """Read whole batches of one segment; see :meth:`LogReader.read`."""
         active = self.active
         if offset >= active.base_offset:
             segment, segment_end = active, self.end_offset
         else:
             index = self.index_holding(offset)
             segment, segment_end = self.segments[index], self.end_of(index)
-            # A compacted segment may end before the next one begins.
+            # After compaction a segment may end before the next one begins.
             while index + 1 < len(self.segments) and segment.position_of(offset) >= segment.size_bytes:
                 index += 1
                 segment, segment_end = self.segments[index], self.end_of(index)
@@ -150,7 +151,7 @@ class SegmentedLog:
         )
 
     def find(self, offset: int) -> tuple[Segment, Sketch] | None:
-        """The batch that holds ``offset``, or the first after it."""
+        """The batch that contains ``offset``, or the first batch after it."""
         for segment in self.segments[self.index_holding(offset) :]:
             sketch = segment.find(offset)
             if sketch is not None:
@@ -160,12 +161,12 @@ class SegmentedLog:
     # -- removing -----------------------------------------------------------------------------
 
     def end_before(self, offset: int) -> int:
-        """The end that the log would have if all batches that contain or follow ``offset`` were dropped."""
+        """The end of the log if all batches that contain or follow ``offset`` were dropped."""
         return self.segments[self.index_holding(offset)].end_before(offset)[1]
 
     def truncate_to(self, offset: int) -> Callable[[], None]:
-        """Drop all batches that hold or follow ``offset``. The returned function waits for the disk and
-        updates the files; no append is allowed before its end."""
+        """Drop all batches that contain or follow ``offset``. The returned function waits for the disk and
+        updates the files. No append is allowed before it returns."""
         keep = self.index_holding(offset) + 1
         dropped = self.segments[keep:]
         del self.segments[keep:]
@@ -182,7 +183,7 @@ class SegmentedLog:
         return cut_files
 
     def restart_at(self, offset: int) -> None:
-        """Start over, empty, at ``offset``, after the files of all segments were removed."""
+        """Start over, empty, at ``offset``. The files of all segments were removed before."""
         dropped, self.segments = self.segments, []
         for segment in dropped:
             self._release(segment)
@@ -192,9 +193,9 @@ class SegmentedLog:
         self.add_segment(offset)
 
     def drop_files(self, segments: Sequence[Segment]) -> None:
-        """Remove the files of the last segments, durably. Blocking, for any thread."""
+        """Remove the files of the last segments, durably. Blocking; any thread may call it."""
         paths: list[str] = []
-        # From the end, so that a crash in between leaves no hole.
+        # The files are removed from the end, so that a crash leaves no hole.
         for segment in segments[::-1]:
             paths += segment.rename_deleted()
         if segments:
@@ -203,7 +204,7 @@ class SegmentedLog:
             self._disk.remove(path)
 
     def detach_first(self, count: int) -> list[Segment]:
-        """Detach the first segments from the log; their files are still there, and open."""
+        """Detach the first segments from the log. Their files still exist and are open."""
         removed = self.segments[:count]
         for segment in removed:
             segment.hold_files()
@@ -218,8 +219,9 @@ class SegmentedLog:
         """Replace the files of other segments by those of the cleaned segment with this base offset.
         Blocking.
 
-        They are whole and durable under their ``.cleaned`` names, and ``old`` are adjacent sealed segments
-        whose files are held. Returns the new segment and the old files, to be removed later.
+        The files of the cleaned segment are complete and durable under their ``.cleaned`` names. ``old`` are
+        adjacent sealed segments whose files are open. Returns the new segment, and the old files, which must
+        be removed later.
         """
         commit_cleaned(self._disk, self.folder, base_offset)
         paths: list[str] = []
@@ -231,7 +233,7 @@ class SegmentedLog:
         return cleaned, paths
 
     def replace(self, old: Sequence[Segment], cleaned: Segment) -> None:
-        """Replace the segments in memory. Called after :meth:`swap_files`."""
+        """Replace the segments in memory, after :meth:`swap_files`."""
         self.folder_changed = True
         first = self.segments.index(old[0])
         self.segments[first : first + len(old)] = [cleaned]
@@ -240,7 +242,7 @@ class SegmentedLog:
             self._release(segment)
 
     def sync_folder(self) -> None:
-        """Make the names of its files durable. Blocking."""
+        """Make the names of the folder's files durable. Blocking."""
         self._disk.sync_dir(self.folder)
 
     def _release(self, segment: Segment) -> None:
@@ -250,7 +252,8 @@ class SegmentedLog:
             segment.abandon()
 
     def hold_files(self) -> None:
-        """Until :meth:`release_files` no file is closed: a worker thread syncs or writes some."""
+        """Keep all files open until :meth:`release_files`, because a worker thread syncs or writes some of
+        them."""
         self._holders += 1
 
     def release_files(self) -> None:
@@ -271,8 +274,9 @@ class SegmentedLog:
     ) -> None:
         """Make every segment that ends at or above ``from_offset`` and begins below ``up_to`` durable.
 
-        The oldest first, between ``sync_beside`` and ``then``, which are called on the worker. A segment that
-        ends exactly at ``from_offset`` may have been sealed since it was synced, which completed its indexes.
+        The worker calls ``sync_beside``, syncs the segments beginning with the oldest, and then calls
+        ``then``. A segment that ends exactly at ``from_offset`` is included, because it may have been sealed
+        after its last sync, and sealing completes its indexes.
         """
         last = self.index_holding(up_to - 1)
         segments = self.segments[self.index_holding(from_offset - 1) : last + 1]
@@ -308,7 +312,7 @@ class SegmentedLog:
         self.folder_changed = False
 
     def close(self) -> None:
-        """Write the indexes out and release the files."""
+        """Write the indexes to their files and release the files."""
         for segment in self.segments:
             segment.close()
 

@@ -1,6 +1,6 @@
-"""Batches of producers that arrived together, and are written together.
+"""Collects batches that arrive together from producers, and writes them together.
 
-A third of the cost of appending a batch of 1 KiB is the system call, and requests that were sent one after
+The system call is a third of the cost of appending a batch of 1 KiB, and requests that were sent one after
 another often arrive together.
 """
 
@@ -16,17 +16,17 @@ from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 
 STAGED_BYTES_MAX: Final = 256 * 1024
-"""For larger batches a separate write costs almost nothing."""
+"""Larger batches are not staged, because a separate write adds almost no cost to them."""
 
 _INT64_MAX: Final = 2**63 - 1
 
 
 class StagedAppends:
-    """Owns the batches of one log that are accepted now and written together a little later.
+    """Owns the batches of one log that are accepted now and are written together a little later.
 
     **The caller's contract.** Between :meth:`stage` and :meth:`write_staged` no other call may use the log,
     the batches' memory must stay valid, and no append may be acknowledged. The log does not contain the
-    batches yet: its end and its producers change only with the write, and not at all if it fails.
+    batches yet. Its end and its producers change only with the write, and do not change if the write fails.
     """
 
     def __init__(
@@ -56,8 +56,9 @@ class StagedAppends:
         self._newest_ms = 0
 
     def may_stage(self, size_bytes: int, leader_epoch: int) -> bool:
-        """Whether a batch of this size may be staged at all, before the batch is parsed. False where a
-        topic has batches changed or opened, for large batches, and where a new segment or epoch begins.
+        """Whether a batch of this size may be staged. This is checked before the batch is parsed. The
+        result is False for a topic whose batches must be changed or opened, for large batches, and when a
+        new segment or epoch begins.
         """
         segments = self._segments
         config = segments.config
@@ -75,13 +76,13 @@ class StagedAppends:
     def stage(self, batch: memoryview, header: BatchHeader) -> int | None:
         """Accept a client's validated batch for which :meth:`may_stage` is true; returns its base offset.
 
-        ``None``: use :meth:`Appender.append_as_leader`, because the batch may be refused, may be a repeat, or
-        can be checked only after its producer's staged batch is appended. Raises ``KafkaError`` as that
-        method does.
+        Returns ``None`` when the batch may be refused or may be a duplicate, or when it can be checked only
+        after its producer's staged batch is appended. The caller then uses :meth:`Appender.append_as_leader`.
+        Raises the same errors as that method.
         """
         staged = self._headers
         if not staged:
-            # Batches that are staged together have arrived together.
+            # Batches that are staged together arrived at the same time.
             self._newest_ms = self._now_ms() + self._segments.config.message_timestamp_after_max_ms
         if header[8] > self._newest_ms:
             return None
@@ -101,7 +102,7 @@ class StagedAppends:
     def write_staged(self) -> None:
         """Append the staged batches at their assigned offsets.
 
-        Raises ``KafkaError(kafka_storage_error)``; then nothing of it is appended.
+        Raises ``KafkaError(kafka_storage_error)``; no staged batch is appended then.
         """
         headers, batches, size_bytes = self._headers, self._batches, self._size_bytes
         if not headers:
@@ -123,7 +124,7 @@ class StagedAppends:
 
 
 def _stores_as_given(config: LogConfig) -> bool:
-    """Whether a client's batch that passes the header's checks is stored unchanged, and immediately."""
+    """Whether a client's batch that passes the checks of its header is stored unchanged and immediately."""
     return (
         config.compression is None
         # The acknowledgement may have to wait for a flush.

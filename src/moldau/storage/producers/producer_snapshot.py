@@ -1,4 +1,5 @@
-"""Kafka's producer snapshots: ``<offset>.snapshot`` beside the segments, from which the state is rebuilt.
+"""Kafka's producer snapshots: files ``<offset>.snapshot`` beside the segments, from which the state is
+restored.
 
 Layout, big endian: version (int16, 1), CRC-32C (uint32) of all that follows it, number of entries
 (int32), and for each 46 bytes: producer id, epoch (int16), last sequence (int32), last offset, offset
@@ -32,7 +33,7 @@ _CRC_END = _HEAD.size
 
 
 class CorruptSnapshotError(Exception):
-    """A producer snapshot is invalid; the message names the file."""
+    """A producer snapshot is invalid. The message names the file."""
 
 
 def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
@@ -96,7 +97,7 @@ class ProducerSnapshots:
         self._last_offset: int | None = None
         self._writes = count()
         self._unsynced: set[tuple[int, int]] = set()
-        """Offsets of snapshots that are not durable yet, with the number of the pending write."""
+        """Offsets of snapshots that are not durable yet, each with the number of its pending write."""
 
     def path(self, offset: int) -> str:
         return f"{self.folder}/{segment_file(offset, PRODUCER_SNAPSHOT_SUFFIX)}"
@@ -109,8 +110,9 @@ class ProducerSnapshots:
     def take_snapshot(self, state: ProducerState, *, durably: bool = True) -> int:
         """Write a snapshot of ``state`` at its end offset, unless it is the last one; returns the offset.
 
-        Without ``durably``, it becomes durable by :meth:`sync` and a sync of the folder. After a crash
-        before that it is missing or has a wrong checksum, and the state is rebuilt from the previous one.
+        Without ``durably``, the snapshot becomes durable by :meth:`sync` and a sync of the folder. After an
+        earlier crash it is missing or has a wrong checksum, and the state is rebuilt from the previous
+        snapshot.
         """
         offset = state.end_offset
         if offset != self._last_offset:
@@ -129,23 +131,24 @@ class ProducerSnapshots:
         file = self._disk.open(path, create=True)
         try:
             if file.size():
-                # Never empty: ext4 writes a file back when it is closed after it was truncated to nothing.
+                # The file is never truncated to nothing, because ext4 would then write it back when it is
+                # closed.
                 file.truncate(0)
             file.write_at(0, [content])
         finally:
             file.close()
 
     def at(self, offset: int) -> list[ProducerEntry]:
-        """The producers as of an offset; empty without a usable snapshot of it."""
+        """The producers at an offset; empty if there is no usable snapshot of that offset."""
         try:
             return decode_producer_snapshot(self._disk.read(self.path(offset)), self.path(offset))
         except (FileNotFoundError, CorruptSnapshotError):
             return []
 
     def sync(self) -> None:
-        """Sync snapshots that were not written durably; safe in parallel to :meth:`take`."""
+        """Sync snapshots that were not written durably. It may run while :meth:`take_snapshot` runs."""
         for written in sorted(self._unsynced):
-            # It may have been removed meanwhile.
+            # The file may have been removed in the meantime.
             with contextlib.suppress(FileNotFoundError):
                 file = self._disk.open(self.path(written[0]))
                 try:
@@ -155,8 +158,8 @@ class ProducerSnapshots:
             self._unsynced.discard(written)
 
     def make_durable(self) -> None:
-        """Like :meth:`sync`, and sync their names: before the batches are deleted from which they could be
-        rebuilt.
+        """Like :meth:`sync`, but the names are synced, too. It must be called before batches are deleted
+        from which the snapshots could be rebuilt.
         """
         if self._unsynced:
             self.sync()
@@ -168,8 +171,8 @@ class ProducerSnapshots:
         """Reset ``state`` to the newest usable snapshot within the log; returns the offset from which to
         replay.
 
-        Snapshots at or below the log start and above the log end are deleted, and damaged ones too. Without
-        any, the state is empty and the result is ``log_start_offset``.
+        Snapshots at or below the log start or above the log end are deleted, and so are damaged snapshots. If
+        no snapshot is left, the state is empty and the result is ``log_start_offset``.
         """
         self._last_offset = None
         for offset in reversed(self.offsets()):
@@ -193,11 +196,11 @@ class ProducerSnapshots:
             self._last_offset = None
 
     def remove_before(self, offset: int) -> None:
-        """Retention: no snapshot below ``offset`` is needed any more."""
+        """Remove snapshots below ``offset``, which retention has made needless."""
         self._remove_at_or_below(offset - 1)
 
     def remove_after(self, offset: int) -> None:
-        """Truncation: snapshots above ``offset`` refer to removed batches."""
+        """Remove snapshots above ``offset``, because a truncation removed their batches."""
         for found in self.offsets():
             if found > offset:
                 self.remove(found)

@@ -1,16 +1,16 @@
 """Producer state of a partition: last sequence numbers and ongoing transactions. Pure.
 
-Pure: it is fed by batches and answers whether the next one may be appended. The driver's contract:
+The state gets batches and decides whether the next batch may be appended. The driver's contract:
 
 1. ``check`` a produced batch (or ``check_marker`` an end marker) before it is appended. It changes nothing.
-2. Append. If that fails, the state is still right.
+2. Append the batch. If that fails, the state is still correct.
 3. ``apply`` (or ``apply_marker``, or ``apply_batch`` where offsets are given: followers and recovery)
    with the offsets that the batch got, for *every* batch with a producer id, in log order.
-4. Tell it of truncation (``reset``), of the log start (``advance_log_start``) and of the high watermark.
+4. Report truncations (``reset``), the log start (``advance_log_start``) and the high watermark.
 
-The rules are those of KIP-98 and KIP-360: the last five batches of an epoch are remembered, a repeat of one
-of them is a duplicate, any other must carry the next sequence number, a new epoch starts at 0, and an
-unknown (or forgotten) producer may start anywhere.
+The rules are those of KIP-98 and KIP-360. The last five batches of an epoch are remembered, and a repetition
+of one of them is a duplicate. Any other batch must have the next sequence number. A new epoch starts at 0,
+and an unknown (or forgotten) producer may start anywhere.
 """
 
 from collections import deque
@@ -39,13 +39,13 @@ __all__ = [
 ]
 
 BATCHES_REMEMBERED = 5
-"""Kafka's window: the most requests in flight that an idempotent producer may have."""
+"""Kafka's limit: the largest number of requests in flight of an idempotent producer."""
 
 NO_COORDINATOR_EPOCH = -1
 
 
 class BatchMetadata(NamedTuple):
-    """An appended batch; ``timestamp`` is its max timestamp (the append time, for LogAppendTime)."""
+    """An appended batch. ``timestamp`` is its max timestamp (the append time, for LogAppendTime)."""
 
     last_sequence: int
     last_offset: int
@@ -62,7 +62,7 @@ class BatchMetadata(NamedTuple):
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction that its marker has just ended; ``last_offset`` is the marker's.
+    """A transaction that its marker has just ended; ``last_offset`` is the offset of the marker.
 
     ``last_stable_offset`` is the value for the transaction index: the start of the oldest open transaction,
     or the offset after the marker.
@@ -116,7 +116,7 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record, -1 when no batch of this epoch is remembered."""
+        """Sequence number of the last record; -1 when no batch of this epoch is remembered."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
@@ -139,9 +139,10 @@ class ProducerState:
         self._expiration_ms = expiration_ms
         self._end_offset = offset
         self._producers: dict[int, ProducerEntry] = {}
-        # First offset -> producer id, ascending: transactions begin in log order.
+        # First offset -> producer id, in ascending order, because transactions begin in log order.
         self._ongoing: dict[int, int] = {}
-        # First offset -> marker's offset, of transactions whose marker the high watermark has not passed.
+        # First offset -> offset of the marker, for transactions whose marker is at or above the high
+        # watermark.
         self._unreplicated: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -160,10 +161,10 @@ class ProducerState:
         return self._producers.get(producer_id)
 
     def check(self, header: BatchHeader, *, from_client: bool = True) -> BatchMetadata | None:
-        """Check a data batch before it is appended. Returns the remembered batch if it is a repeat (append
-        nothing).
+        """Check a data batch before it is appended. Returns the remembered batch if it is a duplicate, which
+        must not be appended.
 
-        Sequence numbers are checked for clients only: a coordinator's batches have none. Raises
+        Sequence numbers are checked only for clients, because a coordinator's batches have none. Raises
         :class:`KafkaError`: INVALID_PRODUCER_EPOCH below the known epoch, OUT_OF_ORDER_SEQUENCE_NUMBER,
         INVALID_TXN_STATE for a batch outside the producer's open transaction.
         """
@@ -211,7 +212,7 @@ class ProducerState:
             )
 
     def apply(self, header: BatchHeader, base_offset: int, max_timestamp: int) -> None:
-        """Note a data batch that was appended at ``base_offset`` with ``max_timestamp`` (milliseconds)."""
+        """Record a data batch that was appended at ``base_offset`` with ``max_timestamp`` (milliseconds)."""
         producer_id = header.producer_id
         entry = self._producers.get(producer_id)
         if entry is None:
@@ -260,8 +261,8 @@ class ProducerState:
     def apply_batch(self, batch: Buffer, header: BatchHeader) -> CompletedTransaction | None:
         """Record a batch of the log: for followers, and to rebuild the state.
 
-        ``batch`` starts at the header and is opened only when it is a control batch. Nothing is checked:
-        the leader did that. Batches without a producer id only move ``end_offset``.
+        ``batch`` starts at the header and is opened only when it is a control batch. Nothing is checked here,
+        because the leader has checked it. Batches without a producer id only move ``end_offset``.
         """
         if header.producer_id < 0:
             self._end_offset = header.next_offset
@@ -278,21 +279,21 @@ class ProducerState:
                 header.producer_id, header.producer_epoch, marker, header.base_offset, record.timestamp
             )
             break
-        # The cleaner may have emptied the batch; it still covers its offsets.
+        # The cleaner may have removed the records of the batch, but it still covers its offsets.
         self._end_offset = header.next_offset
         return completed
 
     def advance_end(self, offset: int) -> None:
-        """The log now ends at ``offset``, after batches without a producer id."""
+        """Move the end of the log to ``offset``, after batches without a producer id."""
         self._end_offset = offset
 
     # Transactions
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of an undecided transaction below the high watermark; None when there is none.
+        """First offset of an undecided transaction; None when there is none.
 
-        A transaction counts until the high watermark has passed its marker.
+        A transaction is undecided until the high watermark has passed its marker.
         """
         undecided = next(iter(self._ongoing), None)
         if not self._unreplicated:
@@ -310,7 +311,7 @@ class ProducerState:
     # Life cycle of the state
 
     def advance_log_start(self, log_start_offset: int) -> None:
-        """The log now begins later; producers stay known until they expire (KIP-360)."""
+        """Move the log start up. Producers stay known until they expire (KIP-360)."""
         self.advance_high_watermark(log_start_offset)
         self._end_offset = max(self._end_offset, log_start_offset)
 
@@ -325,16 +326,16 @@ class ProducerState:
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         if entry.last_timestamp < 0:
-            # Its records have no timestamp. Its expiry is counted from now; otherwise a restart would forget
-            # a producer that retries.
+            # The records of this producer have no timestamp, so its expiry time begins now. Otherwise a
+            # restart would forget a producer that retries.
             entry.last_timestamp = now_ms
         return entry.current_txn_first_offset is None and now_ms - entry.last_timestamp >= self._expiration_ms
 
     def reset(self, offset: int, entries: Iterable[ProducerEntry] = (), now_ms: int | None = None) -> None:
-        """Start over at ``offset`` with a snapshot's ``entries`` (none: an empty state).
+        """Start over at ``offset`` with the ``entries`` of a snapshot; without entries the state is empty.
 
-        After a truncation, the driver then feeds the batches from ``offset`` to the log's end to
-        ``apply_batch``. With ``now_ms``, expired entries are left out.
+        After a truncation, the driver then calls ``apply_batch`` for the batches from ``offset`` to the log's
+        end. With ``now_ms``, expired entries are left out.
         """
         self._producers = {
             entry.producer_id: entry

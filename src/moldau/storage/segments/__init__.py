@@ -1,1 +1,1 @@
-"""Segments of a log: the files with their indexes, how they are opened, scanned and exchanged."""
+"""The segments of a log: their files and indexes, and how they are opened, scanned and replaced."""

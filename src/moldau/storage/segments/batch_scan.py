@@ -1,4 +1,4 @@
-"""Walking over the batches of a segment file by their headers alone."""
+"""Reads the batches of a segment file by their headers alone."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -26,7 +26,7 @@ _CHECK_CHUNK_SIZE_BYTES: Final = 1024 * 1024
 
 
 class Sketch(NamedTuple):
-    """A batch in a segment: its position, its offsets and its timestamps."""
+    """A batch in a segment: its position, offsets and timestamps."""
 
     position: int
     size_bytes: int
@@ -36,7 +36,7 @@ class Sketch(NamedTuple):
 
 
 def sketch_at(buffer: memoryview | bytes, start: int, position: int) -> Sketch:
-    """Read the header at ``buffer[start:]``, which is at ``position`` of its file."""
+    """Read the header at ``buffer[start:]``. Its position in the file is ``position``."""
     base_offset, length, last_offset_delta, max_timestamp_ms = _SKETCH.unpack_from(buffer, start)
     return Sketch(
         position, length + LOG_OVERHEAD_BYTES, base_offset, base_offset + last_offset_delta, max_timestamp_ms
@@ -44,7 +44,7 @@ def sketch_at(buffer: memoryview | bytes, start: int, position: int) -> Sketch:
 
 
 def scan(file: File, position: int, end: int) -> Iterator[Sketch]:
-    """The batches of ``file[position:end]``, which must hold whole, valid batches only."""
+    """The batches of ``file[position:end]``. The bytes must contain only whole, valid batches."""
     while position < end:
         chunk = file.view(position, min(_CHUNK_SIZE_BYTES, end - position))
         at, last_start = 0, len(chunk) - _SKETCH.size
@@ -60,10 +60,11 @@ def scan(file: File, position: int, end: int) -> Iterator[Sketch]:
 
 
 def find_position(file: File, position: int, end: int, offset: int) -> int:
-    """Position of the first batch of ``file[position:end]`` that ends at or after ``offset``; else ``end``.
+    """Position of the first batch of ``file[position:end]`` that ends at or after ``offset``; ``end`` if
+    there is none.
 
-    Returns the result of :func:`scan`, in a quarter of the time: every read begins here. Raises
-    :class:`CorruptRecordError` where the bytes cannot be a batch.
+    It finds the same result as :func:`scan` in a quarter of the time, because every read begins here. Raises
+    :class:`CorruptRecordError` if the bytes cannot be a batch.
     """
     unpack = _SKETCH.unpack_from
     while position < end:
@@ -89,8 +90,9 @@ def _not_a_batch(file: File, position: int, length: int) -> CorruptRecordError:
 def find_fitting_end(file: File, position: int, end: int, limit: int) -> tuple[int, int | None]:
     """End position of the last batch of ``file[position:end]`` that ends at or before ``limit``.
 
-    Also returns the offset after it; when not even the first batch fits, ``position`` and that one's base
-    offset; None at the end of the file. Raises :class:`CorruptRecordError` like :func:`find_position`.
+    Also returns the offset after that batch. If the first batch does not fit, the result is ``position`` and
+    the base offset of the first batch. At the end of the file the result is None. Raises
+    :class:`CorruptRecordError` like :func:`find_position`.
     """
     unpack = _SKETCH.unpack_from
     next_offset: int | None = None
@@ -112,9 +114,10 @@ def find_fitting_end(file: File, position: int, end: int, limit: int) -> tuple[i
 
 
 def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """``(position, header)`` of the batches of ``file[position:end]``: whole, valid batches only.
+    """``(position, header)`` of the batches of ``file[position:end]``, which must contain only whole, valid
+    batches.
 
-    Like :func:`scan`, with complete headers, at a microsecond each.
+    It is like :func:`scan`, but with complete headers, and takes a microsecond per batch.
     """
     while position < end:
         chunk = file.view(position, min(_CHUNK_SIZE_BYTES, end - position))
@@ -134,8 +137,8 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 def scan_checked(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """``(position, header, batch)`` of the batches of ``file[position:end]`` up to the first invalid one.
 
-    For bytes that a crash may have torn: length, magic and CRC are checked; zeros are not a batch. A start
-    after a kill scans all batches since the last checkpoint here, so the loop body is optimised.
+    It is used for bytes that a crash may have damaged: length, magic and CRC are checked, and zeros are not a
+    batch. A start after a kill reads all batches since the last checkpoint here, so the loop is optimised.
     """
     while end - position >= HEADER_SIZE_BYTES:
         chunk = memoryview(file.read_at(position, min(_CHECK_CHUNK_SIZE_BYTES, end - position)))

@@ -1,4 +1,4 @@
-"""The offset index of a segment: the position from which to search for an offset."""
+"""The offset index of a segment. It gives the position from which to search for an offset."""
 
 from struct import Struct
 
@@ -7,7 +7,8 @@ from moldau.storage.segments.sparse_index import SparseIndex
 
 
 class OffsetIndex(SparseIndex):
-    """Entries of 8 bytes: last offset of a batch, relative to the segment's base; its position."""
+    """Entries of 8 bytes: the last offset of a batch, relative to the segment's base offset, and the
+    batch's position."""
 
     entry = Struct(">II")
     key_typecode = "I"
@@ -19,11 +20,11 @@ class OffsetIndex(SparseIndex):
         self.base_offset = base_offset
 
     def append(self, last_offset: int, position: int) -> None:
-        """Index the batch at ``position``, which ends with ``last_offset``."""
+        """Add an entry for the batch at ``position``, whose last offset is ``last_offset``."""
         self.add(last_offset - self.base_offset, position)
 
     def lookup(self, offset: int) -> int:
-        """A position at or shortly before the batch that contains ``offset``."""
+        """The position of the batch that contains ``offset``, or a position shortly before it."""
         index = self.floor(offset - self.base_offset)
         return self.at(index)[1] if index >= 0 else 0
 

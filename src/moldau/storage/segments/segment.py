@@ -28,9 +28,9 @@ _MAX_REMEMBERED_POSITIONS: Final = 64
 
 
 class Segment:
-    """Batches from ``base_offset`` on, in one file; only the last segment of a log is written to.
+    """Batches from ``base_offset`` on, in one file. Only the last segment of a log is written to.
 
-    The log knows the ends of batches; a segment knows only its bytes (``size_bytes``).
+    The log tracks the ends of batches; a segment tracks only the number of its bytes (``size_bytes``).
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Segment:
         self._remembered: dict[int, int] = {}
 
     def path(self, suffix: str) -> str:
-        """The path of one of the segment's files."""
+        """The path of the segment's file with this suffix."""
         return f"{self.folder}/{segment_file(self.base_offset, suffix)}{self.file_suffix}"
 
     @property
@@ -96,10 +96,11 @@ class Segment:
     # -- opening ------------------------------------------------------------------------------
 
     def create(self, now_ms: int, roll_jitter_ms: int) -> None:
-        """Make the files, empty. Old bytes under these names are cut away, never written over."""
+        """Create the files, empty. If files with these names exist, they are truncated and not
+        overwritten."""
         self._file = self._disk.open(self.path(LOG_SUFFIX), create=True)
         if self._file.size():
-            # Never empty: ext4 writes a file back at its last close after it was truncated to nothing.
+            # The file is never truncated to nothing, because ext4 would then write it back at its last close.
             self._file.truncate(0)
         self.offset_index.create()
         self.time_index.create()
@@ -109,9 +110,9 @@ class Segment:
         self.roll_jitter_ms = roll_jitter_ms
 
     def open_existing(self, *, sealed: bool) -> None:
-        """Use the files as they are, after a clean stop.
+        """Use the existing files without a check, after a clean stop.
 
-        Raises :class:`CorruptIndexError` when an index is missing or cannot be this segment's.
+        Raises :class:`CorruptIndexError` when an index is missing or cannot belong to this segment.
         """
         self.size_bytes = self._disk.size(self.path(LOG_SUFFIX))
         self.created_ms = self._disk.modified_ms(self.path(LOG_SUFFIX))
@@ -143,7 +144,7 @@ class Segment:
 
     def last_batch_end(self) -> int:
         """The offset after the last batch; the base offset when there is none. All batches are whole."""
-        # Read, not mapped: at a start the segments of all logs are read.
+        # The file is read and not mapped, because at a start the segments of all logs are read.
         position, end_offset = self.offset_index.boundary_before(self.size_bytes), self.base_offset
         while position + HEADER_SIZE_BYTES <= self.size_bytes:
             sketch = sketch_at(self.file.read_at(position, HEADER_SIZE_BYTES), 0, position)
@@ -153,7 +154,7 @@ class Segment:
         return end_offset
 
     def reset_indexes(self, size_bytes: int) -> None:
-        """Begin to rebuild the indexes: :meth:`note_batch` follows for each valid batch."""
+        """Empty the indexes. The caller then calls :meth:`note_batch` for each valid batch."""
         self.offset_index.create()
         self.time_index.create()
         self._disk.remove(self.path(TRANSACTION_INDEX_SUFFIX))
@@ -177,7 +178,8 @@ class Segment:
         return position
 
     def note_batch(self, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """Account for a batch that was written at ``position``; add sparse index entries."""
+        """Update the segment for a batch that was written at ``position``; add entries to the sparse
+        indexes."""
         if max_timestamp_ms > self._max_timestamp_ms:  # type: ignore[operator]  # known while unsealed
             self._max_timestamp_ms = max_timestamp_ms
             self._max_timestamp_offset = last_offset
@@ -196,17 +198,18 @@ class Segment:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The largest timestamp of its records; -1 when there is none."""
+        """The largest timestamp of the segment's records; -1 when there is none."""
         return NO_TIMESTAMP if self._max_timestamp_ms is None else self._max_timestamp_ms
 
     @property
     def max_timestamp_offset(self) -> int:
-        """The last offset of the first batch that has :attr:`max_timestamp_ms`."""
+        """The last offset of the first batch with the timestamp :attr:`max_timestamp_ms`."""
         return self._max_timestamp_offset
 
     @property
     def retention_timestamp_ms(self) -> int:
-        """Time for retention: the largest timestamp, or the file's creation time without one."""
+        """The time that retention uses: the largest timestamp, or the file's creation time if there is no
+        timestamp."""
         return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.created_ms
 
     def write_indexes(self) -> None:
@@ -215,7 +218,7 @@ class Segment:
         self.time_index.write_out()
 
     def seal(self) -> None:
-        """No more appends: complete the indexes and free their memory."""
+        """End appends to this segment: complete the indexes and free their memory."""
         if not self.is_sealed:
             self._complete_time_index()
             self.offset_index.seal()
@@ -227,7 +230,7 @@ class Segment:
             self.time_index.maybe_append(self.max_timestamp_ms, self._max_timestamp_offset)
 
     def unseal(self) -> None:
-        """Make a sealed segment the active one, after the later ones were removed."""
+        """Make a sealed segment the active one again, after later segments were removed."""
         if self.is_sealed:
             self.offset_index.load()
             self.time_index.load()
@@ -237,7 +240,7 @@ class Segment:
     # -- reading ------------------------------------------------------------------------------
 
     def find(self, offset: int) -> Sketch | None:
-        """The batch that contains ``offset``, or the first one after it; None at the end."""
+        """The batch that contains ``offset``, or the first batch after it; ``None`` at the end."""
         start = self._remembered.get(offset)
         if start is None:
             start = self.offset_index.lookup(offset)
@@ -247,7 +250,8 @@ class Segment:
         return None
 
     def position_of(self, offset: int) -> int:
-        """Position of the batch that contains ``offset``, or of the first after it; else the end."""
+        """Position of the batch that contains ``offset``, or of the first batch after it; at the end, the
+        size of the file."""
         position = self._remembered.get(offset)
         if position is not None:
             return position
@@ -261,9 +265,9 @@ class Segment:
         remembered[offset] = position
 
     def whole_batches_end(self, start: int, limit: int) -> tuple[int, int | None]:
-        """The end of the last batch that fits into ``[start, limit)``, and the offset after it.
+        """The end of the last batch that fits into ``[start, limit)``, and the offset after that batch.
 
-        The offset is None when no batch fits.
+        The offset is ``None`` when no batch fits.
         """
         boundary = max(start, self.offset_index.boundary_before(limit))
         end, next_offset = find_fitting_end(self.file, boundary, self.size_bytes, limit)
@@ -276,7 +280,7 @@ class Segment:
     # -- the end ------------------------------------------------------------------------------
 
     def end_before(self, offset: int) -> tuple[int, int]:
-        """Position and offset after the last batch that is entirely before ``offset``."""
+        """Position and offset after the last batch that is completely before ``offset``."""
         end, end_offset = 0, self.base_offset
         for sketch in scan(self.file, self.offset_index.lookup(offset - 1), self.size_bytes):
             if sketch.last_offset >= offset:
@@ -285,9 +289,9 @@ class Segment:
         return end, end_offset
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches from ``offset`` on; return the end of the last remaining one.
+        """Drop the batches from ``offset`` on; return the end of the last remaining batch.
 
-        The segment becomes the one to append to, once :meth:`cut_file` has returned.
+        The segment can be appended to when :meth:`cut_file` has returned.
         """
         self.unseal()
         end, end_offset = self.end_before(offset)
@@ -301,23 +305,23 @@ class Segment:
         return end_offset
 
     def cut_file(self) -> None:
-        """Cut the log file to the length that :meth:`truncate_to` determined, durably. Blocking.
+        """Truncate the log file to the length that :meth:`truncate_to` determined, durably. Blocking.
 
-        A crash must not restore batches beside the ones that replace them.
+        Otherwise a crash could restore old batches beside the batches that replace them.
         """
         if self.file.size() > self.size_bytes:
             self.file.truncate(self.size_bytes)
             self.file.sync()
 
     def sync(self) -> None:
-        """Make the segment durable. Blocking; its indexes were written before."""
+        """Make the segment durable. Its indexes must be written before. Blocking."""
         self.file.sync()
         self.offset_index.sync()
         self.time_index.sync()
         self.transaction_index.sync()
 
     def close(self) -> None:
-        """Write the indexes out and release the files."""
+        """Write the indexes to their files and release the files."""
         self._complete_time_index()
         self.offset_index.close()
         self.time_index.close()
@@ -335,17 +339,18 @@ class Segment:
             self._file = None
 
     def hold_files(self) -> None:
-        """Open the files: readers that hold this segment continue after their names are removed."""
+        """Open the files, so that readers of this segment can continue after the names of the files are
+        removed."""
         self.file  # noqa: B018
         self.offset_index.hold_file()
         self.time_index.hold_file()
 
     def rename_deleted(self) -> list[str]:
-        """Rename the files of a removed segment; return their new paths, to be removed later. For any
-        thread.
+        """Rename the files of a removed segment; return the new paths, which must be removed later. Any
+        thread may call it.
 
-        The log file is renamed first: the remaining files of a segment without it are removed at the next
-        start. A reader of the segment must call :meth:`hold_files` before.
+        The log file is renamed first. If a crash follows, the next start removes the remaining files of the
+        segment. A reader of the segment must call :meth:`hold_files` before.
         """
         renamed = []
         for suffix in SEGMENT_SUFFIXES:

@@ -1,16 +1,16 @@
 """Opening the segments of a folder: unchanged after a clean stop, checked after a crash.
 
-After a crash of the machine, bytes that were not synced may be damaged: the tail of a file is torn, zero or
-missing; a new file is missing while a later one exists; an index contains anything. So everything from the
-recovery point on is read and checked, and the rest after the first gap or invalid batch is dropped: none of
-it was acknowledged as durable.
+After a crash of the machine, bytes that were not synced may be damaged. The tail of a file may be incomplete,
+zero or missing. A new file may be missing while a later one exists. An index may contain any bytes. Therefore
+everything from the recovery point on is read and checked, and everything after the first gap or invalid batch
+is dropped. None of the dropped batches was acknowledged as durable.
 
-The accepted bytes are written once more and synced, because they may exist only in the page cache: after a
-failed sync the system marks pages as clean that never reached the disk, and no later sync writes them. Nor
-may a producer's retry be answered from bytes that the next loss of power removes.
+The accepted bytes are written once more and synced, because they may exist only in the page cache. After a
+failed sync the system marks pages as clean although they were not written to the disk, and no later sync
+writes them. A producer's retry must not be answered from bytes that the next loss of power removes.
 
-Everything below the recovery point is synced. Compaction may rewrite old segments only below it, because a
-gap between two segments above it is treated as a loss.
+Everything below the recovery point is synced. Compaction may rewrite segments only below the recovery point,
+because a gap between two segments above it is treated as a loss.
 """
 
 from dataclasses import replace
@@ -44,14 +44,15 @@ _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 class LoadedSegments:
-    """The opened segments, the last one unsealed; their end offset; the rebuilt ones."""
+    """The opened segments, the last one unsealed, with their end offset and the set of rebuilt segments."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
         self.end_offset = 0
         self.rebuilt_from: int | None = None
         self.holes: list[tuple[int, int]] = []
-        """Offsets between the end of a segment and the next one, which compaction leaves as well."""
+        """Offsets between the end of a segment and the start of the next one. Compaction creates such
+        holes, too."""
 
     def rebuilt(self, segment: Segment) -> bool:
         """Whether the segment's indexes are new, so that its transaction index must still be filled."""
@@ -68,10 +69,10 @@ def load_segments(
     guarded: GuardedLog | None = None,
     report: RecoveryReport | None = None,
 ) -> LoadedSegments:
-    """Open all segments of a folder; none if there are no log files. Blocking.
+    """Open all segments of a folder. A folder without log files has no segments. Blocking.
 
     Truncated and rebuilt files are added to ``report``. Raises :class:`DamagedLogError` for a guarded log
-    with more than a torn end.
+    with any fault except an incomplete end.
     """
     report = report or RecoveryReport()
     bases, torn_base = _remaining_segments(disk, folder, guarded, report)
@@ -79,7 +80,8 @@ def load_segments(
     for index, base_offset in enumerate(bases):
         is_last = index + 1 == len(bases)
         segment = Segment(disk, folder, base_offset, config)
-        # The one that ends at the recovery point may have been sealed since, with its indexes written.
+        # The segment that ends at the recovery point may have been sealed after that point was written, and
+        # its indexes with it.
         suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
         suspect = suspect or (torn_base is not None and base_offset >= torn_base)
         end_offset = None if suspect else _open_clean(segment, is_last, report)
@@ -93,7 +95,7 @@ def load_segments(
             end_offset = segment.last_batch_end()
         loaded.segments.append(segment)
         loaded.end_offset = end_offset
-        # Below the recovery point a gap was made by compaction.
+        # A gap below the recovery point comes from compaction.
         if suspect and not is_last and end_offset != bases[index + 1] > recovery_point:
             _drop_segments(disk, folder, bases[index + 1 :], end_offset, report)
             break
@@ -107,7 +109,8 @@ def load_segments(
 def _remaining_segments(
     disk: Disk, folder: str, guarded: GuardedLog | None, report: RecoveryReport
 ) -> tuple[list[int], int | None]:
-    """Remove the remains of a crash; return the segments' base offsets, and that of the first torn one."""
+    """Remove incomplete files of a crash; return the base offsets of the segments, and that of the first
+    incomplete segment."""
     complete_swaps(disk, folder, report, is_guarded=guarded is not None)
     names = disk.list(folder)
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
@@ -124,7 +127,8 @@ def _remaining_segments(
 def _checked(
     disk: Disk, folder: str, bases: list[int], guarded: GuardedLog, report: RecoveryReport
 ) -> int | None:
-    """Remove segments that do not belong to a guarded log; return the base offset of the torn one."""
+    """Remove segments that do not belong to a guarded log; return the base offset of the incomplete
+    segment."""
     verdict = check_segments(disk, folder, bases, guarded)
     if verdict.first:
         first = bases[verdict.first]
@@ -138,7 +142,7 @@ def _checked(
 
 
 def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int | None:
-    """The end offset of a segment that should be whole; None when it must be recovered.
+    """The end offset of a segment that should be undamaged; None when it must be recovered.
 
     For a segment that is not the last, the end is not determined (0 is returned).
     """
@@ -160,9 +164,9 @@ def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int 
 def recover_segment(
     disk: Disk, segment: Segment, recovery_point: int, report: RecoveryReport, *, may_be_torn: bool
 ) -> int:
-    """Rebuild a segment's indexes from its valid batches, cut the rest; return the end offset.
+    """Rebuild a segment's indexes from its valid batches and cut off the rest; return the end offset.
 
-    The batches from ``recovery_point`` on are durable after it.
+    After the call, the batches from ``recovery_point`` on are durable.
     """
     size_bytes = segment.file.size()
     segment.reset_indexes(size_bytes)
@@ -196,14 +200,14 @@ def recover_segment(
 
 
 def _rewrite(segment: Segment, start: int, end: int) -> None:
-    """Write bytes that were found valid once more, so that the next sync brings them to the disk."""
+    """Write valid bytes once more, so that the next sync brings them to the disk."""
     for position in range(start, end, _REWRITTEN_BYTES):
         piece = segment.file.read_at(position, min(_REWRITTEN_BYTES, end - position))
         segment.file.write_at(position, [piece])
 
 
 def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repair:
-    """The repair for a cut at ``position``: a torn batch, or a loss of valid batches."""
+    """The repair for a cut at ``position``: an incomplete batch, or a loss of valid batches."""
     behind = valid_batch_behind(segment.file, position, offset)
     reason = f"cut {size_bytes} bytes at byte {position}, behind offset {offset - 1}"
     if behind is None:
@@ -240,7 +244,7 @@ def _keep_tail(disk: Disk, segment: Segment, position: int, end: int) -> None:
 def _drop_segments(
     disk: Disk, folder: str, bases: list[int], end_offset: int, report: RecoveryReport
 ) -> None:
-    """Remove segments behind a hole, the last first, so that a crash meanwhile leaves no new hole.
+    """Remove the segments after a hole, the last segment first, so that a crash leaves no new hole.
 
     Their bytes are kept under other names.
     """

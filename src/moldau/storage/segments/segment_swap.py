@@ -1,14 +1,6 @@
-"""Replaces segments by a rewritten one, safely at any crash.
+"""Replaces segments by a rewritten one, safely if a crash happens at any time.
 
-The states of the files, in order; from the second on the new segment is valid:
-
-1. ``.log.cleaned`` and its indexes are whole and durable; the old segments are in use. A start removes
-   the new files.
-2. ``.log.swap`` exists. A start removes the old segments that the new one covers, then moves the new one in.
-3. The old files are ``.deleted``; the new indexes have their own names.
-4. ``.log.swap`` has become ``.log``: done.
-
-The log file is moved last in each step, after everything else of that step is durable.
+The files go through these states. From the second state on, the new segment is the valid one:
 """
 
 import contextlib
@@ -36,7 +28,7 @@ _INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUF
 
 
 def commit_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
-    """From state 1 to 2: when this returns, the new segment survives a loss of power."""
+    """Go from state 1 to state 2. When this returns, the new segment survives a loss of power."""
     for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
         path = f"{folder}/{segment_file(base_offset, suffix)}"
         with contextlib.suppress(FileNotFoundError):
@@ -45,7 +37,7 @@ def commit_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
 
 
 def move_in(disk: Disk, folder: str, base_offset: int) -> None:
-    """From state 2, with the old files removed, to 4. Durable with the folder's next sync."""
+    """Go from state 2, with the old files removed, to state 4. It is durable after the folder's next sync."""
     for suffix in _INDEX_SUFFIXES:
         path = f"{folder}/{segment_file(base_offset, suffix)}"
         for made in (path + SWAP_SUFFIX, path + CLEANED_SUFFIX):
@@ -66,8 +58,9 @@ def remove_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
 def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarded: bool) -> None:
     """At the start: finish a swap that a crash interrupted in state 2 or 3. Blocking.
 
-    A new segment was durable before state 2, so an incomplete one is damaged, and its end is unknown. For a
-    guarded log that raises :class:`DamagedLogError`. Otherwise the old segments are kept if they exist.
+    A new segment was durable before state 2. If it is incomplete now, it is damaged, and its end is unknown.
+    A guarded log raises :class:`DamagedLogError` then. For other logs the old segments are kept if they
+    exist.
     """
     names = disk.list(folder)
     swaps = [base_offset_of(name, LOG_SUFFIX + SWAP_SUFFIX) for name in names]
@@ -89,7 +82,7 @@ def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarde
             if old is not None and base_offset <= old < end_offset:
                 for suffix in SEGMENT_SUFFIXES:
                     disk.remove(f"{folder}/{segment_file(old, suffix)}")
-        # An old index must not be restored beside the new log file.
+        # Otherwise a crash could restore an old index beside the new log file.
         disk.sync_dir(folder)
         move_in(disk, folder, base_offset)
         disk.sync_dir(folder)
@@ -99,7 +92,8 @@ def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarde
 
 
 def _end_of_swap(disk: Disk, folder: str, base_offset: int) -> tuple[int, int | None]:
-    """The offset after the last valid batch, and the position of a later one; None when the file is whole."""
+    """The offset after the last valid batch, and the position of a later valid batch; ``None`` when the
+    file is undamaged."""
     path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"
     file = disk.open(path, read_only=True)
     try:

@@ -1,8 +1,9 @@
 """Common base of the offset index and the time index: sorted fixed-size entries, appended at the end.
 
-The entries of the active segment are in memory and are written to the file in chunks; those of a sealed
-segment stay in the file and are searched there, so that old segments cost no memory. The file is open only
-while a lookup needs it: an idle segment costs no descriptor. An index can always be rebuilt from the log.
+The entries of the active segment are in memory and are written to the file in chunks. The entries of a sealed
+segment are only in the file and are searched there, so that old segments need no memory. The file is open
+only while a lookup needs it, so an idle segment uses no file descriptor. An index can always be rebuilt from
+the log.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from typing import ClassVar
 from moldau.runtime.files.disk import Disk, File
 
 CHUNK_ENTRIES = 512
-"""Number of new entries that are written together, to keep the append that rolls a segment short."""
+"""Number of new entries that are written together. It keeps the append short that begins a new segment."""
 
 
 class CorruptIndexError(Exception):
@@ -22,7 +23,7 @@ class CorruptIndexError(Exception):
 
 
 class SparseIndex:
-    """Entries (key, value), both ascending; subclasses define their meaning."""
+    """Entries (key, value), both ascending. Subclasses define their meaning."""
 
     entry: ClassVar[Struct]
     key_typecode: ClassVar[str]
@@ -49,7 +50,7 @@ class SparseIndex:
         self._dirty = False
         self._file: File | None = None
         self._sealed_size: int | None = None
-        """Bytes of the file with the entries; None while they are in memory."""
+        """Size in bytes of the file with the entries; ``None`` while the entries are in memory."""
 
     def __len__(self) -> int:
         sealed_size = self._sealed_size
@@ -92,7 +93,7 @@ class SparseIndex:
         return found - 1
 
     def add(self, key: int, value: int) -> None:
-        """Append an entry; the caller keeps the order."""
+        """Append an entry. The caller must keep the order."""
         self._keys.append(key)
         self._values.append(value)
         if len(self._keys) - self._written >= CHUNK_ENTRIES:
@@ -109,7 +110,7 @@ class SparseIndex:
     # -- the file -----------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Begin an empty index, replacing what the file held."""
+        """Begin an empty index; it replaces the content of the file."""
         self._release()
         self._keys = array(self.key_typecode)
         self._values = array("I")
@@ -136,7 +137,7 @@ class SparseIndex:
         self._written = len(keys)
 
     def open_sealed(self) -> None:
-        """Search the entries in the file. Raises :class:`CorruptIndexError`."""
+        """Use the entries in the file, without loading them. Raises :class:`CorruptIndexError`."""
         self._release()
         size_bytes = self._disk.size(self.path)
         self._check_size(size_bytes)
@@ -147,7 +148,7 @@ class SparseIndex:
             raise CorruptIndexError(f"{self.path}: {size_bytes} bytes are not whole entries")
 
     def write_out(self) -> None:
-        """Write the entries that the file does not have yet."""
+        """Write the entries that are not in the file yet."""
         start = self._written
         if self._sealed_size is None and start < len(self._keys):
             content = b"".join(map(self.entry.pack, self._keys[start:], self._values[start:]))
@@ -156,7 +157,7 @@ class SparseIndex:
             self._dirty = True
 
     def sync(self) -> None:
-        """Make written entries durable. Blocking; safe in parallel to an append that seals the index."""
+        """Make written entries durable. Blocking. An append that seals the index may run at the same time."""
         if self._dirty:
             self._dirty = False
             with contextlib.suppress(FileNotFoundError):
@@ -167,22 +168,22 @@ class SparseIndex:
                     file.close()
 
     def seal(self) -> None:
-        """Write everything and free the memory: no more entries follow."""
+        """Write all entries and free the memory. No more entries follow."""
         if self._sealed_size is None:
             self.write_out()
             self.open_sealed()
 
     def close(self) -> None:
-        """Write everything and release the file; lookups still work."""
+        """Write all entries and release the file; lookups still work."""
         self.write_out()
         self._close_file()
 
     def abandon(self) -> None:
-        """Release the file without writing: the disk has failed, or the file is deleted."""
+        """Release the file without writing, because the disk has failed or the file is deleted."""
         self._close_file()
 
     def hold_file(self) -> None:
-        """Open the file of a sealed index: lookups continue after its name is removed."""
+        """Open the file of a sealed index, so that lookups can continue after its name is removed."""
         if self._sealed_size:
             self._open_file()
 

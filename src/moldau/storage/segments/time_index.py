@@ -1,4 +1,4 @@
-"""The time index of a segment: for a timestamp, an offset before which all records are earlier."""
+"""The time index of a segment. For a timestamp it gives an offset before which all records are earlier."""
 
 from struct import Struct
 from typing import NamedTuple
@@ -9,14 +9,15 @@ from moldau.storage.segments.sparse_index import SparseIndex
 
 
 class TimeIndexEntry(NamedTuple):
-    """Up to ``offset``, the last of its batch, no timestamp is above ``timestamp_ms``."""
+    """No record up to ``offset``, the last offset of a batch, has a timestamp above ``timestamp_ms``."""
 
     timestamp_ms: int
     offset: int
 
 
 class TimeIndex(SparseIndex):
-    """Entries of 12 bytes: timestamp in ms; last offset of its batch relative to the base."""
+    """Entries of 12 bytes: a timestamp in ms, and the last offset of its batch relative to the base
+    offset."""
 
     entry = Struct(">qI")
     key_typecode = "q"
@@ -37,7 +38,7 @@ class TimeIndex(SparseIndex):
         return TimeIndexEntry(timestamp_ms, self.base_offset + relative)
 
     def maybe_append(self, timestamp_ms: int, offset: int) -> None:
-        """Append unless the timestamp is not above the last one: timestamps strictly ascend."""
+        """Append an entry if the timestamp is above the last one, so that timestamps strictly ascend."""
         keys = self._keys
         if timestamp_ms > (keys[-1] if keys else NO_TIMESTAMP):
             self.add(timestamp_ms, offset - self.base_offset)

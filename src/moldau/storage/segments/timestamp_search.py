@@ -1,8 +1,8 @@
-"""Finding records by timestamp, exact to the record.
+"""Finds the exact record for a timestamp.
 
-A search is a series of steps. Each reads a bounded number of headers, and ends at a batch whose records
-must be read. The caller opens that batch, on the event loop or in a worker, and continues after it. The log
-may change between two steps.
+A search is a series of steps. Each step reads a limited number of headers, and ends at a batch whose records
+must be read. The caller opens that batch, on the event loop or in a worker, and continues after the batch.
+The log may change between two steps.
 """
 
 from typing import Final, NamedTuple
@@ -16,14 +16,14 @@ _HEADERS_A_STEP: Final = 2_000
 
 
 class Step(NamedTuple):
-    """The result of a step: a batch to open, or None; and the offset of the next step."""
+    """The result of a step: a batch to open, or ``None``, and the offset of the next step."""
 
     batch: memoryview | None
     next_offset: int
 
 
 def search_step(log: SegmentedLog, at_least_ms: int, start_offset: int, end_offset: int) -> Step | None:
-    """The next batch of ``[start_offset, end_offset)`` whose header matches; None at the end."""
+    """The next batch of ``[start_offset, end_offset)`` whose header matches; ``None`` at the end."""
     if start_offset >= end_offset:
         return None
     left = _HEADERS_A_STEP
@@ -47,7 +47,7 @@ def search_step(log: SegmentedLog, at_least_ms: int, start_offset: int, end_offs
 
 
 def latest_batch(log: SegmentedLog, start_offset: int, end_offset: int) -> memoryview | None:
-    """The batch whose header has the largest timestamp of all in ``[start_offset, end_offset)``."""
+    """The batch in ``[start_offset, end_offset)`` whose header has the largest timestamp."""
     best: tuple[Segment, Sketch] | None = None
     best_ms = NO_TIMESTAMP
     first = log.index_holding(start_offset)

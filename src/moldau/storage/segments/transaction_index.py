@@ -1,4 +1,4 @@
-"""The transaction index of a segment: the transactions whose abort markers are in it."""
+"""The transaction index of a segment: the transactions whose abort markers are in the segment."""
 
 import contextlib
 from bisect import bisect_left
@@ -36,7 +36,7 @@ def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
 
 
 def ended_from(entries: Sequence[AbortedEntry], offset: int) -> Iterator[AbortedEntry]:
-    """The entries, in order, whose abort markers are at or after ``offset``; earlier ones cost nothing.
+    """The entries, in order, whose abort markers are at or after ``offset``. Earlier entries take no time.
 
     A segment of 1 GiB may contain millions of aborted transactions, and each read_committed fetch searches
     it.
@@ -48,7 +48,7 @@ def ended_from(entries: Sequence[AbortedEntry], offset: int) -> Iterator[Aborted
 class TransactionIndex:
     """Entries of 34 bytes: version, producer id, first offset, last offset, last stable offset.
 
-    Written immediately (aborts are rare); the file exists once there is an entry.
+    Entries are written immediately, because aborts are rare. The file exists when there is an entry.
     """
 
     __slots__ = ("_disk", "_entries", "path")
@@ -65,16 +65,16 @@ class TransactionIndex:
         return iter(self._entries)
 
     def ended_from(self, offset: int) -> Iterator[AbortedEntry]:
-        """See the function of this name."""
+        """See the function :func:`ended_from`."""
         return ended_from(self._entries, offset)
 
     def load(self) -> None:
-        """Read the file, if there is one. Raises :class:`CorruptIndexError`."""
+        """Read the file, if it exists. Raises :class:`CorruptIndexError`."""
         exists = self._disk.exists(self.path)
         self._entries = decode_transactions(self._disk.read(self.path), self.path) if exists else []
 
     def append(self, transaction: AbortedEntry) -> None:
-        """Note an aborted transaction, in the order of abort markers."""
+        """Add an aborted transaction. The order is that of the abort markers."""
         file = self._disk.open(self.path, create=True)
         try:
             file.write_at(len(self._entries) * _ENTRY.size, [_ENTRY.pack(_VERSION, *transaction)])
@@ -96,7 +96,7 @@ class TransactionIndex:
     def sync(self) -> None:
         """Make written entries durable. Blocking."""
         if self._entries:
-            # The segment may have been deleted meanwhile.
+            # The segment may have been deleted in the meantime.
             with contextlib.suppress(FileNotFoundError):
                 file = self._disk.open(self.path)
                 try:

@@ -1,1 +1,1 @@
-"""Logs with snapshots: for the quorum's metadata and the states of coordinators."""
+"""Logs with snapshots, for the metadata log and for the states of coordinators."""

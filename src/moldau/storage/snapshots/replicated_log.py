@@ -4,9 +4,9 @@
 
 * An append is visible to :meth:`ReplicatedLog.read` when it returns and durable when a
   :meth:`ReplicatedLog.flush` that began afterwards has returned.
-* A snapshot exists from the moment its writer's ``freeze`` returns, whole and durable; a crash
-  before leaves nothing but a ``.part`` file, which the next start removes.
-* Offsets below :attr:`ReplicatedLog.start_offset` are gone and covered by the latest snapshot.
+* A snapshot exists, complete and durable, when ``freeze`` of its writer returns. After an earlier crash there
+  is only a ``.part`` file, which the next start removes.
+* Offsets below :attr:`ReplicatedLog.start_offset` are removed; the latest snapshot covers them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,14 +18,14 @@ from moldau.storage.log.append_info import AppendInfo, ReadResult
 
 
 class LogPosition(NamedTuple):
-    """A position in the log: as an end (exclusive) it also names a snapshot."""
+    """A position in the log. As an (exclusive) end it also identifies a snapshot."""
 
     offset: int
     epoch: int
 
 
 class Divergence(Enum):
-    """Relation of a follower's (offset, epoch) to this log."""
+    """How a follower's (offset, epoch) relates to this log."""
 
     VALID = "valid"
     DIVERGING = "diverging"
@@ -35,8 +35,8 @@ class Divergence(Enum):
 class OffsetValidation(NamedTuple):
     """The answer to :meth:`ReplicatedLog.validate_offset_and_epoch`.
 
-    For ``DIVERGING``, ``position`` is the largest epoch of this log not above the requested one and its end
-    offset; for ``SNAPSHOT`` it is the snapshot to fetch; for ``VALID`` the requested position.
+    For ``DIVERGING``, ``position`` is the largest epoch of this log not above the requested epoch, with its
+    end offset. For ``SNAPSHOT`` it is the snapshot to fetch, and for ``VALID`` the requested position.
     """
 
     divergence: Divergence
@@ -44,7 +44,7 @@ class OffsetValidation(NamedTuple):
 
 
 class SnapshotReader(Protocol):
-    """A frozen snapshot; stays readable after the log has deleted it, until closed."""
+    """A frozen snapshot. It stays readable until it is closed, even after the log has deleted it."""
 
     @property
     def snapshot_id(self) -> LogPosition: ...
@@ -53,13 +53,13 @@ class SnapshotReader(Protocol):
     def size_bytes(self) -> int: ...
 
     def read(self, position: int, max_bytes: int) -> memoryview:
-        """Raw bytes from ``position`` (fewer at the end), as FetchSnapshot sends them."""
+        """Raw bytes from ``position`` on (fewer at the end), as FetchSnapshot sends them."""
         ...
 
     def batches(self) -> Iterator[memoryview]:
         """All record batches in order, including the header and footer control batches.
 
-        Raises ``KafkaError(corrupt_message)`` at a damaged one.
+        Raises ``KafkaError(corrupt_message)`` for a damaged batch.
         """
         ...
 
@@ -67,7 +67,7 @@ class SnapshotReader(Protocol):
 
 
 class RawSnapshotWriter(Protocol):
-    """A snapshot that is being fetched from the leader, byte range by byte range."""
+    """A snapshot that is being fetched from the leader, one range of bytes after another."""
 
     @property
     def snapshot_id(self) -> LogPosition: ...
@@ -82,9 +82,9 @@ class RawSnapshotWriter(Protocol):
         ...
 
     async def freeze(self) -> None:
-        """Make it durable and visible.
+        """Make the snapshot durable and visible.
 
-        Raises ``KafkaError(corrupt_message)`` when it is not a whole snapshot.
+        Raises ``KafkaError(corrupt_message)`` when it is not a complete snapshot.
         """
         ...
 
@@ -100,22 +100,22 @@ class SnapshotWriter(Protocol):
     def snapshot_id(self) -> LogPosition: ...
 
     def append(self, values: Sequence[bytes]) -> None:
-        """Append records with these values (and no keys) as one batch."""
+        """Append records with these values, without keys, as one batch."""
         ...
 
     def append_control(self, key: bytes, value: bytes) -> None:
-        """Append one control record (kraft version, voters) as a control batch of its own."""
+        """Append one control record (kraft version, voters) as a separate control batch."""
         ...
 
     async def settle(self) -> None:
-        """Call it from time to time: it syncs the written bytes when there are many.
+        """Sync the written bytes when there are many. It should be called from time to time.
 
-        ``freeze`` then has little left to sync, and other syncs meanwhile are faster.
+        Then ``freeze`` has little left to sync, and other syncs in that time are faster.
         """
         ...
 
     async def freeze(self) -> None:
-        """Write the footer, make it durable and visible."""
+        """Write the footer, and make the snapshot durable and visible."""
         ...
 
     def abandon(self) -> None:
@@ -124,8 +124,8 @@ class SnapshotWriter(Protocol):
 
 
 class ReplicatedLog(Protocol):
-    """A partition log with an epoch history and snapshots. IO failures raise
-    ``KafkaError(kafka_storage_error)``; after one failure, every call that writes raises it.
+    """A partition log with an epoch history and snapshots. I/O failures raise
+    ``KafkaError(kafka_storage_error)``. After a failure, every call that writes raises it.
     """
 
     @property
@@ -138,7 +138,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below is durable."""
+        """All records below this offset are durable."""
         ...
 
     @property
@@ -146,34 +146,36 @@ class ReplicatedLog(Protocol):
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last record, or of the latest snapshot when the log is empty; 0 at first."""
+        """Epoch of the last record, or of the latest snapshot when the log is empty; 0 for a new log."""
         ...
 
     def append_as_leader(self, batches: Buffer, epoch: int) -> AppendInfo:
-        """Append one or more batches; offsets and epoch are assigned (control batches are fine)."""
+        """Append one or more batches. Offsets and epoch are assigned; control batches are allowed."""
         ...
 
     def append_as_follower(self, batches: Buffer) -> AppendInfo:
-        """Append fetched batches as they are; a trailing partial batch is ignored.
+        """Append fetched batches unchanged; an incomplete batch at the end is ignored.
 
-        Raises ``KafkaError(corrupt_message)`` when the offsets do not follow ``end_offset`` or a
-        checksum is wrong.
+        Raises ``KafkaError(corrupt_message)`` when the offsets do not follow ``end_offset`` or a checksum is
+        wrong.
         """
         ...
 
     def read(self, offset: int, max_bytes: int, *, upper_bound_offset: int | None = None) -> ReadResult:
-        """At least one whole batch from ``offset`` unless it is the upper bound (default: the end).
+        """At least one whole batch from ``offset`` on, unless ``offset`` is the upper bound (by default the
+        end).
 
         Raises ``KafkaError(offset_out_of_range)`` below ``start_offset`` or above ``end_offset``.
         """
         ...
 
     def initialize_epoch(self, epoch: int) -> None:
-        """A leader's epoch begins at ``end_offset``."""
+        """Begin a leader's epoch at ``end_offset``."""
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> LogPosition:
-        """The largest known epoch not above ``epoch`` and its end offset (snapshots count too)."""
+        """The largest known epoch not above ``epoch``, and its end offset. Epochs of snapshots are
+        included."""
         ...
 
     def validate_offset_and_epoch(self, offset: int, epoch: int) -> OffsetValidation:
@@ -181,34 +183,34 @@ class ReplicatedLog(Protocol):
         ...
 
     def update_high_watermark(self, offset: int) -> None:
-        """It never moves back; it is not stored."""
+        """Set the high watermark. It never moves back, and it is not stored."""
         ...
 
     async def truncate_to(self, offset: int) -> None:
-        """Drop everything from ``offset`` on, durably. Raises ``ValueError`` below the high watermark."""
+        """Drop all records from ``offset`` on, durably. Raises ``ValueError`` below the high watermark."""
         ...
 
     async def truncate_to_latest_snapshot(self) -> bool:
-        """If the latest snapshot ends above ``end_offset``, restart the empty log at its end.
+        """If the latest snapshot ends above ``end_offset``, start over with an empty log at its end.
 
         As for ``truncate_to``, no appends are allowed before this returns.
         """
         ...
 
     async def flush(self) -> int:
-        """Make every append so far durable; return the new ``flushed_offset``."""
+        """Make all earlier appends durable; return the new ``flushed_offset``."""
         ...
 
     def create_snapshot(self, snapshot_id: LogPosition, last_log_timestamp_ms: int) -> SnapshotWriter | None:
         """Begin a snapshot of the state up to ``snapshot_id.offset`` (exclusive).
 
-        None when one with this or a later end exists. Raises ``ValueError`` when the position is not
-        below or at the high watermark, or its epoch does not match the log.
+        Returns None when a snapshot with this or a later end exists. Raises ``ValueError`` when the position
+        is above the high watermark, or when its epoch does not match the log.
         """
         ...
 
     def store_snapshot(self, snapshot_id: LogPosition) -> RawSnapshotWriter | None:
-        """Begin to store a fetched snapshot; None when it exists already."""
+        """Begin to store a fetched snapshot; ``None`` when the snapshot already exists."""
         ...
 
     def latest_snapshot_id(self) -> LogPosition | None: ...
@@ -220,7 +222,7 @@ class ReplicatedLog(Protocol):
     async def delete_before_snapshot(self, snapshot_id: LogPosition) -> bool:
         """Move ``start_offset`` up to the end of this snapshot; drop older segments and snapshots.
 
-        False when there is no such snapshot or nothing to delete.
+        Returns False when there is no such snapshot or nothing to delete.
         """
         ...
 

@@ -1,8 +1,9 @@
 """Snapshots of a replicated state: ``<end offset>-<epoch>.checkpoint`` files (KIP-630).
 
-A snapshot is a sequence of record batches: a control batch with the header, batches with the state, a
-control batch with the footer; offsets count from 0 and every batch carries the snapshot's epoch. It is
-written as ``.part``, synced and renamed, so that a file without the suffix is a complete snapshot.
+A snapshot is a sequence of record batches: a control batch with the header, batches with the state, and a
+control batch with the footer. Offsets begin at 0, and every batch has the snapshot's epoch. The file is
+written with the suffix ``.part``, synced and renamed. A file without the suffix is therefore a complete
+snapshot.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +27,8 @@ from moldau.storage.folders.file_names import PART_SUFFIX, SNAPSHOT_SUFFIX
 from moldau.storage.snapshots.replicated_log import LogPosition
 
 SETTLE_BYTES: Final = 1024 * 1024
-"""Bytes of a snapshot that are written before a sync. A single sync of everything would delay the log's own
-syncs: with 30 MB, commits took 55 ms instead of 7.
+"""Number of bytes of a snapshot that are written before a sync. A single sync of everything would delay the
+log's own syncs: with 30 MB, commits took 55 ms instead of 7.
 """
 _ADVICE: Final = "Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
 _OFFSET_DIGITS = 20
@@ -35,12 +36,12 @@ _EPOCH_DIGITS = 10
 
 
 def snapshot_file(snapshot_id: LogPosition) -> str:
-    """``00000000000000000042-0000000003.checkpoint``"""
+    """Name of a snapshot's file, for example ``00000000000000000042-0000000003.checkpoint``."""
     return f"{snapshot_id.offset:020d}-{snapshot_id.epoch:010d}{SNAPSHOT_SUFFIX}"
 
 
 def snapshot_of(name: str) -> LogPosition | None:
-    """The snapshot id of a file; None when the file is no complete snapshot."""
+    """The snapshot id of a file; ``None`` when the file is not a complete snapshot."""
     stem = name.removesuffix(SNAPSHOT_SUFFIX)
     offset, dash, epoch = stem.partition("-")
     if stem == name or not dash or len(offset) != _OFFSET_DIGITS or len(epoch) != _EPOCH_DIGITS:
@@ -71,7 +72,7 @@ class FileSnapshotReader:
         return self._file.view(position, size_bytes) if size_bytes > 0 else memoryview(b"")
 
     def batches(self) -> Iterator[memoryview]:
-        """The batches, checked; raises ``KafkaError(corrupt_message)``, which names the file."""
+        """The checked batches. Raises ``KafkaError(corrupt_message)``, which names the file."""
         view = self.read(0, self._size_bytes)
         batch = memoryview(b"")
         position = 0
@@ -83,7 +84,7 @@ class FileSnapshotReader:
             batch = view[position : position + header.size_bytes]
             yield batch
             position += header.size_bytes
-        # It was renamed when it was complete, so a truncated one was damaged since.
+        # The file was complete when it was renamed, so a truncated file was damaged later.
         if not batch or _control_type(batch, -1) is not ControlType.SNAPSHOT_FOOTER:
             raise CorruptRecordError(f"{self._file.path} is damaged: it ends without a footer. {_ADVICE}")
 
@@ -92,7 +93,8 @@ class FileSnapshotReader:
 
 
 def check_snapshot(reader: FileSnapshotReader) -> None:
-    """Raise ``KafkaError(corrupt_message)`` unless it is whole: header, valid batches, footer."""
+    """Raise ``KafkaError(corrupt_message)`` unless the snapshot is complete: header, valid batches,
+    footer."""
     first = last = None
     for batch in reader.batches():
         first, last = first or batch, batch
@@ -166,7 +168,7 @@ class _PartFile:
 
 
 class FileRawSnapshotWriter:
-    """A snapshot fetched from the leader, written as its bytes arrive."""
+    """A snapshot that is fetched from the leader; its bytes are written as they arrive."""
 
     def __init__(self, machine: Machine, folder: str, snapshot_id: LogPosition) -> None:
         self._part = _PartFile(machine, folder, snapshot_id)

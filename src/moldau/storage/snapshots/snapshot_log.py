@@ -53,10 +53,11 @@ class SnapshotLog:
         guard: LogGuard | None = None,
         report: RecoveryReport | None = None,
     ) -> "SnapshotLog":
-        """Open the folder, making it when absent. Blocking.
+        """Open the folder; it is created if it does not exist. Blocking.
 
-        The log is checked from ``recovery_point`` on, and its start is the end of its first snapshot.
-        Everything before the latest snapshot's end is dropped for a log that begins there.
+        The log is checked from ``recovery_point`` on, and its start is the end of its first snapshot. If the
+        latest snapshot ends above the log's end, all records are dropped and the log begins at the end of
+        that snapshot.
         """
         log = PartitionLog.open(
             machine,
@@ -222,8 +223,8 @@ class SnapshotLog:
         return latest if behind else None
 
     def _begin_at(self, snapshot_id: LogPosition) -> list[str]:
-        """Begin the empty log at the end of a snapshot; returns the files of older snapshots, to be
-        removed.
+        """Begin the empty log at the end of a snapshot; returns the files of older snapshots, which must
+        be removed.
         """
         self.log.begin_epoch(snapshot_id.epoch)
         self.log.high_watermark = snapshot_id.offset
@@ -296,7 +297,7 @@ class SnapshotLog:
 
 
 class _Announcing:
-    """A writer whose snapshot belongs to the log once it is frozen; its IO errors are errors of the log."""
+    """A writer whose snapshot belongs to the log when it is frozen. Its I/O errors are errors of the log."""
 
     def __init__(self, log: SnapshotLog, writer: FileSnapshotWriter | FileRawSnapshotWriter) -> None:
         self._log = log

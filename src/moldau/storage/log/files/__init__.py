@@ -1,1 +1,1 @@
-"""Operations on a log's files that wait for the disk: flushes, deletions, truncations."""
+"""Operations on the files of a log that wait for the disk: flushes, deletions and truncations."""

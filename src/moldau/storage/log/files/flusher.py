@@ -1,4 +1,4 @@
-"""Flushes of a log; knows which part of it is durable."""
+"""Flushes a log, and tracks which part of it is durable."""
 
 from collections.abc import Callable
 from functools import partial
@@ -38,8 +38,8 @@ class LogFlusher:
         """Make every append so far durable, or those below ``up_to``; return the offset below which
         everything is durable.
 
-        Concurrent calls share one sync: calls during a sync are served by the next. A closed
-        segment is synced without the active one, to which producers write.
+        Concurrent calls share one sync: calls that arrive during a sync are served by the next one. A closed
+        segment is synced without the active segment, to which producers write.
         """
         segments, offsets = self._segments, self._offsets
         wanted = segments.end_offset if up_to is None else up_to
@@ -78,21 +78,22 @@ class LogFlusher:
         return self._offsets.flushed_offset >= offset and not self._segments.folder_changed
 
     def _noting_durable(self, offset: int) -> Callable[[], None]:
-        """To be called when everything below ``offset`` is synced."""
+        """Return a function that must be called when everything below ``offset`` is synced."""
         if self._durable is None:
             return _nothing
         return partial(self._durable.note, offset, self._durable.generation)
 
     def _sync_beside(self) -> None:
-        """Sync the epochs and producer snapshots, which the durability of batches needs. Blocking."""
+        """Sync the leader epochs and producer snapshots, without which batches are not durable. Blocking."""
         self._epochs.save()
         self._producers.snapshots.sync()
 
     def flush_and_close(self) -> None:
-        """Make all durable and release the files. Blocking; raises ``OSError``."""
+        """Make all appends durable and release the files. Blocking; raises ``OSError``."""
         segments = self._segments
         self._producers.write_snapshot(segments.end_offset, durably=False)
-        self._sync_beside()  # of the snapshot, too; its name becomes durable with those of the segments
+        # This also syncs the snapshot. Its name becomes durable with the names of the segments.
+        self._sync_beside()
         segments.sync_now(self._offsets.flushed_offset)
         self._offsets.flushed_offset = segments.end_offset
         self._noting_durable(segments.end_offset)()

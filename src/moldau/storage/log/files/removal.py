@@ -1,4 +1,5 @@
-"""Segments that leave a log: past their retention, below its start, evicted from a cache, or cleaned."""
+"""Removes segments from a log: segments past their retention or below the log's start, segments evicted
+from a cache, and cleaned segments."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ class SegmentRemoval:
     """Takes segments out of a log and renames their files.
 
     Each method returns the paths of the renamed files, which the caller removes later. Before files are
-    renamed, the log's start is durable, and so is all state that could be rebuilt only from the removed
+    renamed, it makes the log's start durable, and also all state that could be rebuilt only from the removed
     batches.
     """
 
@@ -43,10 +44,11 @@ class SegmentRemoval:
     async def delete_old(
         self, now_ms: int, high_watermark: int | None = None, *, max_segments: int | None = None
     ) -> list[str]:
-        """Take segments past their retention out of the log, durably, at most ``max_segments`` of them.
+        """Remove segments past their retention from the log, durably, at most ``max_segments`` of them.
 
-        Segments that were copied to the remote tier leave the disk only: the log start does not move. Returns
-        the paths of their renamed files, to be removed after ``file.delete.delay.ms``.
+        Segments that were copied to the remote tier are removed only from the disk, and the log start does
+        not move. Returns the paths of the renamed files, which must be removed after
+        ``file.delete.delay.ms``.
         """
         steps = self._deleting_old(now_ms, high_watermark, max_segments)
         return await self._operations.do("deleting segments of", steps)
@@ -76,7 +78,7 @@ class SegmentRemoval:
         return (yield from self._removing_first(count))
 
     async def delete_before_start(self) -> list[str]:
-        """Like :meth:`delete_old`, only for segments below the log's start."""
+        """Like :meth:`delete_old`, but only for segments below the log's start."""
         return await self._operations.do("deleting segments of", self._deleting_before_start())
 
     def _deleting_before_start(self) -> FileSteps[list[str]]:
@@ -90,7 +92,7 @@ class SegmentRemoval:
 
         def remove() -> list[str]:
             self._epochs.save()
-            # Before the batches are removed from which it could be rebuilt.
+            # The snapshots must be durable before the batches are removed from which they could be rebuilt.
             snapshots.make_durable()
             paths = [path for segment in removed for path in segment.rename_deleted()]
             snapshots.remove_before(start_offset)
@@ -101,7 +103,7 @@ class SegmentRemoval:
         return paths
 
     async def evict_before_start(self) -> list[str]:
-        """Like :meth:`delete_before_start`, for a cache: a crash may bring the segments back."""
+        """Like :meth:`delete_before_start`, for a cache: after a crash the segments may exist again."""
         return await self._operations.do("deleting segments of", self._evicting())
 
     def _evicting(self) -> FileSteps[list[str]]:
@@ -122,8 +124,9 @@ class SegmentRemoval:
     async def replace(self, old: Sequence[Segment], base_offset: int, check: Callable[[], None]) -> list[str]:
         """Replace adjacent sealed segments by the cleaned segment with this base offset.
 
-        ``check`` raises if they are not adjacent any more. Its files are whole and durable under their
-        ``.cleaned`` names. Returns the old files, to be removed later.
+        ``check`` raises an error if the old segments are not adjacent any more. The files of the cleaned
+        segment are complete and durable under their ``.cleaned`` names. Returns the old files, which must be
+        removed later.
         """
         return await self._operations.do("compacting", self._replacing(old, base_offset, check))
 

@@ -1,8 +1,8 @@
 """Operations on the files of a log that wait for the disk, in steps.
 
 An operation is a generator. The generator's own code runs on the event loop, which owns the log's state. It
-yields functions that wait for the disk, and receives their results. So one implementation serves both the
-event loop, which passes the functions to a worker, and a blocking caller.
+yields functions that wait for the disk, and receives their results. The event loop passes these functions to
+a worker, and a blocking caller calls them directly. Therefore one implementation serves both.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from moldau.storage.segments.segment import Segment
 T = TypeVar("T")
 
 FILES_HELD_TOGETHER: Final = 64
-"""Segments whose files are opened without a break: some milliseconds."""
+"""Number of segments whose files are opened in one step. This takes some milliseconds."""
 
 FileSteps: TypeAlias = Generator[Callable[[], Any], Any, T]
 
 
 def run_steps(steps: FileSteps[T]) -> T:
-    """Run an operation on this thread."""
+    """Run all steps of an operation on this thread."""
     found: Any = None
     while True:
         try:
@@ -34,8 +34,8 @@ def run_steps(steps: FileSteps[T]) -> T:
 
 
 async def run_whole(work: Coroutine[Any, Any, T]) -> T:
-    """Await ``work``, which is completed even if the caller is cancelled; the cancellation is raised after
-    that."""
+    """Await ``work``. The work is completed even if the caller is cancelled; the cancellation is raised
+    after that."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -48,7 +48,7 @@ async def run_whole(work: Coroutine[Any, Any, T]) -> T:
 
 
 class FileOperations:
-    """Carries out operations on a log's files one at a time; workers wait for the disk."""
+    """Carries out operations on a log's files, one at a time; workers wait for the disk."""
 
     def __init__(self, workers: Workers, gate: FailureGate, segments: SegmentedLog) -> None:
         self._workers = workers
@@ -56,7 +56,7 @@ class FileOperations:
         self._segments = segments
 
     async def do(self, doing: str, steps: FileSteps[T]) -> T:
-        """Carry out an operation; it is completed even if the caller is cancelled."""
+        """Carry out an operation. It is completed even if the caller is cancelled."""
         return await run_whole(self._in_turn(doing, steps))
 
     def do_now(self, doing: str, steps: FileSteps[T]) -> T:
@@ -79,14 +79,15 @@ class FileOperations:
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
                 found = await self._workers.run(job)
-                # Meanwhile it may have been deleted, or another log of its disk may have failed.
+                # While the operation waited, the log may have been deleted, or another log of its disk may
+                # have failed.
                 self._gate.check()
         finally:
             self._segments.release_files()
 
 
 def holding_files(segments: Sequence[Segment]) -> FileSteps[None]:
-    """Open the segments' files, for readers that continue while the files are renamed."""
+    """Open the files of the segments, so that readers can continue while the files are renamed."""
     for start in range(0, len(segments), FILES_HELD_TOGETHER):
         for segment in segments[start : start + FILES_HELD_TOGETHER]:
             segment.hold_files()

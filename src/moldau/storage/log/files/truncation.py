@@ -1,4 +1,4 @@
-"""Truncations of a log: its end is cut, or the log starts over, empty, at another offset."""
+"""Truncations of a log. They remove the end of the log, or start it over, empty, at another offset."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,8 +14,8 @@ from moldau.storage.producers.producer_state import ProducerEntry
 
 
 class Truncation:
-    """Cuts a log's segments, and with them its offsets, epochs and producers. A crash may interrupt the
-    steps anywhere. No append is allowed before an operation returns.
+    """Truncates a log's segments, and with them its offsets, epochs and producers. A crash may happen
+    between any two steps. No append is allowed before an operation returns.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Truncation:
         durable: DurableOffset | None,
         now_ms: Callable[[], int],
     ) -> None:
-        """``durable``: the stored durable offset of a guarded log."""
+        """``durable`` is the stored durable offset of a guarded log."""
         self._operations = operations
         self._segments = segments
         self._offsets = offsets
@@ -37,22 +37,23 @@ class Truncation:
         self._durable = durable
         self._now_ms = now_ms
         self.on_truncation: Callable[[], Callable[[], None]] | None = None
-        """Called after each truncation, before the next append. A worker runs the returned function before
-        the truncation is over."""
+        """Called after each truncation, before the next append. It returns a function, which a worker runs
+        before the truncation is complete."""
 
     async def truncate_to(self, offset: int) -> None:
-        """Drop every batch that contains or follows ``offset``, durably; no effect at or above the end.
-        The log then ends with its last batch, which is below ``offset`` if compaction had left a hole
-        there.
+        """Drop every batch that contains or follows ``offset``, durably. There is no effect at or above the
+        end. The log then ends after its last batch. This end is below ``offset`` if compaction had left a
+        hole there.
         """
         await self._operations.do("truncating", self._truncating(offset))
 
     async def restart_at(self, offset: int) -> None:
-        """Drop everything; the log starts over, empty, at ``offset``."""
+        """Drop all records; the log starts over, empty, at ``offset``."""
         await self._operations.do("truncating", self._restarting(offset))
 
     async def begin_behind_remote(self, state: AuxiliaryState) -> None:
-        """Drop everything; the log starts over, empty, after offsets that are in the remote tier."""
+        """Drop all local records; the log starts over, empty, after the offsets that are in the remote
+        tier."""
         await self._operations.do("beginning anew", self._beginning_behind(state))
 
     def restart_now(self, offset: int) -> None:
@@ -66,7 +67,7 @@ class Truncation:
         if offset <= start_offset:
             yield from self._restarting(offset)
         elif offset <= segments.segments[0].base_offset:
-            # Earlier offsets are in the remote tier, and are kept.
+            # The earlier offsets are in the remote tier and are kept.
             producers = yield partial(self._producers.snapshots.at, offset)
             yield from self._emptying(offset, producers)
             yield from self._truncated(offset)
@@ -99,7 +100,7 @@ class Truncation:
         yield from self._truncated(offset)
 
     def _emptying(self, offset: int, producers: Sequence[ProducerEntry] = ()) -> FileSteps[None]:
-        """Drop everything local; ``producers`` are those as of ``offset``."""
+        """Drop all local records. ``producers`` are the producers at ``offset``."""
         segments = self._segments
         self._offsets.truncation_count += 1
         yield partial(self._lower_durable, 0)
@@ -124,13 +125,13 @@ class Truncation:
             yield self.on_truncation()
 
     def _lower_durable(self, offset: int) -> None:
-        """Before a truncation: lower the recorded end of the log, so that the removed records do not count
-        as lost."""
+        """Lower the recorded end of the log before a truncation, so that the removed records do not look
+        like a loss."""
         if self._durable is not None:
             self._durable.lower(offset)
 
     def _lower_checkpoints(self) -> FileSteps[None]:
-        """Before files are cut: a start after a crash must not treat the removed records of a guarded log
-        as lost."""
+        """Lower the checkpoints before files are truncated. Otherwise a start after a crash would report
+        the removed records of a guarded log as lost."""
         if self._durable is not None and self.on_truncation is not None:
             yield self.on_truncation()

@@ -1,1 +1,1 @@
-"""The state of a log beside its segments, and the invariants that its parts keep together."""
+"""The state of a log outside its segments, and the invariants of its parts."""

@@ -1,4 +1,4 @@
-"""The leader epochs of an open log: in memory, and in a file that is updated a little later."""
+"""The leader epochs of an open log. They are in memory, and in a file that is updated a little later."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,15 +13,15 @@ from moldau.storage.segments.batch_scan import scan
 
 
 class LogEpochs:
-    """Owns the epochs of one log, their file, and the content that the file must get.
+    """Owns the epochs of one log, their file, and the content that must be written to it.
 
-    The event loop records a change with a version; any thread writes it. The epochs of a cache are not
-    written. Lost epochs are not written before :meth:`restore`.
+    The event loop records each change with a version; any thread may write it. The epochs of a cache are not
+    written. If the epochs were lost, they are not written before :meth:`restore`.
     """
 
     def __init__(self, disk: Disk, segments: SegmentedLog, report: RecoveryReport) -> None:
-        """Load the file. Blocking; an unreadable one is removed, and the epochs are then read from the
-        log's batches."""
+        """Load the file. An unreadable file is removed, and the epochs are then read from the log's
+        batches. Blocking."""
         self._segments = segments
         self._file = LeaderEpochFile(disk, f"{segments.folder}/{LEADER_EPOCHS}")
         self._is_unreadable = False
@@ -37,20 +37,23 @@ class LogEpochs:
         self.current = -1
         """The epoch of the last batch; -1 when there is none."""
         self.start_offset_at_open = 0
-        """The start of the file's first epoch when the log was opened; 0 when there was none."""
+        """The start of the first epoch in the file when the log was opened; 0 when there was none."""
         self.are_lost = False
-        """Also contains epochs of the remote part; rebuilt epochs are not written before these are known."""
+        """Whether the epochs were lost. The lost file may have contained epochs of the remote part, so
+        rebuilt epochs are not written before those are known."""
         self.on_change: Callable[[], None] | None = None
         """Called when the file is out of date, so that :meth:`to_save` must be written."""
         self._noted = entries.entries
         self._version = 0
 
     def opened(self, log_start_offset: int) -> int:
-        """The segments are open: determine the start of the log, and cut the epochs to it. Blocking.
+        """Determine the start of the log after its segments are opened, and remove epochs before it.
+        Blocking.
 
-        ``log_start_offset`` is the checkpointed start. The epochs are cut at the log's start, at once and
-        durably, whenever it moves: the checkpoint may be older, or lost. Without a remote tier, the epochs
-        may also simply begin after a hole. Lost epochs are read from the batches.
+        ``log_start_offset`` is the checkpointed start. Whenever the log's start moves, earlier epochs are
+        removed immediately and durably. Therefore the epochs are more reliable than the checkpoint, which may
+        be older or lost. Without a remote tier, the epochs may also begin after a hole. Lost epochs are read
+        from the batches.
         """
         entries, end_offset = self.entries, self._segments.end_offset
         earliest = entries.earliest
@@ -61,8 +64,8 @@ class LogEpochs:
         self._noted = entries.entries
         entries.truncate_from_end(end_offset)
         if earliest is not None and not len(entries):
-            # All records were deleted, and only this file may contain the log's start, so the start must stay
-            # in it.
+            # All records were deleted, and perhaps only this file contains the log's start. The start must
+            # stay in it.
             entries.assign(earliest.epoch, end_offset)
         entries.truncate_from_start(log_start_offset)
         if not self._noted and end_offset:
@@ -74,8 +77,7 @@ class LogEpochs:
         return log_start_offset
 
     def _learn_first(self) -> None:
-        """The epochs were lost: the first batch contains its own, so that they begin at the start of the
-        log."""
+        """Take the epoch of the first batch for the start of the log, because the epochs were lost."""
         segment = self._segments.segments[0]
         if segment.size_bytes:
             header = parse_header(segment.file.read_at(0, HEADER_SIZE_BYTES))
@@ -88,7 +90,7 @@ class LogEpochs:
                 self.learn(parse_header(segment.file.read_at(sketch.position, HEADER_SIZE_BYTES)))
 
     def learn(self, header: BatchHeader) -> None:
-        """Note the epoch of a stored batch, if it is a new one."""
+        """Record the epoch of a stored batch, if it is a new one."""
         if header.partition_leader_epoch > self._latest:
             self.entries.assign(header.partition_leader_epoch, header.base_offset)
 
@@ -100,8 +102,8 @@ class LogEpochs:
     # -- changes ------------------------------------------------------------------------------
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """Begin an epoch. It is in the file before its first batch is durable; until then only its batches
-        contain it."""
+        """Begin an epoch. It is written to the file before its first batch is durable. Until then only its
+        batches contain it."""
         if epoch > self._latest:
             self.entries.assign(epoch, start_offset)
         self._note()
@@ -110,22 +112,24 @@ class LogEpochs:
         self.current = epoch
 
     def move_start(self, offset: int) -> None:
-        """The log begins at ``offset``. Saved by the owner of the log if there is one, else by the caller."""
+        """Make the log begin at ``offset``. The owner of the log saves the change; without an owner, the
+        caller does."""
         self.entries.truncate_from_start(offset)
         self._announce()
 
     def cut(self, end_offset: int) -> None:
-        """The log was truncated to ``end_offset``; the caller saves."""
+        """Drop the epochs after a truncation of the log to ``end_offset``. The caller saves the change."""
         self.entries.truncate_from_end(end_offset)
         self._note()
         self.current = self._latest
 
     def clear(self) -> None:
-        """The log starts over, empty; the caller saves."""
+        """Drop all epochs, because the log starts over, empty. The caller saves the change."""
         self.entries.clear()
 
     def replace(self, entries: Iterable[EpochEntry], start_offset: int) -> None:
-        """The log starts over after offsets in the remote tier of these epochs; the caller saves."""
+        """Replace all epochs, because the log starts over after offsets in the remote tier with these
+        epochs. The caller saves the change."""
         self.entries.clear()
         for entry in entries:
             self.entries.assign(entry.epoch, entry.start_offset)
@@ -133,7 +137,8 @@ class LogEpochs:
         self.are_lost = False
 
     def restore(self, entries: Iterable[EpochEntry], start_offset: int) -> None:
-        """Insert lost epochs that were found, before the known ones. May save the file, which blocks."""
+        """Insert the lost epochs before the known ones, after they were found. This may write the file,
+        which blocks."""
         self.are_lost = False
         self.entries.extend_back(entries)
         self.entries.truncate_from_start(start_offset)
@@ -144,15 +149,16 @@ class LogEpochs:
             self.on_change()
 
     def forget_empty(self, end_offset: int) -> None:
-        """Drop the epochs in which nothing was appended: a new leader may have records of earlier ones."""
+        """Drop the epochs in which nothing was appended, because a new leader may have records of earlier
+        epochs."""
         entries = self.entries
         if not entries.truncate_from_end(end_offset):
             return
         if not len(entries) and end_offset:
-            # only this file contains the start of a log whose records were deleted
+            # Only this file contains the start of a log whose records were deleted.
             entries.assign(0, end_offset)
         self.current = self._latest
-        self._announce()  # soon enough: a start drops such epochs, too
+        self._announce()  # The file may be written later, because a start drops such epochs, too.
 
     # -- the file -----------------------------------------------------------------------------
 
@@ -161,7 +167,7 @@ class LogEpochs:
             return
         entries = self.entries.entries
         if entries != self._noted:
-            # In this order: a worker reads the version first.
+            # The order matters, because a worker reads the version first.
             self._noted = entries
             self._version += 1
 
@@ -181,16 +187,16 @@ class LogEpochs:
         return SavedEpochs(self._file, self._noted, version)
 
     def save(self) -> None:
-        """Bring the file up to date, durably. Blocking; for any thread."""
+        """Bring the file up to date, durably. Blocking; any thread may call it."""
         _, entries, version = self.to_save()
         self._file.save(entries, version)
 
     def save_loaded(self) -> None:
-        """The log is open: write the epochs as they are now. Blocking."""
+        """Write the current epochs after the log was opened. Blocking."""
         self._note()
         self.save()
         self.current = self._latest
 
     def end_file(self) -> None:
-        """Nothing more is written to the file: the folder gets another name. Blocking."""
+        """End writes to the file, because the folder will be renamed. Blocking."""
         self._file.end()

@@ -1,4 +1,4 @@
-"""The gate that a failed disk closes before a log."""
+"""Blocks the use of a log after its disk has failed."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -9,10 +9,10 @@ from moldau.runtime.files.descriptors import LACK_OF_DESCRIPTORS
 
 
 class FailureGate:
-    """Owns whether a log may still use its disk. Once it is closed, it stays closed.
+    """Decides whether a log may still use its disk. A closed gate stays closed.
 
-    ``release`` is called when it closes: it releases the log's files without writing. Collaborators of the
-    log run disk work inside :meth:`guarded`, or call :meth:`fail` with the error themselves.
+    ``release`` is called when the gate closes; it releases the log's files without writing. The parts of the
+    log do disk work inside :meth:`guarded`, or call :meth:`fail` with the error themselves.
     """
 
     def __init__(self, directory: str, release: Callable[[], None]) -> None:
@@ -29,7 +29,7 @@ class FailureGate:
             raise KafkaError(ErrorCode.kafka_storage_error, self.failure.message)
 
     def fail(self, doing: str, error: OSError) -> NoReturn:
-        """The disk refused: close, tell the owner once, raise."""
+        """Close the gate after an error of the disk, notify the owner once, and raise."""
         if self.failure is None:
             reason = f"{doing} {self._directory} failed: {error.strerror or error}"
             self.failure = KafkaError(ErrorCode.kafka_storage_error, reason)
@@ -40,14 +40,15 @@ class FailureGate:
         raise KafkaError(ErrorCode.kafka_storage_error, self.failure.message) from error
 
     def check_descriptors(self, doing: str, error: OSError) -> None:
-        """Raise a retriable error if nothing but a free file descriptor was missing: the log is intact."""
+        """Raise a retriable error if the only problem was a missing file descriptor; the log is intact
+        then."""
         if error.errno in LACK_OF_DESCRIPTORS:
             reason = f"{doing} {self._directory} failed: {error.strerror or error} (see ulimit -n)"
             raise KafkaError(ErrorCode.kafka_storage_error, reason) from error
 
     @contextlib.contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
-        """Run disk work of this log: a failure in it closes the gate."""
+        """A context for disk work of this log: a failure in it closes the gate."""
         self.check()
         try:
             yield
@@ -55,12 +56,12 @@ class FailureGate:
             self.fail(doing, error)
 
     def close(self, message: str) -> None:
-        """Close for a reason outside this log; its owner is not told."""
+        """Close the gate for a reason outside this log. The owner is not notified."""
         if self.failure is None:
             self.failure = KafkaError(ErrorCode.kafka_storage_error, message)
             with contextlib.suppress(OSError):
                 self._release()
 
     def end(self, message: str) -> None:
-        """Close after the log's files were closed cleanly."""
+        """Close the gate after the log's files were closed cleanly."""
         self.failure = KafkaError(ErrorCode.kafka_storage_error, message)

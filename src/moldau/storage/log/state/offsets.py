@@ -1,4 +1,4 @@
-"""The offsets that describe a log, except its end."""
+"""The offsets that describe a log, except the end offset."""
 
 from dataclasses import dataclass
 
@@ -13,19 +13,19 @@ class LogOffsets:
     log_start_offset: int = 0
     high_watermark: int = 0
     flushed_offset: int = 0
-    """Everything below is durable."""
+    """All records below this offset are durable."""
     highest_copied_offset: int = -1
-    """The last offset that is in the remote tier; -1 when there is none, or while it is not known."""
+    """The last offset that is in the remote tier; -1 when there is none, or while the offset is not known."""
     truncation_count: int = 0
     """The number of truncations since the log was opened."""
 
     def move_start(self, offset: int) -> None:
-        """Move the start up; the high watermark is never below it."""
+        """Move the start up. The high watermark moves up, too, if it is below the start."""
         self.log_start_offset = offset
         self.high_watermark = max(self.high_watermark, offset)
 
     def cut(self, end_offset: int) -> None:
-        """The log was truncated to ``end_offset``."""
+        """Lower the offsets after a truncation of the log to ``end_offset``."""
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.highest_copied_offset = min(self.highest_copied_offset, end_offset - 1)
         self.high_watermark = max(min(self.high_watermark, end_offset), self.log_start_offset)

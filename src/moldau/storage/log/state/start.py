@@ -1,4 +1,4 @@
-"""The start of an open log: its offset, the rules for moves, and the durability of a move."""
+"""The start of an open log: its offset, the rules for moving it, and how a move becomes durable."""
 
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -16,10 +16,10 @@ _WRITING = "writing the leader epochs of"
 
 
 class LogStart:
-    """Owns the decision where a log begins; epochs and producers below its start are dropped with a move.
+    """Decides where a log begins. When the start moves, it drops epochs and producers below the start.
 
-    A log that may be tiered waits for its topic's configuration (``awaits_config``): only then is it known
-    whether offsets before the first local segment are in the remote tier or gone.
+    A log that may be tiered waits for its topic's configuration (``awaits_config``). Only then is it known
+    whether offsets before the first local segment are in the remote tier or are lost.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class LogStart:
         *,
         has_snapshots: bool,
     ) -> None:
-        """``has_snapshots``: snapshots cover the records before the first segment, so that nothing is
-        lost."""
+        """``has_snapshots`` means that snapshots cover the records before the first segment, so that
+        nothing is lost."""
         self._gate = gate
         self._segments = segments
         self._offsets = offsets
@@ -43,27 +43,29 @@ class LogStart:
         self._report = report
         self._has_snapshots = has_snapshots
         self.awaits_config = False
-        """Whether its topic's configuration is not known yet, so that nothing may be deleted."""
+        """Whether the configuration of the log's topic is not known yet. Nothing may be deleted until
+        then."""
         self._is_settled = False
-        """Whether the start was determined since the log was opened."""
+        """Whether the start was determined after the log was opened."""
         self.checkpoint: Callable[[], Coroutine[Any, Any, None]] | None = None
-        """Makes the start durable, and the leader epochs before. Raises ``OSError``."""
+        """Makes the start durable, after the leader epochs. Raises ``OSError``."""
 
     def move(self, offset: int) -> None:
-        """Move the start. The caller has checked that it is a move up, and not above the end. It is
-        durable once the log's owner, or the caller, has saved the epochs.
+        """Move the start. The caller has checked that the new start is above the old one and not above the
+        end. The move is durable when the log's owner, or the caller, has saved the epochs.
         """
         self._offsets.move_start(offset)
         self._producers.state.advance_log_start(offset)
         self._epochs.move_start(offset)
 
     def restore_epochs(self, entries: Iterable[EpochEntry]) -> None:
-        """The epochs of offsets before the first local segment, if they were lost; none if there are none."""
+        """Set the epochs of offsets before the first local segment, if they were lost. ``entries`` is
+        empty if there are no such offsets."""
         with self._gate.guarded(_WRITING):
             self._epochs.restore(entries, self._offsets.log_start_offset)
 
     def configured(self) -> None:
-        """The segments have the topic's configuration now."""
+        """Continue now that the segments have the topic's configuration."""
         self.awaits_config = False
         if not self._segments.config.remote_storage_enable:
             self._offsets.highest_copied_offset = -1
@@ -72,8 +74,8 @@ class LogStart:
                 self.settle()
 
     def settle(self) -> None:
-        """The configuration is known, and with it whether there are records before the first local
-        segment."""
+        """Determine the start now that the configuration is known, and with it whether there are records
+        before the first local segment."""
         segments, start_offset = self._segments, self._offsets.log_start_offset
         tiered = segments.config.remote_storage_enable
         start = self._epochs.start_offset_at_open if tiered else segments.segments[0].base_offset
@@ -94,7 +96,7 @@ class LogStart:
             self._report.add(Repair(RepairKind.LOST, self._segments.folder, reason, start))
 
     async def persist(self, workers: Workers) -> None:
-        """Return when the start is durable as it is now, if the owner of the log makes it durable.
+        """Return when the present start is durable, if the owner of the log makes it durable.
 
         Raises ``KafkaError(kafka_storage_error)``.
         """

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.config.broker import BrokerConfig
@@ -9,9 +10,16 @@ from moldau.config.topic_config import TOPIC, TopicConfig
 
 logger = logging.getLogger(__name__)
 
+SHARED_MAX: Final = 1_000
+"""Distinct sets of overrides whose configurations are kept."""
+
 
 class EffectiveConfigs:
-    """Resolves configurations; cached while the image's configs are the same."""
+    """Resolves configurations.
+
+    Topics with the same overrides share one configuration, which stays until this broker's changes: a
+    change of a thousand topics would otherwise resolve each of them on the event loop.
+    """
 
     def __init__(self, static: BrokerConfig, node_id: int, image: Callable[[], MetadataImage]) -> None:
         self._static = static
@@ -19,7 +27,10 @@ class EffectiveConfigs:
         self._image = image
         self._seen: object = None
         self._broker = static
+        self._dynamic: tuple[Mapping[str, str], Mapping[str, str]] | None = None
         self._topics: dict[str, TopicConfig] = {}
+        self._shared: dict[tuple[tuple[str, str], ...], TopicConfig] = {}
+        """By overrides."""
         self._complaints: set[str] = set()
 
     @property
@@ -33,9 +44,18 @@ class EffectiveConfigs:
         self._refresh()
         found = self._topics.get(name)
         if found is None:
-            overrides, unusable = TOPIC.usable(self._image().config(ResourceType.TOPIC, name))
+            found = self._topics[name] = self._resolved(name, self._image().config(ResourceType.TOPIC, name))
+        return found
+
+    def _resolved(self, name: str, overrides: Mapping[str, str]) -> TopicConfig:
+        key = tuple(overrides.items())
+        found = self._shared.get(key)
+        if found is None:
+            usable, unusable = TOPIC.usable(overrides)
             self._complain(f"topic {name}", unusable)
-            found = self._topics[name] = TopicConfig.effective(self._broker, overrides)
+            if len(self._shared) >= SHARED_MAX:
+                self._shared.clear()
+            found = self._shared[key] = TopicConfig.effective(self._broker, usable)
         return found
 
     def _refresh(self) -> None:
@@ -44,9 +64,15 @@ class EffectiveConfigs:
             return
         self._seen = image.configs
         self._topics.clear()
-        self._broker = self._static.with_dynamic(
-            image.config(ResourceType.BROKER, ""), image.config(ResourceType.BROKER, str(self._node_id))
+        dynamic = (
+            image.config(ResourceType.BROKER, ""),
+            image.config(ResourceType.BROKER, str(self._node_id)),
         )
+        if dynamic == self._dynamic:
+            return
+        self._dynamic = dynamic
+        self._shared.clear()
+        self._broker = self._static.with_dynamic(*dynamic)
         self._complain("this broker", self._broker.unusable)
 
     def _complain(self, what: str, unusable: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -22,6 +23,7 @@ class Ring:
 @pytest.fixture
 def collector() -> Iterator[None]:
     thresholds = gc.get_threshold()
+    gc.set_threshold(*collecting.THRESHOLDS)
     gc.collect()
     gc.freeze()
     yield
@@ -54,41 +56,55 @@ def test_what_is_kept_is_out_of_sight_until_the_objects_have_doubled(
     monkeypatch.setattr(collecting, "LARGE_BLOCKS", 2**62)
 
     async def story() -> None:
-        rings, last = rings_of(collecting.PIECE_BLOCKS)
+        rings, last = rings_of(collecting.PIECE_OBJECTS)
         await asyncio.sleep(1)
         assert len(gc.get_objects(2)) < len(rings)
         rings.clear()
         gc.collect()
         assert last() is not None
-        more, _ = rings_of(collecting.PIECE_BLOCKS)
+        more, _ = rings_of(collecting.PIECE_OBJECTS)
         await asyncio.sleep(1)
         assert last() is not None  # too early for a full collection
         await asyncio.sleep(collecting.FULL_EVERY_S)
-        more += rings_of(collecting.PIECE_BLOCKS)[0]
+        more += rings_of(collecting.PIECE_OBJECTS)[0]
         await asyncio.sleep(1)
         assert last() is None
 
     play(story)
 
 
-@pytest.mark.parametrize("cycles_end", [False, True])
-def test_a_large_process_is_looked_through_only_where_cycles_end(
-    collector: None, monkeypatch: pytest.MonkeyPatch, cycles_end: bool
+@pytest.mark.parametrize("ended_share", [0.1 * collecting.CYCLES_SHARE, 2 * collecting.CYCLES_SHARE])
+def test_a_large_process_is_looked_through_only_where_many_cycles_end(
+    collector: None, monkeypatch: pytest.MonkeyPatch, ended_share: float
 ) -> None:
     monkeypatch.setattr(collecting, "GROWTH", 1.01)
     monkeypatch.setattr(collecting, "LARGE_BLOCKS", 0)
 
     async def story() -> None:
-        rings, last = rings_of(collecting.PIECE_BLOCKS)
+        rings, last = rings_of(collecting.PIECE_OBJECTS)
         await asyncio.sleep(collecting.FULL_EVERY_S)
         rings.clear()
-        if cycles_end:
-            rings_of(collecting.CYCLES_WORTH_IT)
-            gc.collect()
-        more, _ = rings_of(collecting.PIECE_BLOCKS)
+        rings_of(int(ended_share * sys.getallocatedblocks()))
+        gc.collect()
+        more, _ = rings_of(collecting.PIECE_OBJECTS)
         await asyncio.sleep(1)
-        assert (last() is None) == cycles_end
+        assert (last() is None) == (ended_share > collecting.CYCLES_SHARE)
         more.clear()
+
+    play(story)
+
+
+def test_objects_that_take_the_place_of_freed_ones_are_excluded_too(collector: None) -> None:
+    async def story() -> None:
+        old = [[str(index)] for index in range(4 * collecting.PIECE_OBJECTS)]
+        await asyncio.sleep(1)
+        new = []
+        for _ in range(8):
+            del old[: collecting.PIECE_OBJECTS // 2]
+            new += rings_of(collecting.PIECE_OBJECTS // 2)[0]
+            await asyncio.sleep(1)
+        assert len(gc.get_objects(2)) < 2 * collecting.PIECE_OBJECTS
+        assert len(new) == 4 * collecting.PIECE_OBJECTS
 
     play(story)
 
@@ -101,9 +117,9 @@ def test_growth_is_told_without_a_count_of_all_objects(
 
     async def story() -> None:
         monkeypatch.setattr(gc, "get_freeze_count", count)
-        kept, _ = rings_of(collecting.PIECE_BLOCKS)
+        kept, _ = rings_of(collecting.PIECE_OBJECTS)
         await asyncio.sleep(2 * collecting.FULL_EVERY_S)
-        kept += rings_of(collecting.PIECE_BLOCKS)[0]
+        kept += rings_of(collecting.PIECE_OBJECTS)[0]
         await asyncio.sleep(1)
 
     play(story)
@@ -112,7 +128,7 @@ def test_growth_is_told_without_a_count_of_all_objects(
 def test_a_cycle_that_ended_is_not_kept_with_the_rest(collector: None) -> None:
     async def story() -> None:
         _, gone = rings_of(1)
-        kept, _ = rings_of(collecting.PIECE_BLOCKS)
+        kept, _ = rings_of(collecting.PIECE_OBJECTS)
         await asyncio.sleep(1)
         assert gc.get_freeze_count() > len(kept)
         assert gone() is None

@@ -178,6 +178,26 @@ def test_a_pool_gives_its_places_in_order_and_takes_them_back() -> None:
 
     asyncio.run(story())
 
+def test_jobs_that_are_cancelled_while_places_are_freed_end_as_cancelled() -> None:
+    async def run() -> None:
+        pool = WorkPool(1)
+
+        async def job() -> None:
+            async with pool.place():
+                await asyncio.sleep(3600)
+
+        jobs = [asyncio.ensure_future(job()) for _ in range(10)]
+        await asyncio.sleep(0)
+        for one in jobs:
+            one.cancel()
+        ended = await asyncio.gather(*jobs, return_exceptions=True)
+        assert [type(one) for one in ended] == [asyncio.CancelledError] * 10
+        assert pool.waiting_count == 0
+        assert pool.idle_share == 1.0
+
+    asyncio.run(run())
+
+
 
 def test_a_place_that_is_given_to_one_who_leaves_goes_on_to_the_next() -> None:
     async def story() -> None:

@@ -1,11 +1,11 @@
 """Garbage collection of cycles in a process that holds many objects for long.
 
 A full collection visits every object: 400 ms of CPU with 13,000 partitions, at an unpredictable moment.
-Most objects of a node live long and are freed by reference counts, not as parts of cycles. So, while the
-node grows, its objects are collected once and then frozen (excluded from later collections). Newer objects
-are collected as usual. A full collection, which finds cycles among frozen objects, runs when the number of
-objects has doubled. In a large process, where it would block the event loop, it runs only if ended cycles
-are likely: if the collections of newer objects have found some.
+Most objects of a node live long and are freed by reference counts, not as parts of cycles. So, while a node
+makes new objects, they are collected once and then frozen (excluded from later collections), in pieces of
+some milliseconds. Newer objects are collected as usual. A full collection, which finds cycles among frozen
+objects, runs when the number of objects has doubled. In a large process, where it would block the event loop,
+it runs only if many ended cycles are likely: if the collections of newer objects have found many.
 """
 
 import asyncio
@@ -16,15 +16,23 @@ from typing import Final
 __all__ = ["collect_rarely", "keep_collections_short"]
 
 LOOK_EVERY_S: Final = 0.1
-PIECE_BLOCKS: Final = 100_000
-"""Growth, in blocks of memory, after which new objects are collected and frozen: some 25 ms of CPU."""
+LOOK_AGAIN_S: Final = 0.02
+"""Interval while the process grows."""
+PIECE_OBJECTS: Final = 30_000
+"""New objects after which they are collected and frozen: some 8 ms of CPU."""
+THRESHOLDS: Final = (10_000, 2, 50)
+"""Of the automatic collections, which visit at most some 30,000 objects of the youngest two generations."""
+OLDEST: Final = 2
+"""The generation of the objects that have survived a collection of everything that is not frozen."""
 FULL_EVERY_S: Final = 60.0
 """Minimum interval between two full collections."""
 GROWTH: Final = 2.0
-LARGE_BLOCKS: Final = 300_000
-"""Blocks of a large process: a full collection of them takes some 75 ms of CPU."""
+LARGE_BLOCKS: Final = 150_000
+"""Blocks of a large process: a full collection of them takes some 40 ms of CPU."""
 CYCLES_WORTH_IT: Final = 1_000
-"""Objects in ended cycles that make a full collection of a large process worthwhile."""
+"""Objects in ended cycles that make a full collection of a large process worthwhile, at least."""
+CYCLES_SHARE: Final = 0.05
+"""The same as a share of the process's blocks: a collection of a million blocks takes 200 ms."""
 
 
 def collect_rarely() -> None:
@@ -34,33 +42,43 @@ def collect_rarely() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 5, 20)
+    gc.set_threshold(*THRESHOLDS)
 
 
 async def keep_collections_short() -> None:
     """Until cancelled: exclude the objects that a node has accumulated from collections."""
     loop = asyncio.get_running_loop()
     # Not gc.get_freeze_count(): it counts them one by one.
-    blocks = sys.getallocatedblocks()
-    kept, found, last_full_s = blocks, _found_in_cycles(), loop.time()
+    kept, found, last_full_s = sys.getallocatedblocks(), _found_in_cycles(), loop.time()
+    pause_s = LOOK_EVERY_S
     while True:
-        await asyncio.sleep(LOOK_EVERY_S)
-        now_blocks = sys.getallocatedblocks()
-        blocks = min(blocks, now_blocks)
-        if now_blocks - blocks < PIECE_BLOCKS:
+        await asyncio.sleep(pause_s)
+        if (new := _new_objects()) < PIECE_OBJECTS:
+            pause_s = LOOK_EVERY_S if new < PIECE_OBJECTS / 4 else LOOK_AGAIN_S
             continue
-        has_doubled = loop.time() - last_full_s >= FULL_EVERY_S and now_blocks > GROWTH * kept
-        is_full_due = has_doubled and (
-            now_blocks < LARGE_BLOCKS or _found_in_cycles() - found >= CYCLES_WORTH_IT
-        )
+        pause_s = LOOK_AGAIN_S
+        blocks = sys.getallocatedblocks()
+        has_doubled = loop.time() - last_full_s >= FULL_EVERY_S and blocks > GROWTH * kept
+        worth_it = max(CYCLES_WORTH_IT, CYCLES_SHARE * blocks)
+        is_full_due = has_doubled and (blocks < LARGE_BLOCKS or _found_in_cycles() - found >= worth_it)
         if is_full_due:
             gc.unfreeze()
         # Before the freeze: an ended cycle would otherwise stay until the next full collection.
         gc.collect()
-        gc.freeze()
-        blocks = sys.getallocatedblocks()
+        if is_full_due or len(gc.get_objects(OLDEST)) >= PIECE_OBJECTS / 4:
+            gc.freeze()
         if is_full_due:
-            kept, found, last_full_s = blocks, _found_in_cycles(), loop.time()
+            kept, found, last_full_s = sys.getallocatedblocks(), _found_in_cycles(), loop.time()
+
+
+def _new_objects() -> int:
+    """An upper bound of the objects that exist since the last collection of everything that is not frozen.
+
+    Not the growth of the process: as many may have been freed, of those that are frozen.
+    """
+    youngest, middle, oldest = gc.get_count()
+    first, second, _ = gc.get_threshold()
+    return youngest + first * (middle + (second + 1) * oldest)
 
 
 def _found_in_cycles() -> int:

@@ -1,7 +1,7 @@
 """Limits on concurrent jobs, and on jobs in a turn of the loop; the others wait in order."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,7 +14,8 @@ class WorkPool:
     def __init__(self, size: int) -> None:
         self._size = size
         self._running = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        """In order of arrival; any of thousands is removed at once."""
 
     @property
     def size(self) -> int:
@@ -50,7 +51,7 @@ class WorkPool:
 
     async def _wait(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
+        self._waiting[future] = None
         try:
             await future
         except asyncio.CancelledError:
@@ -59,12 +60,13 @@ class WorkPool:
                 self._running -= 1
                 self._wake()
             else:
-                self._waiting.remove(future)
+                # ``_wake`` may have removed it between its cancellation and now.
+                self._waiting.pop(future, None)
             raise
 
     def _wake(self) -> None:
         while self._waiting and self._running < self._size:
-            future = self._waiting.popleft()
+            future, _ = self._waiting.popitem(last=False)
             if not future.done():
                 self._running += 1
                 future.set_result(None)

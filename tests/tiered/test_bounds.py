@@ -178,6 +178,7 @@ def test_a_pool_gives_its_places_in_order_and_takes_them_back() -> None:
 
     asyncio.run(story())
 
+
 def test_jobs_that_are_cancelled_while_places_are_freed_end_as_cancelled() -> None:
     async def run() -> None:
         pool = WorkPool(1)
@@ -196,7 +197,6 @@ def test_jobs_that_are_cancelled_while_places_are_freed_end_as_cancelled() -> No
         assert pool.idle_share == 1.0
 
     asyncio.run(run())
-
 
 
 def test_a_place_that_is_given_to_one_who_leaves_goes_on_to_the_next() -> None:

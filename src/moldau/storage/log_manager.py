@@ -266,7 +266,10 @@ class LogManager:
         return self._logs.get(topic_partition)
 
     def __iter__(self) -> Iterator[PartitionLog]:
-        return iter(list(self._logs.values()))
+        """The logs of now, as far as they are there when their turn comes: a walk keeps no deleted log."""
+        for topic_partition in list(self._logs):
+            if (log := self._logs.get(topic_partition)) is not None:
+                yield log
 
     def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
         """Whether there is no log of this partition and topic id, so that one must be created."""

@@ -7,6 +7,7 @@ the names of the partitions' folders, is synced once for all partitions that are
 import asyncio
 import errno
 import uuid
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -30,6 +31,9 @@ LANES: Final = 4
 """Worker threads: a slow disk handles several syncs at a time."""
 
 LOGS_A_JOB: Final = 16
+
+RETIRED_A_TURN: Final = 200
+"""Retired logs that are freed without a break: some milliseconds."""
 
 NO_ROOM_FOR_MORE: Final = LACK_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EMLINK}
 """After these errors a disk cannot store a new partition, but it still serves the existing ones."""
@@ -97,11 +101,13 @@ class FolderWork:
     async def _retire_all(self) -> None:
         try:
             while self._retired:
-                batch, self._retired = self._retired, []
-                for directory in dict.fromkeys(each.directory for each in batch):
-                    mine = [each for each in batch if each.directory is directory]
+                batch: dict[LogDirectory, deque[RetiredLog]] = {}
+                for each in self._retired:
+                    batch.setdefault(each.directory, deque()).append(each)
+                self._retired.clear()
+                for directory, mine in batch.items():
                     try:
-                        await _in_lanes(mine, self._retire_some)
+                        await _in_lanes(list(mine), self._retire_some)
                         await self._workers.run(self._disk.sync_dir, directory.path)
                         # The checkpoints are written before the folders are removed. If a checkpoint
                         # contained the name of a missing folder, the next start would report a loss.
@@ -110,10 +116,16 @@ class FolderWork:
                     except OSError as error:
                         self._on_failure(directory, error)
                         continue
-                    for each in mine:
-                        self._on_retired(each)
+                    await self._tell_retired(mine)
         finally:
             self._retiring = None
+
+    async def _tell_retired(self, logs: deque[RetiredLog]) -> None:
+        """Each log is freed here: thousands would take the loop a tenth of a second."""
+        while logs:
+            for _ in range(min(len(logs), RETIRED_A_TURN)):
+                self._on_retired(logs.popleft())
+            await asyncio.sleep(0)
 
     async def _retire_some(self, some: Sequence[RetiredLog]) -> None:
         await self._workers.run(self._retire, some)

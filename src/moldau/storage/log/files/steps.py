@@ -45,6 +45,8 @@ async def run_whole(work: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled():
             task.exception()
         raise
+    finally:
+        del task  # it holds its error, whose traceback holds this frame
 
 
 class FileOperations:

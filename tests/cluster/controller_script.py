@@ -8,7 +8,8 @@ expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Commands::
     register 1 [incarnation=N] [cluster=X] [dirs=N,N] [previous=EPOCH] [apache]
     controller 101 [apache]         register a controller
     quorum [voters=N,N] [observers=N,N]         the other nodes in the quorum
-    heartbeat 1 [offset=N] [fence] [shutdown] [epoch=N]
+    heartbeat 1 [offset=N] [fence] [shutdown] [epoch=N] [failed=N,N]     failed: log directories
+    assign 1 NAME-0=N ... [epoch=N]            log directories of a broker's replicas
     create NAME [partitions=N] [replicas=N] [assign=1,2/2,3] [validate] [key=value ...]
     delete NAME | id:NAME
     grow NAME to=N [assign=1,2/2,3] [validate]
@@ -40,6 +41,7 @@ from moldau.protocol.messages import (
     alter_configs,
     alter_partition,
     alter_partition_reassignments,
+    assign_replicas_to_dirs,
     broker_heartbeat,
     broker_registration,
     controller_registration,
@@ -244,6 +246,35 @@ class ControllerScript:
                 current_metadata_offset=int(options.get("offset", self.next_offset)),
                 want_fence="fence" in flags,
                 want_shut_down="shutdown" in flags,
+                offline_log_dirs=[
+                    uuid.UUID(int=int(number)) for number in options.get("failed", "").split(",") if number
+                ],
+            )
+        )
+
+    def do_assign(self, words: list[str], _flags: set[str], options: dict[str, str]) -> str:
+        broker_id = int(words[0])
+        epoch = int(options.pop("epoch", self._epoch(broker_id)))
+        directories = []
+        for name, number in options.items():
+            topic_name, _, index = name.rpartition("-")
+            topic = self.controller.image.topics.get(topic_name)
+            row = assign_replicas_to_dirs.AssignReplicasToDirsRequestTopicData(
+                topic_id=topic.topic_id if topic else uuid.UUID(int=999_999),
+                partitions=[
+                    assign_replicas_to_dirs.AssignReplicasToDirsRequestPartitionData(
+                        partition_index=int(index)
+                    )
+                ],
+            )
+            directories.append(
+                assign_replicas_to_dirs.AssignReplicasToDirsRequestDirectoryData(
+                    id_=uuid.UUID(int=int(number)), topics=[row]
+                )
+            )
+        return self.send(
+            assign_replicas_to_dirs.AssignReplicasToDirsRequest(
+                broker_id=broker_id, broker_epoch=epoch, directories=directories
             )
         )
 

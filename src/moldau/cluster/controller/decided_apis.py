@@ -6,10 +6,17 @@ from typing import Any, Final
 
 from moldau.cluster.decisions import brokers, configs, features, producer_ids, refusals, topics
 from moldau.cluster.decisions.brokers import BrokerInputs
-from moldau.cluster.decisions.partitions import additions, alter_partition, elections, reassignments
+from moldau.cluster.decisions.partitions import (
+    additions,
+    alter_partition,
+    directories,
+    elections,
+    reassignments,
+)
 from moldau.cluster.decisions.sizes import (
     LARGE_ROWS,
     added_partitions,
+    assigned_replicas,
     created_partitions,
     ended_replicas,
     inner_rows,
@@ -22,6 +29,7 @@ from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRe
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.alter_partition import AlterPartitionRequest
 from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from moldau.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
 from moldau.protocol.messages.controller_registration import ControllerRegistrationRequest
@@ -79,6 +87,10 @@ DECISIONS: Final[dict[type[Message], DecidedApi]] = {
     AlterPartitionRequest: DecidedApi(
         lambda view, _, request: alter_partition.alter_partition(view, request),
         size=lambda request, image: inner_rows(request.topics, "partitions", image),
+    ),
+    AssignReplicasToDirsRequest: DecidedApi(
+        lambda view, _, request: directories.assign_replicas_to_dirs(view, request),
+        size=assigned_replicas,
     ),
     ElectLeadersRequest: DecidedApi(
         _elect_leaders,

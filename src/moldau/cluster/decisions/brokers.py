@@ -12,11 +12,14 @@ from moldau.cluster.decisions.partitions.elections import (
     leads_any_partition,
     view_after,
 )
-from moldau.cluster.decisions.partitions.lost_brokers import changes_without_broker
+from moldau.cluster.decisions.partitions.lost_brokers import (
+    changes_without_broker,
+    changes_without_directories,
+)
 from moldau.cluster.decisions.partitions.partition_change import keeps_eligible
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import ENTER_CONTROLLED_SHUTDOWN, FENCE, UNFENCE, image_of
-from moldau.cluster.image.image import METADATA_VERSION_FEATURE
+from moldau.cluster.image.image import METADATA_VERSION_FEATURE, METADATA_VERSION_OF_DIRECTORIES
 from moldau.cluster.image.partition import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.registrations import BrokerRegistration, SupportedFeature
 from moldau.cluster.image.topics_image import Topic
@@ -105,6 +108,8 @@ def register_broker(
         )
     )
     context.heartbeats.touch(request.broker_id, epoch, context.now_ms)
+    if existing is not None and same_incarnation and not set(existing.log_dirs) <= set(request.log_dirs):
+        records += changes_without_directories(_after(view, records[-1]), request.broker_id)
     return ControllerResult(BrokerRegistrationResponse(broker_epoch=epoch), records)
 
 
@@ -204,8 +209,14 @@ def heartbeat(view: View, context: BrokerInputs, request: BrokerHeartbeatRequest
     broker = registered(view, request.broker_id, request.broker_epoch)
     context.heartbeats.touch(broker.broker_id, broker.epoch, context.now_ms, request.current_metadata_offset)
     is_caught_up = request.current_metadata_offset >= broker.epoch
+    records = _directories_failed(view, broker, request)
+    if records:
+        view = _after(view, records[0])
     state = _next_state(view, context, broker, request, is_caught_up)
-    records = _transition(view, broker, state)
+    change = _transition(view, broker, state)
+    if records and not change:
+        change = [*changes_without_directories(view, broker.broker_id)]
+    records += change
     if state is BrokerState.CONTROLLED_SHUTDOWN:
         context.heartbeats.begin_shutdown(broker.broker_id, context.next_offset + len(records) - 1)
     response = BrokerHeartbeatResponse(
@@ -214,6 +225,28 @@ def heartbeat(view: View, context: BrokerInputs, request: BrokerHeartbeatRequest
         should_shut_down=state is BrokerState.SHUTDOWN_NOW,
     )
     return ControllerResult(response, records)
+
+
+def _directories_failed(
+    view: View, broker: BrokerRegistration, request: BrokerHeartbeatRequest
+) -> list[Message]:
+    """The change of the registration when log directories have failed (KIP-858).
+
+    Nothing can be recorded when none is left: such a broker is fenced.
+    """
+    failed = set(request.offline_log_dirs).intersection(broker.log_dirs)
+    online = [each for each in broker.log_dirs if each not in failed]
+    if not failed or not online or view.image.metadata_version < METADATA_VERSION_OF_DIRECTORIES:
+        return []
+    return [
+        r.BrokerRegistrationChangeRecord(
+            broker_id=broker.broker_id, broker_epoch=broker.epoch, log_dirs=tuple(online)
+        )
+    ]
+
+
+def _has_no_directory(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
+    return bool(broker.log_dirs) and set(broker.log_dirs) <= set(request.offline_log_dirs)
 
 
 def _next_state(
@@ -226,6 +259,8 @@ def _next_state(
     if broker.fenced:
         if request.want_shut_down:
             return BrokerState.SHUTDOWN_NOW
+        if _has_no_directory(broker, request):
+            return BrokerState.FENCED
         return BrokerState.UNFENCED if is_caught_up and not request.want_fence else BrokerState.FENCED
     if broker.in_controlled_shutdown:
         gone = not leads_any_partition(view.image, broker.broker_id)
@@ -235,7 +270,8 @@ def _next_state(
         if request.want_fence or not leads_any_partition(view.image, broker.broker_id):
             return BrokerState.SHUTDOWN_NOW
         return BrokerState.CONTROLLED_SHUTDOWN
-    return BrokerState.FENCED if request.want_fence else BrokerState.UNFENCED
+    must_fence = request.want_fence or _has_no_directory(broker, request)
+    return BrokerState.FENCED if must_fence else BrokerState.UNFENCED
 
 
 def _transition(view: View, broker: BrokerRegistration, state: BrokerState) -> list[Message]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from moldau.cluster.image.image import MetadataImage
+from moldau.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
@@ -51,8 +52,12 @@ def replicas_changed_by_heartbeat(request: BrokerHeartbeatRequest, image: Metada
     if broker is None or broker.epoch != request.broker_epoch:
         return 0
     stays = not (broker.fenced or broker.in_controlled_shutdown or request.want_fence)
-    is_quick = stays and not request.want_shut_down
+    is_quick = stays and not request.want_shut_down and not request.offline_log_dirs
     return 0 if is_quick else image.topics.replica_load.get(request.broker_id, 0)
+
+
+def assigned_replicas(request: AssignReplicasToDirsRequest, image: MetadataImage) -> int:
+    return sum(len(topic.partitions) for directory in request.directories for topic in directory.topics)
 
 
 def has_many_replicas(image: MetadataImage) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.registrations import SupportedFeature
@@ -100,6 +101,11 @@ class View:
         """Whether a broker may lead and join in-sync replicas."""
         broker = self.image.brokers.get(broker_id)
         return broker is not None and broker.is_active
+
+    def can_use(self, broker_id: int, directory: UUID) -> bool:
+        """Whether a broker may lead and be in sync with a replica in one of its log directories."""
+        broker = self.image.brokers.get(broker_id)
+        return broker is not None and broker.is_active and broker.has_online(directory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 FeatureLevel = NewType("FeatureLevel", int)
 
 METADATA_VERSION_FEATURE = "metadata.version"
+METADATA_VERSION_OF_DIRECTORIES = 17
+"""3.7-IV2, the first level whose records name log directories (KIP-858)."""
 ELIGIBLE_LEADER_REPLICAS_FEATURE = "eligible.leader.replicas.version"
 """Eligible leader replicas (KIP-966)."""
 TRANSACTION_VERSION_FEATURE = "transaction.version"

@@ -6,7 +6,12 @@ from enum import IntEnum
 
 NO_LEADER = -1
 
-UNASSIGNED_DIRECTORY = uuid.UUID(int=0)
+MIGRATING_DIRECTORY = uuid.UUID(int=0)
+"""The replica has a directory that the metadata do not name yet: records before KIP-858."""
+UNASSIGNED_DIRECTORY = uuid.UUID(int=1)
+"""The broker has not chosen a directory for the replica yet."""
+LOST_DIRECTORY = uuid.UUID(int=2)
+"""The replica is in a failed directory whose id is unknown."""
 RESERVED_DIRECTORY_COUNT = 100
 """Ids below this number are reserved by KIP-858 and never name a real directory."""
 
@@ -46,6 +51,14 @@ class PartitionRegistration:
     @property
     def preferred_leader(self) -> int:
         return self.replicas[0] if self.replicas else NO_LEADER
+
+    def directory_of(self, broker_id: int) -> uuid.UUID:
+        """The log directory of a broker's replica; a reserved id where none is assigned."""
+        if broker_id in self.replicas:
+            index = self.replicas.index(broker_id)
+            if index < len(self.directories):
+                return self.directories[index]
+        return MIGRATING_DIRECTORY
 
     @property
     def is_reassigning(self) -> bool:

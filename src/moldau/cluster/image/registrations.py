@@ -3,6 +3,8 @@
 import uuid
 from dataclasses import dataclass
 
+from moldau.cluster.image.partition import LOST_DIRECTORY, RESERVED_DIRECTORY_COUNT
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Endpoint:
@@ -40,6 +42,8 @@ class BrokerRegistration:
     fenced: bool = True
     in_controlled_shutdown: bool = False
     log_dirs: tuple[uuid.UUID, ...] = ()
+    """Ids of the log directories that are online; empty where the broker does not tell them (before KIP-858).
+    """
     cordoned_log_dirs: tuple[uuid.UUID, ...] = ()
     is_migrating_zk_broker: bool = False
 
@@ -47,6 +51,12 @@ class BrokerRegistration:
     def is_active(self) -> bool:
         """May lead and join in-sync replicas: neither fenced nor in a controlled shutdown."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    def has_online(self, directory: uuid.UUID) -> bool:
+        """Whether a replica in this log directory can be used (KIP-858); an unassigned one can."""
+        if directory.int < RESERVED_DIRECTORY_COUNT:
+            return directory != LOST_DIRECTORY
+        return not self.log_dirs or directory in self.log_dirs
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """The endpoint of one listener."""

@@ -2,10 +2,11 @@
 brokers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.registrations import Endpoint
 from moldau.network.remote_node import NodeAddress
 from moldau.server.metadata.cluster_racks import ClusterRacks
@@ -77,6 +78,18 @@ class ClusterView:
         if found is None or not 0 <= index < len(found.partitions):
             return None
         return found.partitions[index].leader
+
+    def offline_replicas(self, partition: PartitionRegistration, alive: Container[int]) -> list[int]:
+        """The replicas whose brokers are not ``alive``, or whose log directories have failed (KIP-858)."""
+        if partition.has_leader and len(partition.isr) == len(partition.replicas):
+            # A replica leaves the in-sync set together with its directory.
+            return [replica for replica in partition.replicas if replica not in alive]
+        brokers = self.image.brokers
+        return [
+            replica
+            for replica in partition.replicas
+            if replica not in alive or not brokers[replica].has_online(partition.directory_of(replica))
+        ]
 
     def _is_alive(self, node_id: int) -> bool:
         broker = self.image.brokers.get(node_id)

@@ -96,7 +96,7 @@ def _check_proposal(
     _check_recovery(partition, data.leader_recovery_state, isr)
     epochs = {state.broker_id: state.broker_epoch for state in data.new_isr_with_epochs}
     for replica in isr:
-        if not _is_eligible(view, replica, epochs.get(replica, -1)):
+        if not _is_eligible(view, partition, replica, epochs.get(replica, -1)):
             raise KafkaError(ErrorCode.ineligible_replica, f"Replica {replica} cannot join the in-sync set.")
 
 
@@ -110,6 +110,8 @@ def _check_recovery(partition: PartitionRegistration, proposed: int, isr: tuple[
             raise KafkaError(ErrorCode.invalid_request, "A recovering leader is alone in its in-sync set.")
 
 
-def _is_eligible(view: View, replica: int, epoch: int) -> bool:
+def _is_eligible(view: View, partition: PartitionRegistration, replica: int, epoch: int) -> bool:
     broker = view.image.brokers.get(replica)
-    return broker is not None and broker.is_active and epoch in (-1, broker.epoch)
+    if broker is None or not view.can_use(replica, partition.directory_of(replica)):
+        return False
+    return epoch in (-1, broker.epoch)

@@ -5,11 +5,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from uuid import UUID
 
 from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.decisions.partitions.partition_change import Election, Wanted, change_partition, rules_of
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
@@ -37,16 +39,26 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
         for index, partition in enumerate(topic.partitions):
             if broker_id not in partition.replicas:
                 continue
-            joins = broker_id not in partition.isr and not kind_of(topic).replicas_hold_data
-            if partition.has_leader and not joins:
+            isr = joined(view, topic, partition, broker_id, partition.directory_of(broker_id))
+            if partition.has_leader and isr is None:
                 continue
             rules = rules or rules_of(view, topic)
-            isr = (*partition.isr, broker_id) if joins else None
             wanted = Wanted(isr=isr, election=recovery_election(view, topic))
             record = change_partition(topic.topic_id, index, partition, rules, wanted)
             if record is not None:
                 records.append(record)
     return records
+
+
+def joined(
+    view: View, topic: Topic, partition: PartitionRegistration, broker_id: int, directory: UUID
+) -> tuple[int, ...] | None:
+    """The in-sync set with a replica that holds no data, which joins as soon as it can be used; None where it
+    does not join.
+    """
+    if broker_id in partition.isr or kind_of(topic).replicas_hold_data:
+        return None
+    return (*partition.isr, broker_id) if view.can_use(broker_id, directory) else None
 
 
 def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:

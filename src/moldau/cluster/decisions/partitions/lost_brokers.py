@@ -1,10 +1,13 @@
-"""A broker that is no longer active leaves the in-sync sets and leaderships of its partitions (KIP-966)."""
+"""A broker that is no longer active leaves the in-sync sets and leaderships of its partitions (KIP-966), and
+one whose log directory has failed leaves those of its replicas in it (KIP-858).
+"""
 
 from collections.abc import Callable
 
 from moldau.cluster.decisions.partitions.elections import recovery_election
 from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition, rules_of
 from moldau.cluster.decisions.view import View
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.records.metadata import PartitionChangeRecord
 
@@ -16,12 +19,33 @@ def changes_without_broker(
 
     ``is_incomplete``: whether its replicas of a topic may lack records that it had acknowledged (KIP-966).
     """
+    return _changes(view, broker_id, lambda partition: True, is_incomplete)
+
+
+def changes_without_directories(view: View, broker_id: int) -> list[PartitionChangeRecord]:
+    """Remove a broker from the in-sync sets and leaderships of its replicas in directories that are not
+    online in ``view``.
+    """
+    broker = view.image.brokers[broker_id]
+
+    def is_lost(partition: PartitionRegistration) -> bool:
+        return not broker.has_online(partition.directory_of(broker_id))
+
+    return _changes(view, broker_id, is_lost, lambda topic: False)
+
+
+def _changes(
+    view: View,
+    broker_id: int,
+    is_lost: Callable[[PartitionRegistration], bool],
+    is_incomplete: Callable[[Topic], bool],
+) -> list[PartitionChangeRecord]:
     records = []
     for topic in view.image.topics:
         rules, incomplete = None, None
         for index, partition in enumerate(topic.partitions):
             is_member = broker_id in partition.isr or broker_id in partition.eligible_leader_replicas
-            if not is_member and partition.leader != broker_id:
+            if not (is_member or partition.leader == broker_id) or not is_lost(partition):
                 continue
             if rules is None:
                 rules, incomplete = rules_of(view, topic), broker_id if is_incomplete(topic) else None

@@ -36,7 +36,8 @@ class Election(Enum):
 class TopicRules:
     """The properties of a topic on which changes of its partitions depend."""
 
-    can_lead: Callable[[int], bool]
+    can_lead: Callable[[int, UUID], bool]
+    """Whether a broker may lead with a replica in one of its log directories."""
     default_directory: Callable[[int], UUID]
     """The log directory of a broker's new replica, where the controller knows it (KIP-858)."""
     min_in_sync: int = 0
@@ -63,7 +64,7 @@ def rules_of(view: View, topic: Topic) -> TopicRules:
     kind = kind_of(topic)
     has_eligible = keeps_eligible(view) and kind.replicas_hold_data
     return TopicRules(
-        can_lead=view.is_active,
+        can_lead=view.can_use,
         default_directory=lambda broker_id: default_directory(view.image, broker_id),
         min_in_sync=min_in_sync(view, topic.name) if has_eligible else 0,
         kind=kind,
@@ -91,6 +92,10 @@ class Wanted:
     election: Election = Election.ONLINE
     incomplete: int | None = None
     """A broker that may have lost records which it had acknowledged (KIP-966's unclean shutdown)."""
+    directory: tuple[int, UUID] | None = None
+    """A broker and the log directory of its replica (KIP-858)."""
+    emptied: int | None = None
+    """A broker whose replica begins anew, because the log directory that held it is gone."""
 
 
 def change_partition(
@@ -110,16 +115,30 @@ def change_partition(
         removing_replicas=partition.removing_replicas if wanted.removing is None else wanted.removing,
         adding_replicas=partition.adding_replicas if wanted.adding is None else wanted.adding,
     )
+    incomplete = wanted.incomplete
+    if wanted.emptied is not None:
+        incomplete = wanted.emptied
+        target = _without_records(target, wanted.emptied)
     if len(target.replicas) == 1:
         rules = replace(rules, min_in_sync=0)  # no other replica can be complete
     if wanted.recovery_state is not None:
         target = replace(target, leader_recovery_state=wanted.recovery_state)
     if not rules.keeps_eligible and not target.isr:
         target = replace(target, isr=partition.isr)
-    target = _with_eligible(partition, _with_ended_move(target), rules, wanted.incomplete)
+    target = _with_directories(partition, _with_ended_move(target), rules, wanted.directory)
+    target = _with_eligible(partition, target, rules, incomplete)
     target = _with_leader(partition, target, rules, wanted.election)
-    target = _with_directories(partition, target, rules)
     return _record(topic_id, index, partition, target)
+
+
+def _without_records(target: PartitionRegistration, broker_id: int) -> PartitionRegistration:
+    """The partition after a replica has lost all its records."""
+    last_known = target.last_known_eligible_leader_replicas
+    return replace(
+        target,
+        isr=tuple(each for each in target.isr if each != broker_id),
+        last_known_eligible_leader_replicas=tuple(each for each in last_known if each != broker_id),
+    )
 
 
 def _with_ended_move(target: PartitionRegistration) -> PartitionRegistration:
@@ -160,7 +179,7 @@ def _with_leader(
     elif leader in target.eligible_leader_replicas:
         eligible = tuple(each for each in target.eligible_leader_replicas if each != leader)
         target = replace(target, isr=(leader,), eligible_leader_replicas=eligible)
-    last_known = partition.last_known_eligible_leader_replicas
+    last_known = target.last_known_eligible_leader_replicas
     if leader != NO_LEADER or not rules.keeps_eligible:
         last_known = ()
     elif not target.isr and partition.has_leader:
@@ -176,26 +195,35 @@ def _elected(
     order = [partition.leader, *target.replicas]
     if election is Election.PREFERRED:
         order.insert(0, target.preferred_leader)
+
+    def can_lead(replica: int) -> bool:
+        return rules.can_lead(replica, target.directory_of(replica))
+
     for replica in order:
-        if replica in complete and rules.can_lead(replica):
+        if replica in complete and can_lead(replica):
             return replica, False
     last_known = target.last_known_eligible_leader_replicas
     may_be_last = rules.keeps_eligible and rules.may_lose and not complete and len(last_known) == 1
-    if may_be_last and last_known[0] in target.replicas and rules.can_lead(last_known[0]):
+    if may_be_last and last_known[0] in target.replicas and can_lead(last_known[0]):
         # No complete replica can come back, and no other has more records than the last leader (KIP-966).
         return last_known[0], True
     if election is Election.UNCLEAN:
-        leader = next((replica for replica in target.replicas if rules.can_lead(replica)), NO_LEADER)
+        leader = next((replica for replica in target.replicas if can_lead(replica)), NO_LEADER)
         return leader, leader != NO_LEADER
     return NO_LEADER, False
 
 
 def _with_directories(
-    partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules
+    partition: PartitionRegistration,
+    target: PartitionRegistration,
+    rules: TopicRules,
+    assigned: tuple[int, UUID] | None,
 ) -> PartitionRegistration:
-    if target.replicas == partition.replicas:
+    if target.replicas == partition.replicas and assigned is None:
         return target
-    known = dict(zip(partition.replicas, partition.directories, strict=False))
+    known = {each: partition.directory_of(each) for each in partition.replicas}
+    if assigned is not None:
+        known[assigned[0]] = assigned[1]
     directories = tuple(
         known[replica] if replica in known else rules.default_directory(replica)
         for replica in target.replicas

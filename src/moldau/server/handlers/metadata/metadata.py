@@ -245,14 +245,16 @@ class MetadataHandlers:
                 yield
             some = enumerate(topic.partitions[start : start + ROWS_A_TURN], start)
             if not by_rack:
-                partitions += [_row(index, partition, partition.leader, alive) for index, partition in some]
+                partitions += [
+                    self._partition(index, partition, partition.leader, alive) for index, partition in some
+                ]
                 continue
             for index, partition in some:
                 leader = racks.shown_leader(topic, index, partition, rack, alive)
                 gateways: Sequence[int] = ()
                 if with_gateways:
                     gateways = racks.preferred_produce_brokers(topic, index, partition, rack)
-                partitions.append(_row(index, partition, leader, alive, gateways))
+                partitions.append(self._partition(index, partition, leader, alive, gateways))
         rendered = MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
@@ -264,6 +266,25 @@ class MetadataHandlers:
         if image is self._rendered_from and image.topics.get_by_id(topic.topic_id) is topic:
             self._rendered[place] = rendered
         return rendered
+
+    def _partition(
+        self,
+        index: int,
+        partition: PartitionRegistration,
+        leader: int,
+        alive: set[int],
+        gateways: Sequence[int] = (),
+    ) -> MetadataResponsePartition:
+        return MetadataResponsePartition(
+            error_code=_partition_error(leader, alive),
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=partition.replicas,
+            isr_nodes=partition.isr,
+            offline_replicas=self._view.offline_replicas(partition, alive),
+            preferred_produce_brokers=gateways,
+        )
 
     def describe_cluster(
         self, context: RequestContext, request: DescribeClusterRequest
@@ -295,21 +316,6 @@ class MetadataHandlers:
                 )
             ],
         )
-
-
-def _row(
-    index: int, partition: PartitionRegistration, leader: int, alive: set[int], gateways: Sequence[int] = ()
-) -> MetadataResponsePartition:
-    return MetadataResponsePartition(
-        error_code=_partition_error(leader, alive),
-        partition_index=index,
-        leader_id=leader,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=partition.replicas,
-        isr_nodes=partition.isr,
-        offline_replicas=[replica for replica in partition.replicas if replica not in alive],
-        preferred_produce_brokers=gateways,
-    )
 
 
 def _partition_error(leader: int, alive: set[int]) -> ErrorCode:

@@ -113,7 +113,7 @@ class TopicPartitionHandlers:
                     isr_nodes=partition.isr,
                     eligible_leader_replicas=partition.eligible_leader_replicas,
                     last_known_elr=partition.last_known_eligible_leader_replicas,
-                    offline_replicas=[replica for replica in partition.replicas if replica not in alive],
+                    offline_replicas=self._view.offline_replicas(partition, alive),
                 )
                 for index, partition in enumerate(topic.partitions[first:end], start=first)
             ],

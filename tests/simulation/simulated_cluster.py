@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.simulation.clients.client import Bootstrap, SimulatedClient
+from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.history import History
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.world import World
@@ -84,16 +84,7 @@ class Cluster:
         )
 
         async def program(machine: Machine) -> None:
-            machine.disk.make_dirs("/data")
-            machine.disk.sync_dir("/")
-            request = FormatRequest(
-                cluster_id=CLUSTER_ID,
-                node_id=node_id,
-                log_dirs=config.log_dirs,
-                metadata_dir=config.metadata_log_dir,
-                ignore_formatted=True,
-            )
-            format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
+            format_folders(machine, config, CLUSTER_ID)
             node = ServerNode(config, machine)
             await node.start()
             self.nodes[node_id] = node

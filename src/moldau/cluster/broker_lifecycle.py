@@ -79,6 +79,7 @@ class BrokerIdentity:
     endpoints: Sequence[Endpoint]
     features: Sequence[SupportedFeature]
     log_dirs: Sequence[uuid.UUID]
+    """Ids of the log directories that were online at the start."""
     rack: str | None = None
     previous_broker_epoch: int = -1
     """The epoch in which the last process stopped cleanly; -1: it did not (KIP-966)."""
@@ -97,7 +98,8 @@ class BrokerLifecycle:
     """One task that registers and heartbeats until it is stopped.
 
     ``metadata_offset`` returns the offset up to which this broker has replayed; ``on_registered`` is called
-    with each new broker epoch before the first heartbeat with it.
+    with each new broker epoch before the first heartbeat with it. ``failed_directories`` returns the ids of
+    the log directories that have failed since the start.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class BrokerLifecycle:
         *,
         times: LifecycleTimes | None = None,
         on_registered: Callable[[int], None] = lambda epoch: None,
+        failed_directories: Callable[[], Sequence[uuid.UUID]] = tuple,
     ) -> None:
         self._identity = identity
         self._channel = channel
@@ -116,6 +119,7 @@ class BrokerLifecycle:
         self._metadata_offset = metadata_offset
         self._times = times or LifecycleTimes()
         self._on_registered = on_registered
+        self._failed_directories = failed_directories
         self._want_fence = True
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -142,6 +146,10 @@ class BrokerLifecycle:
         """Metadata was replayed: a broker that waits to be unfenced sends its next heartbeat earlier."""
         if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
             self._wake.set()
+
+    def directory_failed(self) -> None:
+        """Tell the controller at once that a log directory has failed (KIP-858)."""
+        self._wake.set()
 
     def problem(self) -> str | None:
         """Problem for the health page: clients are not sent to a fenced broker."""
@@ -240,7 +248,7 @@ class BrokerLifecycle:
                 for feature in identity.features
             ],
             rack=identity.rack,
-            log_dirs=tuple(identity.log_dirs),
+            log_dirs=tuple(each for each in identity.log_dirs if each not in self._failed_directories()),
             previous_broker_epoch=self._identity.previous_broker_epoch,
         )
         try:
@@ -262,6 +270,7 @@ class BrokerLifecycle:
             current_metadata_offset=self._metadata_offset(),
             want_fence=self._want_fence,
             want_shut_down=self.state is LifecycleState.PENDING_SHUTDOWN,
+            offline_log_dirs=tuple(self._failed_directories()),
         )
         try:
             response: BrokerHeartbeatResponse = await self._channel.send(request)

@@ -1,7 +1,8 @@
 """The identity of this node, which it reads from its formatted folders."""
 
 import uuid
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from moldau.cluster.folders.folder_contents import check_no_data
 from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id, new_directory_id
@@ -13,16 +14,20 @@ from moldau.cluster.folders.meta_properties import (
     read_meta_properties,
 )
 from moldau.config.broker import BrokerConfig
+from moldau.runtime.files.disk import Disk
 from moldau.runtime.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A node of a cluster, and the ids of its log folders in the order of ``log.dirs``."""
+    """A node of a cluster, and its log folders."""
 
     cluster_id: str
     node_id: int
-    directory_ids: tuple[uuid.UUID, ...]
+    directories: Mapping[str, uuid.UUID]
+    """Ids of the log folders by their paths; without the unreadable ones."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Log folders that cannot be read, by path, and why: they are offline until the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,9 @@ def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Ide
 
     Raises ``FormatError`` when a folder is not formatted, or belongs to another node or cluster.
     """
-    found = [read_meta_properties(machine.disk, folder) for folder in config.log_dirs]
+    unreadable = _unreadable(machine.disk, config)
+    folders = [folder for folder in config.log_dirs if folder not in unreadable]
+    found = [read_meta_properties(machine.disk, folder) for folder in folders]
     known = next((properties for properties in found if properties is not None), None)
     if None in found and known is None and config.is_controller and not config.quorum_voters:
         raise FormatError(
@@ -53,30 +60,49 @@ def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Ide
         request = FormatRequest(
             cluster_id=known.cluster_id if known is not None else new_cluster_id(machine.entropy),
             node_id=config.node_id,
-            log_dirs=config.log_dirs,
+            log_dirs=folders,
             metadata_dir=config.metadata_log_dir,
             ignore_formatted=True,
         )
         format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
-        found = [read_meta_properties(machine.disk, folder) for folder in config.log_dirs]
-    for folder, one in zip(config.log_dirs, found, strict=True):
+        found = [read_meta_properties(machine.disk, folder) for folder in folders]
+    for folder, one in zip(folders, found, strict=True):
         if one is None:
             check_no_data(machine.disk, folder, config.node_id, None)
-    properties = [_formatted(folder, one) for folder, one in zip(config.log_dirs, found, strict=True)]
-    for folder, one in zip(config.log_dirs, properties, strict=True):
+    properties = [_formatted(folder, one) for folder, one in zip(folders, found, strict=True)]
+    for folder, one in zip(folders, properties, strict=True):
         if one.node_id != config.node_id:
             raise FormatError(f"{folder} belongs to node {one.node_id}, but node.id is {config.node_id}.")
         if one.cluster_id != properties[0].cluster_id:
             raise FormatError(
-                f"{folder} belongs to cluster {one.cluster_id}, but {config.log_dirs[0]} to "
+                f"{folder} belongs to cluster {one.cluster_id}, but {folders[0]} to "
                 f"{properties[0].cluster_id}."
             )
-    complete_kafka_format(machine.disk, config.log_dirs, config.metadata_log_dir, machine.clock.now_ms())
-    directory_ids = tuple(
-        one.directory_id or _new_directory_id(machine, folder, one)
-        for folder, one in zip(config.log_dirs, properties, strict=True)
-    )
-    return Identity(properties[0].cluster_id, config.node_id, directory_ids)
+    complete_kafka_format(machine.disk, folders, config.metadata_log_dir, machine.clock.now_ms())
+    directories = {
+        folder: one.directory_id or _new_directory_id(machine, folder, one)
+        for folder, one in zip(folders, properties, strict=True)
+    }
+    return Identity(properties[0].cluster_id, config.node_id, directories, unreadable)
+
+
+def _unreadable(disk: Disk, config: BrokerConfig) -> dict[str, str]:
+    """Log folders whose disks fail. The node can live without them, unless the metadata log is in one."""
+    failed = {}
+    for folder in config.log_dirs:
+        try:
+            disk.list(folder)
+            read_meta_properties(disk, folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if folder == config.metadata_log_dir:
+                raise FormatError(
+                    f"{folder} cannot be read: {error.strerror or error}. It holds the metadata log, without"
+                    " which the node cannot start."
+                ) from error
+            failed[folder] = f"{error.filename or folder}: {error.strerror or error}"
+    return failed
 
 
 def _new_directory_id(machine: Machine, folder: str, properties: MetaProperties) -> uuid.UUID:

@@ -131,6 +131,10 @@ class ServerNode:
             on_offline=self._log_dir_offline,
             guarded=settings.GUARDED_TOPICS,
         )
+        logs.identify(
+            {path.rstrip("/"): each for path, each in identity.directories.items()},
+            {path.rstrip("/"): reason for path, reason in identity.unreadable.items()},
+        )
         # The logs are started before the metadata log is used, because the start takes the lock against a
         # second process. Topics get their own configs when the image opens their partitions, long before the
         # first round of retention.
@@ -199,5 +203,6 @@ class ServerNode:
             self._failure.set_result(reason)
 
     def _log_dir_offline(self, path: str, reason: str) -> None:
-        if path == self._config.metadata_log_dir or len(self._config.log_dirs) == 1:
+        is_last = self._logs is None or not any(each.is_online for each in self._logs.directories)
+        if path == self._config.metadata_log_dir.rstrip("/") or is_last:
             self._fail(f"log folder {path} is offline: {reason}")

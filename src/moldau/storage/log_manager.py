@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.runtime.files.descriptors import LACK_OF_DESCRIPTORS
 from moldau.storage.cleaner.cleaner import LogCleaner
 from moldau.storage.folders.checkpoint import CheckpointError
+from moldau.storage.folders.directory_failures import DirectoryFailures
 from moldau.storage.folders.file_names import (
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
@@ -26,9 +26,10 @@ from moldau.storage.folders.file_names import (
 )
 from moldau.storage.folders.late_removals import LateRemovals
 from moldau.storage.folders.log_checkpoints import ALL_CHECKPOINTS, LogCheckpoints
-from moldau.storage.folders.log_directory import LogDirectory, LogDirectoryError, home_for_new
+from moldau.storage.folders.log_directory import LogDirectory, LogDirectoryError
 from moldau.storage.folders.log_folders import FolderWork, NewLog, RetiredLog
 from moldau.storage.folders.partition_metadata import MalformedMetadataError, is_misread
+from moldau.storage.folders.placement import home_for_new
 from moldau.storage.guards import log_guards
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair
 from moldau.storage.log.config import LogConfig
@@ -66,7 +67,6 @@ class LogManager:
         self._machine = machine
         self._disk = machine.disk
         self._settings = settings or LogManagerSettings()
-        self._on_offline = on_offline
         self._guarded = guarded or {}
         self.report = RecoveryReport()
         self.directories = [
@@ -78,7 +78,9 @@ class LogManager:
         self._removals = LateRemovals(machine, self._settings.stray_delete_delay_ms)
         self.metadata_watermark = log_guards.MetadataWatermark(self.directories)
         self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
-        self._folders = FolderWork(machine, self._checkpoints, self._retired, self._log_failed)
+        self._failures = DirectoryFailures(self.logs_of, on_offline)
+        self.offline_listeners = self._failures.listeners
+        self._folders = FolderWork(machine, self._checkpoints, self._retired, self._failures.log_failed)
         self._tasks: list[asyncio.Task[None]] = []
         self.broker_epoch = -1  # Epoch of the broker's registration, for the clean-shutdown marks.
         # Number of folders since the start whose partitions are not in the metadata image.
@@ -93,6 +95,7 @@ class LogManager:
         Raises :class:`LogDirectoryError`, which names the folder; all locks are released then.
         """
         try:
+            self._failures.begin()
             for directory in self.directories:
                 await self._open_directory(directory, config_of)
             self._missing = log_guards.check_no_folder_is_missing(self._disk, self.directories, self._guarded)
@@ -138,7 +141,7 @@ class LogManager:
     async def note_boot(self) -> None:
         """Record the boot id, because all logs are open and recovered."""
         for directory in self.directories:
-            with self._guard(directory):
+            with self._failures.guard(directory):
                 if directory.is_online:
                     await self._machine.workers.run(directory.note_boot)
 
@@ -151,7 +154,7 @@ class LogManager:
         await self._folders.stop()
         await self._each(list(self._logs.values()), self._close_log)
         for directory in self.directories:
-            with self._guard(directory):
+            with self._failures.guard(directory):
                 await self._checkpoints.write(directory, *ALL_CHECKPOINTS)
                 if directory.is_online:
                     await self._machine.workers.run(directory.mark_clean, self.broker_epoch)
@@ -172,7 +175,9 @@ class LogManager:
 
     async def _open_directory(self, directory: LogDirectory, config_of: ConfigOfTopic) -> None:
         folders: list[TopicPartition] = []
-        with self._guard(directory):
+        if not directory.is_online:
+            return
+        with self._failures.guard(directory):
             directory.open()
             for name in self._disk.list(directory.path):
                 if not self._disk.is_dir(f"{directory.path}/{name}") or name in _OTHER_FOLDERS:
@@ -191,6 +196,7 @@ class LogManager:
                 else:
                     self._homes[topic_partition] = directory
                     folders.append(topic_partition)
+            directory.was_read = True
         if directory.is_online:
 
             async def load(topic_partition: TopicPartition) -> None:
@@ -246,7 +252,7 @@ class LogManager:
         return log
 
     def _adopt(self, directory: LogDirectory, log: PartitionLog) -> None:
-        log.adopt(self._folders.keeper_of(log, directory, self._log_failed, self._log_truncated))
+        log.adopt(self._folders.keeper_of(log, directory, self._failures.log_failed, self._log_truncated))
         self._logs[log.topic_partition] = log
         self._homes[log.topic_partition] = directory
 
@@ -257,7 +263,7 @@ class LogManager:
             yield
         except KafkaError as error:
             if isinstance(error.__cause__, OSError):
-                self._disk_failed(directory, error.__cause__, str(error))
+                self._failures.disk_failed(directory, error.__cause__, str(error))
             raise
 
     # -- logs ---------------------------------------------------------------------------------
@@ -300,7 +306,7 @@ class LogManager:
                     logger.warning("%s belongs to %s, not to %s", log.directory, log.topic_id, each.topic_id)
                     self.put_aside(each.topic_partition)
                 home = self._homes.get(each.topic_partition)
-                directory = home_for_new(self.directories, home, counts)
+                directory = home_for_new(self.directories, home, counts, each.assignment)
             except KafkaError as error:
                 failed[each.topic_partition] = error
                 continue
@@ -324,8 +330,20 @@ class LogManager:
         log = self._logs.get(topic_partition)
         if log is None:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{topic_partition} has no log")
+        log.gate.check()
         log.config = config
         return log
+
+    def identify(self, ids: Mapping[str, uuid.UUID], unreadable: Mapping[str, str]) -> None:
+        """Set the ids of the folders by their paths, before the start; unreadable ones begin offline."""
+        for directory in self.directories:
+            directory.directory_id = ids.get(directory.path)
+            if directory.path in unreadable:
+                self._failures.take_offline(directory, unreadable[directory.path])
+
+    def home_of(self, topic_partition: TopicPartition) -> LogDirectory | None:
+        """The folder that has a log of this partition, online or not."""
+        return self._homes.get(topic_partition)
 
     async def _forget_offsets(self, directory: LogDirectory, names: list[TopicPartition]) -> None:
         """Drop checkpointed offsets of deleted partitions, because new partitions may get the same names."""
@@ -338,7 +356,7 @@ class LogManager:
             for name in names:
                 offsets.pop(name, None)
         if directory.is_online and any(map(directory.has_checkpointed, names)):
-            with self._guard(directory):
+            with self._failures.guard(directory):
                 await self._checkpoints.write(directory, *ALL_CHECKPOINTS)
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
@@ -380,39 +398,6 @@ class LogManager:
         """Return when all earlier deletions are durable."""
         await self._folders.settled()
 
-    # -- failure ------------------------------------------------------------------------------
-
-    def _log_failed(self, directory: LogDirectory, error: OSError) -> None:
-        self._disk_failed(directory, error, f"{error.filename or directory.path}: {error.strerror or error}")
-
-    def _disk_failed(self, directory: LogDirectory, error: OSError, reason: str) -> None:
-        """Handle an error of a log folder's disk. When only file descriptors are missing, the disk is not
-        faulty: the operation, or its log, has failed."""
-        if error.errno in LACK_OF_DESCRIPTORS:
-            logger.error("%s: %s", directory.path, reason)
-        else:
-            self._take_offline(directory, reason)
-
-    def _take_offline(self, directory: LogDirectory, reason: str) -> None:
-        if not directory.is_online:
-            return
-        directory.offline_reason = reason
-        logger.error("log folder %s is offline: %s", directory.path, reason)
-        for topic_partition, home in self._homes.items():
-            if home is directory and topic_partition in self._logs:
-                self._logs[topic_partition].take_offline(f"log folder {directory.path} is offline: {reason}")
-        if self._on_offline is not None:
-            self._on_offline(directory.path, reason)
-
-    @contextlib.contextmanager
-    def _guard(self, directory: LogDirectory) -> Iterator[None]:
-        """A context for disk work: if the disk fails, the folder goes offline and the caller continues
-        without it."""
-        try:
-            yield
-        except OSError as error:
-            self._log_failed(directory, error)
-
     # -- chores -------------------------------------------------------------------------------
 
     async def clean_up(self) -> None:
@@ -444,12 +429,12 @@ class LogManager:
     async def checkpoint(self) -> None:
         """Write the recovery points and log starts of all folders."""
         for directory in self.directories:
-            with self._guard(directory):
+            with self._failures.guard(directory):
                 await self._checkpoints.write(directory, RECOVERY_POINTS, LOG_START_OFFSETS)
 
     async def checkpoint_high_watermarks(self) -> None:
         for directory in self.directories:
-            with self._guard(directory):
+            with self._failures.guard(directory):
                 await self._checkpoints.write(directory, HIGH_WATERMARKS)
 
     def _log_truncated(self, directory: LogDirectory, topic_partition: TopicPartition) -> Callable[[], None]:
@@ -477,14 +462,14 @@ class LogManager:
     async def note_cleaned(self, log: PartitionLog, offset: int) -> None:
         home = self._homes.get(log.topic_partition)
         if home is not None and self._logs.get(log.topic_partition) is log and home.is_online:
-            with self._guard(home):
+            with self._failures.guard(home):
                 home.cleaner_offsets[log.topic_partition] = offset
                 await self._machine.workers.run(home.write_cleaner_offsets)
 
     async def make_recoverable(self, log: PartitionLog) -> None:
         home = self._homes.get(log.topic_partition)
         if home is not None:
-            with self._guard(home):
+            with self._failures.guard(home):
                 await self._checkpoints.write(home, RECOVERY_POINTS)
 
     def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:

@@ -203,7 +203,7 @@ def test_the_state_of_diskless_topics_waits_untouched_while_they_are_off(tmp_pat
         assert produce_error(node.bootstrap_servers, "kept", "someone") is None
     off = {"diskless.system.enable": "false", "metrics.listener": "127.0.0.1:0"}
     with Node(data=data, properties=off) as node:
-        assert health(node)["partitions"] == "2 partitions cannot be opened"
+        assert health(node)["partitions"] == "2 partitions are offline"
     with Node(data=data, properties=diskless) as node:
         consumer = Consumer({"bootstrap.servers": node.bootstrap_servers, "group.id": "readers"})
         assert consumer.get_watermark_offsets(TopicPartition("kept", 0), timeout=60) == (0, 1)

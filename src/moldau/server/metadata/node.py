@@ -74,13 +74,12 @@ class MetadataNode:
         voters = VoterSet(
             Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in config.quorum_voters
         )
-        directory_ids = dict(zip(config.log_dirs, identity.directory_ids, strict=True))
         self._client = RpcClient(
             machine.entropy, client_id=f"quorum-{identity.node_id}", limits=RECONNECT_LIMITS
         )
         self.check_voter = VoterCheck(config, self._client)
         self._peers = QuorumPeers(lambda node_id: self.driver.addresses.find(node_id), self._client)
-        directory_id = directory_ids.get(config.metadata_log_dir, NO_DIRECTORY)
+        directory_id = identity.directories.get(config.metadata_log_dir, NO_DIRECTORY)
         self.driver = QuorumDriver(
             machine,
             self._stored,

@@ -5,6 +5,7 @@ stop.
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
+from uuid import UUID
 
 from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleTimes
 from moldau.cluster.image.delta import MetadataDelta
@@ -14,7 +15,7 @@ from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.storage.folders.log_directory import previous_broker_epoch
+from moldau.storage.folders.log_directory import LogDirectory, previous_broker_epoch
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
 """Apache Kafka's limit. The controller agrees when all other active brokers know the new leaders."""
@@ -36,6 +37,7 @@ class RegistrationSubsystem(Subsystem):
         self._partitions = partitions
         self._on_registered = on_registered
         self._lifecycle: BrokerLifecycle | None = None
+        context.logs.offline_listeners.append(self._directory_failed)
         self.handed_over = asyncio.Event()
         """Set when :meth:`drain` is done: other brokers lead the partitions, as far as possible."""
 
@@ -77,6 +79,10 @@ class RegistrationSubsystem(Subsystem):
         finally:
             self.handed_over.set()
 
+    def _directory_failed(self, directory: LogDirectory) -> None:
+        if self._lifecycle is not None:
+            self._lifecycle.directory_failed()
+
     def _registered(self, broker_epoch: int) -> None:
         self._context.logs.broker_epoch = broker_epoch
         self._on_registered(broker_epoch)
@@ -97,7 +103,7 @@ class RegistrationSubsystem(Subsystem):
                     SupportedFeature(name, low, high)
                     for name, (low, high) in settings.SUPPORTED_FEATURES.items()
                 ],
-                log_dirs=context.identity.directory_ids,
+                log_dirs=tuple(context.identity.directories.values()),
                 rack=config.rack,
                 previous_broker_epoch=previous_broker_epoch(context.logs.directories),
             ),
@@ -109,4 +115,12 @@ class RegistrationSubsystem(Subsystem):
                 registration_timeout_ms=config.integer("initial.broker.registration.timeout.ms"),
             ),
             on_registered=self._registered,
+            failed_directories=self._failed_directories,
         )
+
+    def _failed_directories(self) -> Sequence[UUID]:
+        return [
+            each.directory_id
+            for each in self._context.logs.directories
+            if each.directory_id is not None and not each.is_online
+        ]

@@ -1,6 +1,7 @@
 """Folders of simulated nodes, formatted at their first start."""
 
 from moldau.cluster.folders.formatter import FormatRequest, format_storage
+from moldau.cluster.folders.meta_properties import FILE_NAME
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
 
@@ -9,6 +10,11 @@ def format_folders(machine: Machine, config: BrokerConfig, cluster_id: str) -> N
     """Format a node's folders below ``/data``; those of an earlier life stay as they are."""
     machine.disk.make_dirs("/data")  # a mount point: there long before the node
     machine.disk.sync_dir("/")
+    try:
+        if machine.disk.exists(f"{config.metadata_log_dir}/{FILE_NAME}"):
+            return  # other folders may fail now
+    except OSError:
+        return  # the node finds it, too
     request = FormatRequest(
         cluster_id=cluster_id,
         node_id=config.node_id,

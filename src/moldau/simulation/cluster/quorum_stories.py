@@ -285,7 +285,7 @@ class QuorumStory:
                     SupportedFeature(name, low, high)
                     for name, (low, high) in settings.SUPPORTED_FEATURES.items()
                 ],
-                log_dirs=identity.directory_ids,
+                log_dirs=tuple(identity.directories.values()),
             ),
             channel,
             machine.entropy,

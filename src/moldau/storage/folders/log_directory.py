@@ -4,9 +4,9 @@ import errno
 import itertools
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Mapping
 
-from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.files.disk import Disk, DiskError, DiskSpace, Lock
 from moldau.storage.folders.checkpoint import CheckpointError, read_offset_checkpoint, write_offset_checkpoint
 from moldau.storage.folders.file_names import (
@@ -36,6 +36,10 @@ class LogDirectory:
         """``boot_id`` is the current boot id of the machine. ``report`` receives the rebuilt files."""
         self._disk = disk
         self.path = path
+        self.directory_id: uuid.UUID | None = None
+        """The id in its ``meta.properties``; None where that could not be read."""
+        self.was_read = False
+        """Whether the partitions in it are known."""
         self._boot_id = boot_id
         self._report = report or RecoveryReport()
         self.same_boot = True
@@ -179,22 +183,3 @@ def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:
     have different epochs."""
     epochs = {each.clean_epoch if each.is_online and each.was_clean else -1 for each in directories}
     return epochs.pop() if len(epochs) == 1 else -1
-
-
-def home_for_new(
-    directories: Sequence[LogDirectory], home: LogDirectory | None, counts: Mapping[LogDirectory, int]
-) -> LogDirectory:
-    """The folder of a new log: its ``home``, or otherwise the folder with the fewest logs according to
-    ``counts``.
-
-    Raises ``KafkaError(kafka_storage_error)`` when that folder is offline.
-    """
-    if home is None:
-        online = [each for each in directories if each.is_online]
-        if not online:
-            raise KafkaError(ErrorCode.kafka_storage_error, "every log folder is offline")
-        return min(online, key=lambda each: counts.get(each, 0))
-    if not home.is_online:
-        reason = f"log folder {home.path} is offline: {home.offline_reason}"
-        raise KafkaError(ErrorCode.kafka_storage_error, reason)
-    return home

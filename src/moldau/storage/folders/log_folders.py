@@ -19,6 +19,7 @@ from moldau.storage.folders.log_checkpoints import LogCheckpoints
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.folders.log_starts import LogStarts
 from moldau.storage.folders.partition_metadata import format_partition_metadata
+from moldau.storage.folders.placement import NEW, Assignment
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import LeaderEpochFile
 from moldau.storage.log.partition_log import LogKeeper, PartitionLog
@@ -45,6 +46,7 @@ class NewLog(NamedTuple):
     topic_partition: TopicPartition
     config: LogConfig
     topic_id: uuid.UUID
+    assignment: Assignment = NEW
 
 
 class RetiredLog(NamedTuple):

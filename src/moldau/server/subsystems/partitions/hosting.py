@@ -13,14 +13,16 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.image.partition import NO_LEADER
+from moldau.cluster.image.partition import NO_LEADER, RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
 from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.server.topics.registry import PartitionRegistry
+from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.folders.log_folders import NewLog
+from moldau.storage.folders.placement import Assignment
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
@@ -42,6 +44,14 @@ class LeadershipListener(Protocol):
     def leads(self, partition: Partition, epoch: int) -> None: ...
 
     def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None: ...
+
+
+class AssignmentListener(Protocol):
+    """Is notified of the log directories of replicas."""
+
+    def put(self, key: PartitionKey, directory_id: UUID) -> None: ...
+
+    def forget(self, key: PartitionKey) -> None: ...
 
 
 @dataclass(slots=True)
@@ -87,6 +97,7 @@ class PartitionHosting:
         listener: LeadershipListener,
         logs: LogManager,
         may_lead: Callable[[MetadataImage], bool] = lambda image: True,
+        assignments: AssignmentListener | None = None,
     ) -> None:
         """``may_lead`` returns whether the leaderships in an image belong to this process.
 
@@ -98,6 +109,7 @@ class PartitionHosting:
         self._kind_of = kind_of
         self._listener = listener
         self._logs = logs
+        self._assignments = assignments
         self._may_lead = may_lead
         self._waiting: dict[str, None] = {}
         self._hosted: dict[PartitionKey, _Hosted] = {}
@@ -111,6 +123,10 @@ class PartitionHosting:
         self._unopened_lines = GatheredLines(logger, logging.ERROR, "%d partitions cannot be opened: %s (%s)")
         self._is_frozen = False
         self.offline = registry.offline
+        self._at_start: dict[int, int] | None = None
+        """Partition counts of the topics in the first image, by the integers of their ids; empty where every
+        folder was read.
+        """
 
     def apply(self, image: MetadataImage, changed: Iterable[str], removed: Iterable[Topic]) -> None:
         """Reconcile this broker's partitions with topics that were changed or removed.
@@ -119,6 +135,11 @@ class PartitionHosting:
         """
         if self._is_frozen:
             return
+        if self._at_start is None:
+            all_read = all(directory.was_read for directory in self._logs.directories)
+            self._at_start = (
+                {} if all_read else {each.topic_id.int: len(each.partitions) for each in image.topics}
+            )
         for topic in removed:
             self._seen.pop(topic.topic_id.int, None)
             self._changes.append(_TopicChange(topic, is_removed=True))
@@ -230,7 +251,39 @@ class PartitionHosting:
 
     def _take_role(self, hosted: _Hosted, topic: Topic) -> None:
         partition = hosted.partition
+        self._compare_directory(topic, partition.key)
         hosted.kind.take_role(partition, topic, partial(self._role_taken, partition, topic))
+
+    def _compare_directory(self, topic: Topic, key: PartitionKey) -> None:
+        """Notify of a replica that is in another log directory than the metadata tell."""
+        home = self._logs.home_of(TopicPartition(topic.name, key.partition))
+        if self._assignments is None or home is None or home.directory_id is None:
+            return
+        if home.directory_id == topic.partitions[key.partition].directory_of(self._local_id):
+            self._assignments.forget(key)
+        else:
+            self._assignments.put(key, home.directory_id)
+
+    def directory_failed(self, directory: LogDirectory) -> None:
+        """Take the replicas in a failed log directory offline: requests get KAFKA_STORAGE_ERROR.
+
+        The metadata may not name the directory yet; the controller must know it to move their leaders.
+        """
+        reason = f"log folder {directory.path} is offline: {directory.offline_reason}"
+        for key, hosted in tuple(self._hosted.items()):
+            partition = hosted.partition
+            if self._logs.home_of(TopicPartition(partition.topic, key.partition)) is not directory:
+                continue
+            del self._hosted[key]
+            self._registry.remove(key)
+            self.offline[key] = reason
+            try:
+                self._listener.leads_no_more(
+                    partition.topic, key.topic_id, key.partition, partition.leader_epoch
+                )
+                hosted.kind.close(partition, StopReason.KEPT)
+            except Exception:
+                logger.exception("%s-%d cannot be closed", partition.topic, key.partition)
 
     def _role_taken(self, partition: Partition, topic: Topic) -> None:
         if self._is_frozen:
@@ -267,7 +320,14 @@ class PartitionHosting:
                 configs[key.topic_id] = self._kind_of(topic).log_config(topic)
             config = configs[key.topic_id]
             if config is not None:
-                wanted.append(NewLog(TopicPartition(topic.name, key.partition), config, topic.topic_id))
+                wanted.append(
+                    NewLog(
+                        TopicPartition(topic.name, key.partition),
+                        config,
+                        topic.topic_id,
+                        self._assignment(topic, key, config),
+                    )
+                )
             if count % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
                 await asyncio.sleep(0)
         try:
@@ -276,6 +336,15 @@ class PartitionHosting:
             logger.exception("the logs of %d partitions cannot be made", len(wanted))
             reason = KafkaError(ErrorCode.kafka_storage_error, str(error))
             return dict.fromkeys((new.topic_partition for new in wanted), reason)
+
+    def _assignment(self, topic: Topic, key: PartitionKey, config: LogConfig) -> Assignment:
+        named = topic.partitions[key.partition].directory_of(self._local_id)
+        count_at_start = (self._at_start or {}).get(topic.topic_id.int, 0)
+        return Assignment(
+            None if named.int < RESERVED_DIRECTORY_COUNT else named,
+            is_new=key.partition >= count_at_start,
+            is_cache=config.is_cache,
+        )
 
     def _opened(
         self, new: _NewPartition, key: PartitionKey, failed: Mapping[TopicPartition, KafkaError]
@@ -318,6 +387,8 @@ class PartitionHosting:
 
     def _close(self, key: PartitionKey, topic: Topic, reason: StopReason) -> None:
         self.offline.pop(key, None)
+        if self._assignments is not None:
+            self._assignments.forget(key)
         new = self._new.get(key)
         if new is not None and new.is_being_made:
             new.has_left = True

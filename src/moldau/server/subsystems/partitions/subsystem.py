@@ -14,6 +14,7 @@ from moldau.server.extensions import Extensions
 from moldau.server.handlers.records.snapshots import SnapshotHandlers
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
+from moldau.server.subsystems.partitions.directory_assignments import DirectoryAssignments
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.server.subsystems.partitions.replication import Replication
 from moldau.server.topics.partition_kinds import KindClaim
@@ -40,6 +41,12 @@ class PartitionsSubsystem(Subsystem):
             lambda topic: configs.topic(topic).min_insync_replicas,
             listener=self.replication,
         )
+        self._assignments = DirectoryAssignments(
+            context.identity.node_id,
+            context.channel,
+            lambda: self.replication.local_epoch,
+            context.machine.unexpected,
+        )
         self._hosting = PartitionHosting(
             context.identity.node_id,
             context.partitions,
@@ -47,7 +54,9 @@ class PartitionsSubsystem(Subsystem):
             extensions.coordinators,
             context.logs,
             self._is_registered,
+            self._assignments,
         )
+        context.logs.offline_listeners.append(self._hosting.directory_failed)
         self._watch()
 
     def contribution(self) -> Contribution:
@@ -75,6 +84,7 @@ class PartitionsSubsystem(Subsystem):
         removed = list(delta.topics.removed.values())
         if delta.brokers.entries:
             self.replication.brokers_changed(image)
+            self._assignments.wake()
         self._hosting.apply(image, changed, removed)
         names = [name for kind, name in delta.configs.entries if kind == ResourceType.TOPIC]
         if names:
@@ -107,12 +117,14 @@ class PartitionsSubsystem(Subsystem):
 
     async def start(self) -> None:
         self.replication.start()
+        self._assignments.start()
 
     def freeze(self) -> None:
         self._hosting.freeze()
 
     async def stop(self) -> None:
         # The fetchers stop last, because partitions can become followers until the hosting has stopped.
+        await self._assignments.stop()
         await self._hosting.stop()
         await self.replication.stop()
 
@@ -125,7 +137,7 @@ class PartitionsSubsystem(Subsystem):
 
     def _problem(self) -> str | None:
         count = len(self._hosting.offline)
-        return f"{count} partitions cannot be opened" if count else None
+        return f"{count} partitions are offline" if count else None
 
     def _watch(self) -> None:
         """Register the gauges of this broker's replicas and folders."""

@@ -37,6 +37,8 @@ class SimulatedDisk:
         self.trace = trace
         self.volume = Volume()
         self.faults: list[DiskFault] = []
+        self.failed_folders: set[str] = set()
+        """Folders on disks of their own that fail every operation."""
         self.capacity_bytes: int | None = None
         self.error_count = 0
 
@@ -52,6 +54,10 @@ class SimulatedDisk:
 
     def meet_fault(self, operation: str, path: str) -> int | None:
         """The error number of a fault that is due for this operation, or None."""
+        for folder in self.failed_folders:
+            if path == folder or path.startswith(folder + "/"):
+                self.error_count += 1
+                return errno.EIO
         for fault in self.faults:
             if fault.operation == operation and fault.path_part in path:
                 fault.count -= 1
@@ -184,7 +190,7 @@ class MountedDisk:
         """Raise when the process has ended or a fault is due."""
         if not self.process.alive:
             raise DiskError(errno.EIO, "the process is dead", path)
-        if self.device.faults:
+        if self.device.faults or self.device.failed_folders:
             error_number = self.device.meet_fault(operation, path)
             if error_number is not None:
                 raise _error(error_number, path)

@@ -1,0 +1,67 @@
+"""Failures of log folders: a folder whose disk fails goes offline with all its logs, once."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from moldau.runtime.files.descriptors import LACK_OF_DESCRIPTORS
+from moldau.storage.folders.log_directory import LogDirectory
+from moldau.storage.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class DirectoryFailures:
+    """Takes folders offline. An offline folder stays so until the next start of the node."""
+
+    def __init__(
+        self,
+        logs_of: Callable[[LogDirectory], Iterable[PartitionLog]],
+        on_offline: Callable[[str, str], None] | None,
+    ) -> None:
+        """``on_offline`` gets the folder's path and the reason, at once, on whichever thread notices it."""
+        self._logs_of = logs_of
+        self._on_offline = on_offline
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.listeners: list[Callable[[LogDirectory], None]] = []
+        """Called soon after a folder went offline, on the event loop; not for folders that are offline since
+        the start.
+        """
+
+    def begin(self) -> None:
+        """Call on the event loop, before the folders are used."""
+        self._loop = asyncio.get_running_loop()
+
+    def log_failed(self, directory: LogDirectory, error: OSError) -> None:
+        """The disk refused an operation of a log, or of the folder itself."""
+        self.disk_failed(directory, error, f"{error.filename or directory.path}: {error.strerror or error}")
+
+    def disk_failed(self, directory: LogDirectory, error: OSError, reason: str) -> None:
+        """Without free descriptors the disk is not faulty: only the operation, or its log, has failed."""
+        if error.errno in LACK_OF_DESCRIPTORS:
+            logger.error("%s: %s", directory.path, reason)
+        else:
+            self.take_offline(directory, reason)
+
+    def take_offline(self, directory: LogDirectory, reason: str) -> None:
+        """All logs of the folder refuse operations from now on."""
+        if not directory.is_online:
+            return
+        directory.offline_reason = reason
+        logger.error("log folder %s is offline: %s", directory.path, reason)
+        for log in tuple(self._logs_of(directory)):
+            log.take_offline(f"log folder {directory.path} is offline: {reason}")
+        if self._on_offline is not None:
+            self._on_offline(directory.path, reason)
+        if self._loop is not None:
+            for listener in self.listeners:
+                self._loop.call_soon_threadsafe(listener, directory)
+
+    @contextlib.contextmanager
+    def guard(self, directory: LogDirectory) -> Iterator[None]:
+        """A failing disk takes the folder offline; code in the block continues without it."""
+        try:
+            yield
+        except OSError as error:
+            self.log_failed(directory, error)

@@ -1,0 +1,196 @@
+"""Brokers with two log directories in virtual time: one that fails takes only its own replicas offline."""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+from simulated_cluster import Cluster
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from moldau.runtime import ErrorCode
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.simulation.clients.client import Producer
+from moldau.simulation.history import PartitionName
+from moldau.simulation.world.world import World
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+COUNT = 4
+PROPERTIES = {
+    "log.dirs": "/data/a,/data/b",
+    "replica.lag.time.max.ms": "1500",
+}
+
+
+class House:
+    """A controller, and two brokers with two directories each."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        properties = {11: PROPERTIES, 12: PROPERTIES, 1: {"default.replication.factor": "2"}}
+        self.cluster = Cluster(world, {1: "controller", 11: "broker", 12: "broker"}, properties)
+
+    def rows(self) -> Any:
+        """The partitions by the metadata."""
+        metadata = self.cluster.nodes[12].metadata
+        assert metadata is not None
+        topic = metadata.publisher.image.topics.get("t")
+        return () if topic is None else topic.partitions
+
+    def hosted(self, broker: int) -> dict[int, Any]:
+        found = self.cluster.nodes[broker].get(PartitionsSubsystem)
+        return {i: each for i in range(COUNT) if (each := found.partition("t", i)) is not None}
+
+    def directory_id(self, broker: int, path: str) -> UUID:
+        metadata = self.cluster.nodes[broker].metadata
+        assert metadata is not None
+        return metadata.identity.directories[path]
+
+    async def begin(self) -> None:
+        cluster = self.cluster
+        cluster.start(1, 11, 12)
+        await cluster.until(lambda: len(cluster.nodes) == 3)
+        await cluster.on("admin", cluster.client("admin", 11).create_topic("t", COUNT, {}))
+        await cluster.until(lambda: bool(self.rows()) and all(self.is_assigned(row) for row in self.rows()))
+        await self.in_sync()
+
+    def is_assigned(self, row: Any) -> bool:
+        return all(each.int > 100 for each in row.directories)
+
+    async def in_sync(self) -> None:
+        await self.cluster.until(lambda: all(len(row.isr) == 2 for row in self.rows()))
+
+    async def ask(self, broker: int, api_key: ApiKey, version: int, request: Any) -> Any:
+        client = self.cluster.client("asker", broker)
+        return await self.cluster.on("asker", client.ask(api_key, version, request))
+
+    async def produce(self, count: int, name: str) -> None:
+        """Records for every partition, each acknowledged by all replicas in sync."""
+        for index in range(COUNT):
+            client = self.cluster.client(f"{name}-{index}", 12)
+            producer = Producer(
+                client.name, client.bootstrap, self.cluster.history, client.chance, PartitionName("t", index)
+            )
+            await self.cluster.on(producer.name, producer.run(count, pause_s=0.01))
+
+    async def restart(self, broker: int) -> None:
+        self.cluster.kill(broker)
+        self.cluster.start(broker)
+        await self.cluster.until(lambda: broker in self.cluster.nodes)
+
+    def disk(self, broker: int) -> Any:
+        return self.world.host(f"node-{broker}").disk
+
+
+def test_new_partitions_are_spread_over_the_directories_and_the_metadata_name_them() -> None:
+    with World(3) as world:
+        house = House(world)
+
+        async def story() -> None:
+            await house.begin()
+            for broker in (11, 12):
+                ids = [row.directory_of(broker) for row in house.rows()]
+                for path in ("/data/a", "/data/b"):
+                    assert ids.count(house.directory_id(broker, path)) == 2
+                for index, each in house.hosted(broker).items():
+                    path = each.log.directory.rpartition("/")[0]
+                    assert house.directory_id(broker, path) == ids[index]
+
+        world.run(story())
+
+
+def test_a_failed_directory_takes_only_its_replicas_offline() -> None:
+    with World(4) as world:
+        house = House(world)
+        cluster = house.cluster
+
+        async def story() -> None:
+            await house.begin()
+            await house.produce(5, "before")
+            failed_id = house.directory_id(11, "/data/b")
+            inside = {i for i, row in enumerate(house.rows()) if row.directory_of(11) == failed_id}
+            house.disk(11).failed_folders.add("/data/b")
+            await house.produce(5, "during")
+            await cluster.until(lambda: all(house.rows()[i].leader == 12 for i in inside))
+            for index, row in enumerate(house.rows()):
+                assert set(row.isr) == ({12} if index in inside else {11, 12})
+            assert set(house.hosted(11)) == set(range(COUNT)) - inside
+
+            request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+            topic = (await house.ask(12, ApiKey.METADATA, 9, request)).topics[0]
+            for shown in topic.partitions:
+                assert list(shown.offline_replicas) == ([11] if shown.partition_index in inside else [])
+            found = await house.ask(11, ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))
+            codes = {each.log_dir: each.error_code for each in found.results}
+            assert codes == {"/data/a": ErrorCode.none, "/data/b": ErrorCode.kafka_storage_error}
+
+            # The folder still cannot be read: its logs are not made again in the other one.
+            await house.restart(11)
+            await house.produce(5, "after")
+            assert set(house.hosted(11)) == set(range(COUNT)) - inside
+            names = set(house.disk(11).volume.root.entries["data"].entries["a"].entries)
+            assert not {f"t-{index}" for index in inside} & names
+            assert all(house.rows()[i].directory_of(11) == failed_id for i in inside)
+
+            # The disk works again, with what was written to it.
+            house.disk(11).failed_folders.clear()
+            await house.restart(11)
+            await house.in_sync()
+            assert set(house.hosted(11)) == set(range(COUNT))
+            for broker in (11, 12):
+                assert [each.log.log_end_offset for each in house.hosted(broker).values()] == [15] * COUNT
+
+        world.run(story())
+
+
+def test_a_replaced_directory_gets_its_replicas_again() -> None:
+    with World(5) as world:
+        house = House(world)
+        cluster = house.cluster
+
+        async def story() -> None:
+            await house.begin()
+            await house.produce(5, "before")
+            house.disk(11).failed_folders.add("/data/b")
+            await house.produce(1, "during")
+            old_id = house.directory_id(11, "/data/b")
+            cluster.kill(11)
+            house.disk(11).failed_folders.clear()
+            house.disk(11).volume.root.entries["data"].entries["b"].entries.clear()
+            cluster.start(11)
+            await cluster.until(lambda: 11 in cluster.nodes)
+            await house.in_sync()
+            new_id = house.directory_id(11, "/data/b")
+            assert new_id != old_id
+            ids = [row.directory_of(11) for row in house.rows()]
+            assert ids.count(new_id) == 2
+            assert old_id not in ids
+            for each in house.hosted(11).values():
+                assert each.log.log_end_offset == 6
+
+        world.run(story())
+
+
+def test_the_broker_stops_when_the_directory_of_the_metadata_fails() -> None:
+    with World(6) as world:
+        house = House(world)
+
+        async def story() -> None:
+            await house.begin()
+            house.disk(11).failed_folders.add("/data/a")
+            process = house.world.host("node-11").process
+            await house.cluster.until(lambda: process.main.done())
+            assert "/data/a" in str(process.main.exception())
+            house.cluster.kill(11)
+            await house.cluster.until(lambda: all(row.leader == 12 for row in house.rows()))
+            await house.produce(2, "after")
+            house.cluster.start(11)
+            await asyncio.sleep(5)
+            process = house.world.host("node-11").process
+            assert process.main.done()
+            assert "cannot be read" in str(process.main.exception())
+
+        world.run(story())

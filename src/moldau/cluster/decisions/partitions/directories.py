@@ -3,9 +3,9 @@
 from uuid import UUID
 
 from moldau.cluster.decisions.brokers import registered
+from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.decisions.partitions.elections import joined, recovery_election
 from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition, rules_of
-from moldau.cluster.decisions.topic_kinds import kind_of
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.image import METADATA_VERSION_OF_DIRECTORIES
 from moldau.cluster.image.partition import RESERVED_DIRECTORY_COUNT, PartitionRegistration

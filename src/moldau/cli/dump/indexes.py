@@ -8,11 +8,10 @@ from struct import Struct
 from moldau.cli.dump.file_kind import PROBLEM, DumpedFile, FileKind, Row, by_suffix, opened
 from moldau.records.batch import BatchHeader, iter_headers
 from moldau.runtime.errors import KafkaError
-from moldau.runtime.files.local_disk import LocalDisk
 from moldau.storage.producers.producer_snapshot import decode_producer_snapshot
 from moldau.storage.segments.offset_index import OffsetIndex
 from moldau.storage.segments.time_index import TimeIndex
-from moldau.storage.segments.transaction_index import TransactionIndex
+from moldau.storage.segments.transaction_index import decode_transactions
 
 
 def dump_offset_index(file: DumpedFile) -> Iterator[Row]:
@@ -88,9 +87,7 @@ def _latest_timestamps(batches: dict[int, BatchHeader]) -> dict[int, int]:
 
 def dump_transaction_index(file: DumpedFile) -> Iterator[Row]:
     """The aborted transactions of a segment."""
-    index = TransactionIndex(LocalDisk(), str(file.path))
-    index.load()
-    for transaction in index:
+    for transaction in decode_transactions(file.content, str(file.path)):
         yield {"type": "aborted transaction", **transaction._asdict()}
 
 

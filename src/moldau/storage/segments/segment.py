@@ -13,6 +13,7 @@ from moldau.storage.folders.file_names import (
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    TRANSACTION_SUM_SUFFIX,
     segment_file,
 )
 from moldau.storage.log.config import LogConfig
@@ -69,7 +70,9 @@ class Segment:
         self.time_index = TimeIndex(
             disk, self.path(TIME_INDEX_SUFFIX), base_offset, config.segment_index_bytes
         )
-        self.transaction_index = TransactionIndex(disk, self.path(TRANSACTION_INDEX_SUFFIX))
+        self.transaction_index = TransactionIndex(
+            disk, self.path(TRANSACTION_INDEX_SUFFIX), self.path(TRANSACTION_SUM_SUFFIX)
+        )
         self._file: File | None = None
         self.size_bytes = 0
         self.is_sealed = False
@@ -104,8 +107,7 @@ class Segment:
             self._file.truncate(0)
         self.offset_index.create()
         self.time_index.create()
-        self._disk.remove(self.path(TRANSACTION_INDEX_SUFFIX))
-        self.transaction_index.load()
+        self.transaction_index.clear()
         self.created_ms = now_ms
         self.roll_jitter_ms = roll_jitter_ms
 
@@ -157,8 +159,7 @@ class Segment:
         """Empty the indexes. The caller then calls :meth:`note_batch` for each valid batch."""
         self.offset_index.create()
         self.time_index.create()
-        self._disk.remove(self.path(TRANSACTION_INDEX_SUFFIX))
-        self.transaction_index.load()
+        self.transaction_index.clear()
         self.is_sealed = False
         self.size_bytes = size_bytes
         self.created_ms = self._disk.modified_ms(self.path(LOG_SUFFIX))
@@ -223,6 +224,7 @@ class Segment:
             self._complete_time_index()
             self.offset_index.seal()
             self.time_index.seal()
+            self.transaction_index.seal()
             self.is_sealed = True
 
     def _complete_time_index(self) -> None:
@@ -325,6 +327,7 @@ class Segment:
         self._complete_time_index()
         self.offset_index.close()
         self.time_index.close()
+        self.transaction_index.seal()
         self._close_file()
 
     def abandon(self) -> None:

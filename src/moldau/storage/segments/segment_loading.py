@@ -21,10 +21,8 @@ from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
     segment_file,
 )
@@ -39,7 +37,6 @@ from moldau.storage.segments.sparse_index import CorruptIndexError
 CUT_SUFFIX: Final = ".cut"
 _COPIED_BYTES: Final = 4 * 1024 * 1024
 _REWRITTEN_BYTES: Final = 1024 * 1024
-_INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
@@ -117,7 +114,7 @@ def _remaining_segments(
     torn_base = None if guarded is None else _checked(disk, folder, bases, guarded, report)
     known = set(bases)
     for name in names:
-        index_of = [base_offset_of(name, suffix) for suffix in _INDEX_SUFFIXES]
+        index_of = [base_offset_of(name, suffix) for suffix in INDEX_SUFFIXES]
         orphan = any(base is not None and base not in known for base in index_of)
         if orphan or name.endswith(_LEFTOVER_SUFFIXES):
             disk.remove(f"{folder}/{name}")
@@ -263,5 +260,5 @@ def _drop_segments(
         path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}"
         if size_bytes:
             disk.rename(path, path + CUT_SUFFIX)
-        for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             disk.remove(f"{folder}/{segment_file(base_offset, suffix)}")

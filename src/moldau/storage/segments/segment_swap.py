@@ -9,12 +9,10 @@ import logging
 from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
     CLEANED_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
     segment_file,
 )
@@ -24,12 +22,10 @@ from moldau.storage.segments.batch_scan import scan_checked
 
 logger = logging.getLogger(__name__)
 
-_INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-
 
 def commit_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
     """Go from state 1 to state 2. When this returns, the new segment survives a loss of power."""
-    for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
+    for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
         path = f"{folder}/{segment_file(base_offset, suffix)}"
         with contextlib.suppress(FileNotFoundError):
             disk.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
@@ -38,7 +34,7 @@ def commit_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
 
 def move_in(disk: Disk, folder: str, base_offset: int) -> None:
     """Go from state 2, with the old files removed, to state 4. It is durable after the folder's next sync."""
-    for suffix in _INDEX_SUFFIXES:
+    for suffix in INDEX_SUFFIXES:
         path = f"{folder}/{segment_file(base_offset, suffix)}"
         for made in (path + SWAP_SUFFIX, path + CLEANED_SUFFIX):
             if disk.exists(made):

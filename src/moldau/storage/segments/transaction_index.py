@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from struct import Struct
 
+from crc32c import crc32c
+
 from moldau.runtime.files.disk import Buffer, Disk
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.storage.segments.sparse_index import CorruptIndexError
@@ -49,14 +51,19 @@ class TransactionIndex:
     """Entries of 34 bytes: version, producer id, first offset, last offset, last stable offset.
 
     Entries are written immediately, because aborts are rare. The file exists when there is an entry.
+    While nothing is appended, a file beside it holds its size and checksum. Without them, an index that lost
+    its last entries would look whole, and readers of committed records would get aborted records.
     """
 
-    __slots__ = ("_disk", "_entries", "path")
+    __slots__ = ("_crc", "_disk", "_entries", "_has_sum", "_sum_path", "path")
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, sum_path: str) -> None:
         self._disk = disk
         self.path = path
+        self._sum_path = sum_path
+        self._has_sum = False
         self._entries: list[AbortedEntry] = []
+        self._crc = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -69,29 +76,66 @@ class TransactionIndex:
         return ended_from(self._entries, offset)
 
     def load(self) -> None:
-        """Read the file, if it exists. Raises :class:`CorruptIndexError`."""
-        exists = self._disk.exists(self.path)
-        self._entries = decode_transactions(self._disk.read(self.path), self.path) if exists else []
+        """Read the file, if it exists.
+
+        Raises :class:`CorruptIndexError`, also where the file differs from its checksum. Without a checksum
+        (of an earlier version, or lost with the machine's power) the file is accepted.
+        """
+        disk = self._disk
+        content = disk.read(self.path) if disk.exists(self.path) else b""
+        self._has_sum = disk.exists(self._sum_path)
+        crc = crc32c(content)
+        if self._has_sum and disk.read(self._sum_path) != _sum(len(content), crc):
+            raise CorruptIndexError(f"{self.path}: {len(content)} bytes are not those of its checksum")
+        self._entries, self._crc = decode_transactions(content, self.path), crc
+
+    def clear(self) -> None:
+        """Remove the files: the segment has no aborted transactions, or is read anew."""
+        for path in (self._sum_path, self.path):
+            self._disk.remove(path)
+        self._entries, self._crc, self._has_sum = [], 0, False
 
     def append(self, transaction: AbortedEntry) -> None:
-        """Add an aborted transaction. The order is that of the abort markers."""
+        """Add an aborted transaction. The order is that of the abort markers. A known one is not repeated."""
+        if self._entries and transaction.last_offset <= self._entries[-1].last_offset:
+            return
+        self._remove_sum()
+        entry = _ENTRY.pack(_VERSION, *transaction)
         file = self._disk.open(self.path, create=True)
         try:
-            file.write_at(len(self._entries) * _ENTRY.size, [_ENTRY.pack(_VERSION, *transaction)])
+            file.write_at(len(self._entries) * _ENTRY.size, [entry])
         finally:
             file.close()
         self._entries.append(transaction)
+        self._crc = crc32c(entry, self._crc)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the transactions whose abort marker is at or after ``offset``."""
         kept = [transaction for transaction in self._entries if transaction.last_offset < offset]
         if len(kept) < len(self._entries):
+            self._remove_sum()
             file = self._disk.open(self.path, create=True)
             try:
                 file.truncate(len(kept) * _ENTRY.size)
             finally:
                 file.close()
-            self._entries = kept
+            self._entries, self._crc = kept, crc32c(encode_transactions(kept))
+
+    def seal(self) -> None:
+        """Write the checksum. An append or a truncation removes it.
+
+        It is not synced, because an index without a checksum is accepted.
+        """
+        if not self._entries or self._has_sum:
+            return
+        content = _sum(len(self._entries) * _ENTRY.size, self._crc)
+        file = self._disk.open(self._sum_path, create=True)
+        try:
+            file.write_at(0, [content])
+            file.truncate(len(content))
+        finally:
+            file.close()
+        self._has_sum = True
 
     def sync(self) -> None:
         """Make written entries durable. Blocking."""
@@ -103,3 +147,12 @@ class TransactionIndex:
                     file.sync()
                 finally:
                     file.close()
+
+    def _remove_sum(self) -> None:
+        if self._has_sum:
+            self._disk.remove(self._sum_path)
+            self._has_sum = False
+
+
+def _sum(size_bytes: int, crc: int) -> bytes:
+    return b"%d %08x\n" % (size_bytes, crc)

@@ -60,7 +60,12 @@ class Node:
     """One controller node on a log of its own."""
 
     def __init__(
-        self, *, auto: bool = True, session_timeout_ms: int = 9_000, balance_interval_ms: int = 0
+        self,
+        *,
+        auto: bool = True,
+        session_timeout_ms: int = 9_000,
+        balance_interval_ms: int = 0,
+        no_op_interval_ms: int = 0,
     ) -> None:
         self.log = MemoryMetadataLog(auto=auto)
         self.faults: list[MetadataError] = []
@@ -70,6 +75,7 @@ class Node:
             supported_features=SUPPORTED_FEATURES,
             session_timeout_ms=session_timeout_ms,
             leader_balance_interval_ms=balance_interval_ms,
+            no_op_interval_ms=no_op_interval_ms,
         )
         controller = Controller(settings, SmallConfigPolicy(), SeededEntropy(1))
         self.workers = _TurningWorkers()
@@ -134,6 +140,46 @@ def test_the_first_leader_bootstraps_and_a_later_one_does_not() -> None:
         committed = len(node.log.committed)
         await node.lead()
         assert len(node.log.committed) == committed
+        node.service.close()
+
+    run(test())
+
+
+def no_op_count(node: Node) -> int:
+    records = (r.RECORDS.decode(value) for batch in node.log.committed for value in batch.values)
+    return sum(isinstance(record, r.NoOpRecord) for record in records)
+
+
+def test_the_active_controller_writes_a_no_op_at_each_interval() -> None:
+    async def test() -> None:
+        node = Node(no_op_interval_ms=500)
+        await node.lead()
+        image = node.publisher.image
+        await asyncio.sleep(10.2)
+        assert no_op_count(node) == 20
+        assert node.publisher.image == image
+        assert node.publisher.image.provenance.offset == image.provenance.offset + 20
+        node.log.elect(2)
+        await asyncio.sleep(10)
+        assert no_op_count(node) == 20
+        node.service.close()
+
+    run(test())
+
+
+def test_no_no_op_comes_between_the_offsets_of_a_decision() -> None:
+    async def test() -> None:
+        node = Node(no_op_interval_ms=500)
+        await node.lead()
+        async with node.service._deciding:
+            await asyncio.sleep(2.2)
+        assert no_op_count(node) == 0
+        await asyncio.sleep(1)
+        assert no_op_count(node) == 2
+        # The quorum has stopped on this node, before it says so.
+        node.log.refuse_next = True
+        await asyncio.sleep(1)
+        assert no_op_count(node) == 3
         node.service.close()
 
     run(test())

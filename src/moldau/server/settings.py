@@ -311,6 +311,7 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
         session_timeout_ms=config.integer("broker.session.timeout.ms"),
         unclean_election_interval_ms=config.integer("unclean.leader.election.interval.ms"),
         leader_balance_interval_ms=_leader_balance_interval_ms(config),
+        no_op_interval_ms=config.integer("metadata.max.idle.interval.ms"),
         delete_topic_enable=config.flag("delete.topic.enable"),
         diskless_enabled=config.flag("diskless.system.enable"),
     )

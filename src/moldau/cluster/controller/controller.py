@@ -123,6 +123,11 @@ class Controller:
         """Records that elect leaders of leaderless partitions, where the topic allows an unclean election."""
         return elections.unclean_changes(self._view(), LEADERS_BALANCED_MAX)
 
+    @property
+    def no_op_interval_ms(self) -> int:
+        """Interval of records without content, in milliseconds; 0: never."""
+        return self._settings.no_op_interval_ms
+
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """The time at which the next session may expire."""
         return self._heartbeats.next_deadline_ms(self._image, now_ms)

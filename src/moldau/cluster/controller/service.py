@@ -1,6 +1,7 @@
 """Runs the controller on the metadata log while this node leads it. The contract is in :mod:`.controller`."""
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -20,7 +21,7 @@ from moldau.cluster.metadata_log import RECORDS_A_TURN, MetadataBatch, MetadataL
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.protocol.api import Scope, scopes
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
-from moldau.protocol.records.metadata import BrokerRegistrationChangeRecord
+from moldau.protocol.records.metadata import BrokerRegistrationChangeRecord, NoOpRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.workers import Workers
@@ -224,6 +225,7 @@ class ControllerService:
                     self._do_chore, controller.elect_unclean, "partitions get leaders that may lack records"
                 ),
             ),
+            _Chore(controller.no_op_interval_ms, self._append_no_op),
         ]
 
     def _deactivate(self) -> None:
@@ -322,6 +324,15 @@ class ControllerService:
         if records:
             self._say_what_is_done(records, what)
             self._append(records)
+
+    def _append_no_op(self) -> None:
+        """Move the end of the log (KIP-835): nodes compare their position with it, and a leader without a
+        majority fails to commit it.
+        """
+        if self._deciding.locked():
+            return  # its records are the ones that move the end
+        with contextlib.suppress(KafkaError):  # the quorum has stopped on this node
+            self._append((NoOpRecord(),))
 
     async def _do_chore_aside(self, decide: Callable[[], Sequence[Message]], what: str) -> None:
         records = await self._decide_aside(lambda: decide)

@@ -69,6 +69,8 @@ class ControllerSettings:
     """Interval at which leaderships return to preferred replicas; 0: never."""
     unclean_election_interval_ms: int = 0
     """Interval of unclean elections for leaderless partitions whose topics allow them; 0: never."""
+    no_op_interval_ms: int = 0
+    """Interval of records without content, by which a node sees how far it lags (KIP-835); 0: never."""
     delete_topic_enable: bool = True
     diskless_enabled: bool = False
     """``diskless.system.enable``"""

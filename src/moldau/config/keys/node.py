@@ -347,7 +347,7 @@ QUORUM = (
     int32(
         "metadata.max.idle.interval.ms",
         500,
-        "How often the leader writes a record that says nothing but that time passed; 0 is never.",
+        "Interval at which the active controller writes a record without content (KIP-835); 0 is never.",
         LOW,
         check=at_least(0),
     ),

@@ -11,7 +11,6 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "controller.socket.timeout.ms",
         "follower.fetch.last.tiered.offset.enable",
         "log.dir.failure.timeout.ms",
-        "metadata.max.idle.interval.ms",
         "request.timeout.ms",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",

@@ -42,6 +42,8 @@ CONVERGENCE_LIMIT_S: Final = 120.0
 
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
+    # Rarely: no-ops cost much of a story's time, and change little.
+    "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",

@@ -69,6 +69,8 @@ _COMMON: Final = {
     "process.roles": "broker,controller",
     "controller.quorum.voters": ",".join(f"{id}@node-{id}:{CONTROLLER_PORT}" for id in NODE_IDS),
     "controller.listener.names": "CONTROLLER",
+    # Rarely: no-ops cost much of a story's time, and change little.
+    "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "2",

@@ -64,6 +64,8 @@ _VOTERS: Final = VoterSet(
 _COMMON: Final = {
     "controller.quorum.voters": ",".join(f"{each.key.id}@{each.host}:{each.port}" for each in _VOTERS),
     "controller.listener.names": "CONTROLLER",
+    # Rarely: no-ops cost much of a story's time, and change little.
+    "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     # Often, so that logs begin at snapshots, and replicas that were down download these.
     "metadata.log.max.record.bytes.between.snapshots": "1000",

@@ -47,7 +47,10 @@ def config_of_controller(cluster: Cluster, node_id: int, folder: Path) -> str:
 
 
 def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) -> None:
-    snapshots = {"metadata.log.max.record.bytes.between.snapshots": str(SNAPSHOT_BYTES)}
+    snapshots = {
+        "metadata.log.max.record.bytes.between.snapshots": str(SNAPSHOT_BYTES),
+        "metadata.max.retention.bytes": "1",
+    }
     with Cluster(brokers=1, controllers=1, static_voters=False, properties=snapshots) as cluster:
         node_id = cluster.add_controller()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})

@@ -67,6 +67,7 @@ log.cleaner.backoff.ms=300
 log.flush.offset.checkpoint.interval.ms=300
 replica.high.watermark.checkpoint.interval.ms=300
 metadata.log.max.record.bytes.between.snapshots=3000
+metadata.max.retention.bytes=10000
 """
 
 

@@ -70,6 +70,13 @@ class MemoryReplicatedLog:
         return self.batches[-1].last_offset + 1 if self.batches else self.start_offset
 
     @property
+    def size_bytes(self) -> int:
+        return sum(len(batch.data) for batch in self.batches)
+
+    def snapshot_ids(self) -> Sequence[LogPosition]:
+        return sorted(self.snapshots)
+
+    @property
     def last_epoch(self) -> int:
         latest = self.latest_snapshot_id()
         return self.batches[-1].epoch if self.batches else latest.epoch if latest else 0

@@ -26,7 +26,7 @@ from moldau.quorum.effects.log_writer import LogWriter, not_controller
 from moldau.quorum.effects.replies import PendingReplies
 from moldau.quorum.effects.snapshot_install import SnapshotInstall
 from moldau.quorum.settings import RaftSettings
-from moldau.quorum.snapshot_pruning import SnapshotPruning
+from moldau.quorum.snapshot_pruning import SnapshotPruning, SnapshotRetention
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.stored_log import StoredLogView
 from moldau.quorum.subscriptions import QuorumListener, Subscriptions
@@ -67,6 +67,7 @@ class DriverConfig:
     append_linger_ms: int = 0
     """``controller.quorum.append.linger.ms``: how long appends are collected while the disk is idle."""
     append_max_batch_bytes: int = 8 * 1024 * 1024
+    retention: SnapshotRetention = field(default_factory=SnapshotRetention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class QuorumDriver:
         self._on_fatal = on_fatal
         self._subscriptions = Subscriptions(log, self._local.id)
         self._appends = AppendQueue(self._config.append_max_batch_bytes)
-        self._pruning = SnapshotPruning()
+        self._pruning = SnapshotPruning(log, self._config.retention, machine.clock.now_ms)
         self.voice = QuorumVoice(
             self._local, self._static_voters, self._config.raft, self._config.wire.cluster_id or ""
         )
@@ -152,12 +153,12 @@ class QuorumDriver:
         )
         self.voice.voters_changed(self.voters)
         self._log.update_high_watermark(self._core.commit_offset)
-        self._pruning.start(self._log)
         await self._subscriptions.committed(self._core.commit_offset)
         self.voice.started(self.now_ms)
         await self._carry_out(self._core.start(self.now_ms))
         await self._drain()
         self._pump = asyncio.create_task(self._run(), name="quorum")
+        self._events.spawn(self._pruning.run())
 
     async def stop(self, grace_ms: int = 1000) -> None:
         """Resign, notify the others (for at most ``grace_ms``), and end. The log stays open."""
@@ -254,10 +255,8 @@ class QuorumDriver:
         return writer
 
     async def snapshot_created(self) -> None:
-        """Record a frozen snapshot and clean the log up to the snapshot before it, so that replicas that
-        lag by less than one snapshot still find their records.
-        """
-        await self._pruning.created(self._log)
+        """A snapshot is frozen: older ones may now be too many."""
+        await self._pruning.prune()
 
     def describe(self) -> QuorumDescription:
         """State for DescribeQuorum. Raises ``KafkaError(not_leader_or_follower)`` unless leader."""

@@ -1,23 +1,104 @@
-"""The part of a quorum's log that is deleted after a snapshot. The state machine decides when a snapshot
-is due."""
+"""Deletion of old snapshots of the metadata log, and of the records before them, by Kafka's two rules.
 
+The oldest snapshot is deleted, and the log then begins at the end of the next one, while
+
+* segments and snapshots together have more than ``metadata.max.retention.bytes``, or
+* the last record in the oldest snapshot is older than ``metadata.max.retention.ms``.
+
+The newest snapshot and the records after it always stay. Segments are deleted whole, so the active one stays,
+too. A negative limit switches its rule off.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from moldau.records.control import SnapshotHeader, parse_control_record
+from moldau.records.record import iter_records
+from moldau.runtime import KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition, ReplicatedLog
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 60.0
+"""Kafka's interval of the same check."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRetention:
+    """``metadata.max.retention.bytes`` and ``.ms``, with Kafka's defaults; negative: without limit."""
+
+    max_bytes: int = 100 * 1024 * 1024
+    max_age_ms: int = 7 * 24 * 3_600_000
+
+
+class _Kept(NamedTuple):
+    """Facts of a snapshot, which never change."""
+
+    size_bytes: int
+    last_timestamp_ms: int
 
 
 class SnapshotPruning:
-    """Keeps the records behind the snapshot before the newest (KIP-630).
+    """Prunes one log once a minute, and after each new snapshot."""
 
-    A replica that lags by less than one snapshot still finds its records.
-    """
+    def __init__(self, log: ReplicatedLog, retention: SnapshotRetention, now_ms: Callable[[], int]) -> None:
+        """``now_ms``: the wall clock, which the timestamps of records are compared with."""
+        self._log = log
+        self._retention = retention
+        self._now_ms = now_ms
+        self._kept: dict[LogPosition, _Kept] = {}
+        self._is_pruning = False
 
-    def __init__(self) -> None:
-        self._last: LogPosition | None = None
+    async def run(self) -> None:
+        """Prune at intervals, until cancelled. Raises ``KafkaError`` when the log has failed."""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await self.prune()
 
-    def start(self, log: ReplicatedLog) -> None:
-        self._last = log.latest_snapshot_id()
+    async def prune(self) -> None:
+        """Delete as much as the rules require; does nothing while another call does."""
+        if self._is_pruning:
+            return
+        self._is_pruning = True
+        try:
+            while (start := self._next_start()) is not None:
+                if not await self._log.delete_before_snapshot(start):
+                    break
+        finally:
+            self._is_pruning = False
 
-    async def created(self, log: ReplicatedLog) -> None:
-        """A snapshot is frozen: delete the records older than the one before it."""
-        before, self._last = self._last, log.latest_snapshot_id()
-        if before is not None and before != self._last:
-            await log.delete_before_snapshot(before)
+    def _next_start(self) -> LogPosition | None:
+        """The second oldest snapshot, if the oldest is to be deleted."""
+        snapshots = self._log.snapshot_ids()
+        if len(snapshots) < 2:
+            return None
+        self._kept = {each: self._kept.get(each) or self._facts_of(each) for each in snapshots}
+        retention, oldest = self._retention, self._kept[snapshots[0]]
+        size_bytes = self._log.size_bytes + sum(kept.size_bytes for kept in self._kept.values())
+        age_ms = self._now_ms() - oldest.last_timestamp_ms
+        if 0 <= retention.max_bytes < size_bytes:
+            reason = f"{size_bytes} bytes are more than metadata.max.retention.bytes={retention.max_bytes}"
+        elif 0 <= retention.max_age_ms < age_ms:
+            reason = f"its records are older than metadata.max.retention.ms={retention.max_age_ms}"
+        else:
+            return None
+        logger.info("the metadata snapshot at offset %d is deleted: %s", snapshots[0].offset, reason)
+        return snapshots[1]
+
+    def _facts_of(self, snapshot_id: LogPosition) -> _Kept:
+        """Read from the snapshot's header. A damaged one counts as old, because a newer one replaces it."""
+        reader = self._log.open_snapshot(snapshot_id)
+        assert reader is not None, snapshot_id
+        try:
+            first = next(iter(reader.batches()), memoryview(b""))
+            headers = (parse_control_record(record) for record in iter_records(first))
+            header = next((each for each in headers if isinstance(each, SnapshotHeader)), None)
+            return _Kept(reader.size_bytes, -1 if header is None else header.last_contained_log_timestamp)
+        except KafkaError as error:
+            logger.warning("%s", error.message)
+            return _Kept(reader.size_bytes, -1)
+        finally:
+            reader.close()

@@ -23,6 +23,7 @@ from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.quorum.driver import DriverConfig
 from moldau.quorum.settings import RaftSettings
+from moldau.quorum.snapshot_pruning import SnapshotRetention
 from moldau.quorum.wire.requests import RequestCodec
 from moldau.records.batch import TimestampType
 from moldau.records.compression import Compression
@@ -337,6 +338,10 @@ def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
             retry_backoff_ms=config.integer("controller.quorum.retry.backoff.ms"),
         ),
         append_linger_ms=config.integer(linger) if config.is_set(linger) else 0,
+        retention=SnapshotRetention(
+            max_bytes=config.integer("metadata.max.retention.bytes"),
+            max_age_ms=config.integer("metadata.max.retention.ms"),
+        ),
     )
 
 

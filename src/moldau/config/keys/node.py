@@ -335,13 +335,13 @@ QUORUM = (
     int64(
         "metadata.max.retention.bytes",
         100 * MIB,
-        "The size of metadata log and snapshots beyond which old ones are removed.",
+        "Bytes of metadata segments and snapshots above which the oldest snapshot is deleted; -1 is never.",
         HIGH,
     ),
     int64(
         "metadata.max.retention.ms",
         7 * DAY_MS,
-        "The age beyond which metadata log and snapshots are removed.",
+        "Age of the last record in a metadata snapshot from which on it is deleted; -1 is never.",
         HIGH,
     ),
     int32(

@@ -17,7 +17,6 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
     ),
     "a bound on the time of a start": ("server.max.startup.time.ms",),
     "versions that are not final": ("unstable.api.versions.enable", "unstable.feature.versions.enable"),
-    "keeping old metadata snapshots": ("metadata.max.retention.bytes", "metadata.max.retention.ms"),
     "the group protocols of KIP-848, KIP-932 and KIP-1071": (
         "group.consumer.assignors",
         "group.consumer.heartbeat.interval.ms",

@@ -69,6 +69,7 @@ _COMMON: Final = {
     "log.dirs": "/data",
     # Often, so that logs begin at snapshots, and replicas that were down download these.
     "metadata.log.max.record.bytes.between.snapshots": "1000",
+    "metadata.max.retention.bytes": "1",
     "metadata.log.segment.ms": "500",
 }
 

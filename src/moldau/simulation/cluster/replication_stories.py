@@ -72,7 +72,10 @@ _COMMON: Final = {
     "log.roll.ms": "400",
     "log.index.interval.bytes": "256",
 }
-_SHORT_METADATA: Final = {"metadata.log.max.record.bytes.between.snapshots": "4000"}
+_SHORT_METADATA: Final = {
+    "metadata.log.max.record.bytes.between.snapshots": "4000",
+    "metadata.max.retention.bytes": "1",
+}
 """Snapshots so often that a node begins at an old image, with replicas on other nodes."""
 _GROUPS: Final = {
     "group.initial.rebalance.delay.ms": "200",

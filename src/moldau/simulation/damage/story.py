@@ -67,6 +67,7 @@ _PROPERTIES: Final = {
     "diskless.coordinator.orphan.scan.interval.ms": "10000",
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
     "metadata.log.max.record.bytes.between.snapshots": "2000",
+    "metadata.max.retention.bytes": "6000",
     "log.retention.check.interval.ms": "3000",
     "log.flush.offset.checkpoint.interval.ms": "5000",
     "log.flush.start.offset.checkpoint.interval.ms": "5000",

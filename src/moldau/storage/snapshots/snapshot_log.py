@@ -101,6 +101,10 @@ class SnapshotLog:
         return self.log.log_end_offset
 
     @property
+    def size_bytes(self) -> int:
+        return self.log.size_bytes
+
+    @property
     def flushed_offset(self) -> int:
         return self.log.flushed_offset
 
@@ -186,6 +190,9 @@ class SnapshotLog:
 
     def earliest_snapshot_id(self) -> LogPosition | None:
         return self._snapshots[0] if self._snapshots else None
+
+    def snapshot_ids(self) -> Sequence[LogPosition]:
+        return tuple(self._snapshots)
 
     async def truncate_to_latest_snapshot(self) -> bool:
         latest = self._snapshot_ahead()

@@ -44,6 +44,7 @@ from moldau.runtime.weak_calls import weakly
 from moldau.storage.log.admission import Admitted, admission
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 ACKS_ALL: Final = -1
@@ -55,6 +56,8 @@ _new = tuple.__new__
 
 class ClassicPartition:
     """This broker's replica of a classic partition, as leader or follower."""
+
+    shares_writes = True
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class ClassicPartition:
         self._machine = machine = context.machine
         self._key = key
         self._topic = topic = log.topic_partition.topic
+        name = f"{topic}-{key.partition}"
         self.log = log
         self.policy = policy
         self.snapshots = snapshots
@@ -86,9 +90,7 @@ class ClassicPartition:
         self._acknowledgements = Acknowledgements(context.arrivals.deadlines)
         self._commit: GroupCommit | None = None
         if policy.durability is Durability.FSYNCED:
-            self._commit = GroupCommit(
-                f"{topic}-{key.partition}", log, weakly(self._synced), weakly(self._sync_failed)
-            )
+            self._commit = GroupCommit(name, log, weakly(self._synced), weakly(self._sync_failed))
         self._clients_append = policy.clients_append
         self._flushes = FlushQueue(log, weakly(self._flushed), machine.unexpected)
         self._may_stage = policy.clients_append and self._commit is None
@@ -96,7 +98,6 @@ class ClassicPartition:
         self.remote = slot = RemoteSlot()
         self._lookup = OffsetLookup(log, replica, machine, slot)
         moved = weakly(self._watermark_moved)
-        name = f"{topic}-{key.partition}"
         self.following = Following(name, log, replica, self._commit, moved, snapshots)
         """The interface of a fetcher while this replica follows."""
         starts_moved = self._deletion.replicas_moved
@@ -475,6 +476,12 @@ class ClassicPartition:
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
         self.check_epoch(current_leader_epoch)
         return self.log.end_offset_for_epoch(leader_epoch)
+
+    def open_snapshot(self, snapshot_id: LogPosition, current_leader_epoch: int) -> SnapshotReader | None:
+        if self.snapshots is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        self.check_epoch(current_leader_epoch)
+        return self.snapshots.open_snapshot(snapshot_id)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Raises ``KafkaError`` where this replica does not lead in the request's epoch."""

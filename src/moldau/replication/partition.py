@@ -14,7 +14,7 @@ from uuid import UUID
 from moldau.records.errors import RecordError
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
-from moldau.storage.snapshots.replicated_log import LogPosition
+from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader
 
 CONSUMER_REPLICA_ID = -1
 
@@ -227,6 +227,23 @@ class NoTransactions:
         return None
 
 
+class WithoutLog:
+    """The answers of a kind whose partitions have no log of their own."""
+
+    shares_writes = False
+
+    def stage(
+        self, records: memoryview, required_acks: int, client: FairClient | None = None
+    ) -> AppendOutcome | None:
+        return None
+
+    def write_staged(self) -> None:
+        """Nothing is ever staged."""
+
+    def open_snapshot(self, snapshot_id: LogPosition, current_leader_epoch: int) -> SnapshotReader | None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+
+
 class Partition(Protocol):
     """A partition on this broker."""
 
@@ -253,6 +270,31 @@ class Partition(Protocol):
     def transactions(self) -> TransactionParticipant:
         """Appends batches of transactions, and their markers. A kind that does not define it refuses them."""
         return NoTransactions(self.topic)
+
+    @property
+    def shares_writes(self) -> bool:
+        """Whether appends of one turn of a connection may share a write: :meth:`stage` and
+        :meth:`write_staged`."""
+        return False
+
+    def stage(
+        self, records: memoryview, required_acks: int, client: FairClient | None = None
+    ) -> AppendOutcome | None:
+        """Like :meth:`append`, but written by :meth:`write_staged`, before any other access to the partition.
+
+        ``None``: nothing was staged; call :meth:`append`. ``records`` must stay valid until the write.
+        """
+        return None
+
+    def write_staged(self) -> None:
+        """Write the staged records. Raises ``KafkaError(kafka_storage_error)`` when the disk fails."""
+
+    def open_snapshot(self, snapshot_id: LogPosition, current_leader_epoch: int) -> SnapshotReader | None:
+        """Open a snapshot for a follower (KIP-630); None when there is no such snapshot.
+
+        Raises ``KafkaError``: an epoch that is fenced or unknown, or a kind without snapshots.
+        """
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
 
     def append(
         self, records: memoryview, *, required_acks: int, timeout_ms: int, client: FairClient | None = None

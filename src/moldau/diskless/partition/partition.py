@@ -27,6 +27,7 @@ from moldau.replication.partition import (
     ReadAnswer,
     ReadOutcome,
     ReadRequest,
+    WithoutLog,
 )
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
@@ -40,7 +41,7 @@ _KEPT_TIMEOUT_S: Final = 1.0
 """Writing this broker's own commits into its cache takes milliseconds."""
 
 
-class DisklessPartition:
+class DisklessPartition(WithoutLog):
     """One diskless partition behind the common interface of partitions.
 
     Every broker may serve it: leader epochs in requests are not checked, because the order of a diskless

@@ -21,6 +21,7 @@ from moldau.replication.partition import (
     PartitionStatus,
     ReadAnswer,
     ReadRequest,
+    WithoutLog,
 )
 from moldau.runtime.fair_lane import FairClient
 from moldau.storage.log.config import LogConfig
@@ -39,7 +40,7 @@ class _NoReplica:
         callback()
 
 
-class DisklessPassage:
+class DisklessPassage(WithoutLog):
     """Implements :class:`moldau.replication.partition.Partition`.
 
     A partition that its coordinator does not have yet is refused by the coordinator; producers retry.

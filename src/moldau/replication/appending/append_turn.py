@@ -5,7 +5,6 @@ a partition; ``end`` before an answer is sent. When ``end`` raises, none of the 
 producers get no answer, and retry.
 """
 
-from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import AppendAnswer, Partition
 from moldau.runtime.fair_lane import FairClient
 
@@ -14,7 +13,7 @@ class AppendTurn:
     """The appends of one turn of a connection; partitions of other kinds append at once."""
 
     def __init__(self) -> None:
-        self._unsettled: dict[ClassicPartition, None] = {}
+        self._unsettled: dict[Partition, None] = {}
         self._failure: Exception | None = None
 
     def append(
@@ -28,7 +27,7 @@ class AppendTurn:
         """Like the partition's own ``append``, without the write; ``records`` must stay valid until the
         turn ends.
         """
-        if isinstance(partition, ClassicPartition):
+        if partition.shares_writes:
             outcome = partition.stage(records, required_acks, client)
             if outcome is not None:
                 self._unsettled[partition] = None

@@ -6,7 +6,7 @@ committed. The positions of batches and the files in use are in the store, which
 after their commit.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import assert_never
 from uuid import UUID
 
@@ -55,6 +55,16 @@ from moldau.coordinators.shard import CanonicalState
 from moldau.runtime import ErrorCode, KafkaError
 
 
+class ReplayedChanges:
+    """Changes that replay made, by log offset; whoever follows them takes them out."""
+
+    def __init__(self) -> None:
+        self.moved: dict[int, Sequence[Moved]] = {}
+        """Changes of a file's runs, or of markers."""
+        self.expired: dict[int, Sequence[tuple[int, int]]] = {}
+        """Producers that were removed, by the number of their partition and their id."""
+
+
 class DisklessShard:
     """State and decisions of one coordinator. Each operation returns effects that lead to exactly one
     answer."""
@@ -65,12 +75,7 @@ class DisklessShard:
         self.files = FileMemory()
         self._gaps = ProducerGaps()
         self._guards = TransactionGuards()
-        self.on_file: Callable[[int, Sequence[Moved]], None] | None = None
-        """The store's callback in replay. It gets the log offset and the changes of a file's runs, or of
-        markers.
-        """
-        self.on_expired: Callable[[int, Sequence[tuple[int, int]]], None] | None = None
-        """The store's callback in replay. It gets the log offset and the producers that were removed."""
+        self._changes: ReplayedChanges | None = None
 
     # -- commit ---------------------------------------------------------------------------------
 
@@ -256,19 +261,24 @@ class DisklessShard:
 
     # -- the runtime's side ---------------------------------------------------------------------
 
+    def follow_changes(self) -> ReplayedChanges:
+        """Note the changes of each replay from here on, for one store, which needs them at the commit."""
+        self._changes = ReplayedChanges()
+        return self._changes
+
     def replay(self, offset: int, record: DisklessRecord, kind: BatchKind) -> None:
         match record:
             case FileCommitted():
                 moved = replay.replay_file(self.partitions, record)
                 self.files.committed(record, record.receipt or encode_receipt(record))
-                if self.on_file is not None:
-                    self.on_file(offset, moved)
+                if self._changes is not None:
+                    self._changes.moved[offset] = moved
             case TransactionsEnded():
                 moved = replay.replay_markers(self.partitions, record)
                 for (ended, _, _), marker in zip(moved, record.markers, strict=True):
                     self._guards.void((ended.number, marker.producer_id))
-                if self.on_file is not None:
-                    self.on_file(offset, moved)
+                if self._changes is not None:
+                    self._changes.moved[offset] = moved
             case PartitionCreated(topic_id, name, index):
                 if self.partitions.find(topic_id, index) is None:
                     self.partitions.add(PartitionState(offset, PartitionId(topic_id, index), name))
@@ -293,8 +303,8 @@ class DisklessShard:
             case Expired(files_before_ms, producers_before_ms):
                 self.files.forget_before(files_before_ms)
                 expired = self.partitions.expire_producers(producers_before_ms)
-                if self.on_expired is not None:
-                    self.on_expired(offset, expired)
+                if self._changes is not None:
+                    self._changes.expired[offset] = expired
             case _:
                 assert_never(record)
 

@@ -79,18 +79,29 @@ def decode_owners(text: str) -> tuple[int, ...]:
 class Database:
     """One open database."""
 
-    def __init__(self, connection: apsw.Connection, *, new_for: str | None) -> None:
-        """Use an open connection. ``new_for`` is the log whose identity is written into new tables."""
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        on_damage: Callable[[Exception], None] = lambda _: None,
+        *,
+        new_for: str | None,
+    ) -> None:
+        """Use an open connection. ``new_for`` is the log whose identity is written into new tables.
+
+        ``on_damage`` is called when SQLite finds damage in its file during a read or a write, on the thread
+        that reads or writes.
+        """
         self.connection = connection
-        self.on_damage: Callable[[Exception], None] = lambda _: None
-        """Called when SQLite finds damage in its file during a read or a write."""
+        self._on_damage = on_damage
         self.concurrent_readers = prepare(connection)
         if new_for is not None:
             connection.execute(TABLES)
             connection.execute("insert into meta values (1, ?, 0, -1, 0, ?)", (VERSION, new_for))
 
     @classmethod
-    def open_clean(cls, opener: SqliteOpener, disk: Disk, path: str, log: str) -> "Database | None":
+    def open_clean(
+        cls, opener: SqliteOpener, disk: Disk, path: str, log: str, on_damage: Callable[[Exception], None]
+    ) -> "Database | None":
         """Open the existing database if this version closed it cleanly for this log and its checksum is
         correct.
 
@@ -104,7 +115,7 @@ class Database:
             return None
         connection = opener(path)
         try:
-            database = cls(connection, new_for=None)
+            database = cls(connection, on_damage, new_for=None)
             row = database.one("select version, clean, log from meta")
             if row == (VERSION, 1, log):
                 database._mark(clean=False)
@@ -115,10 +126,12 @@ class Database:
         return None
 
     @classmethod
-    def create(cls, opener: SqliteOpener, disk: Disk, path: str, log: str) -> "Database":
+    def create(
+        cls, opener: SqliteOpener, disk: Disk, path: str, log: str, on_damage: Callable[[Exception], None]
+    ) -> "Database":
         """Create an empty database, replacing an existing one."""
         remove_database(disk, path)
-        return cls(opener(path), new_for=log)
+        return cls(opener(path), on_damage, new_for=log)
 
     def _mark(self, *, clean: bool) -> None:
         self.connection.pragma("synchronous", "full")
@@ -140,7 +153,7 @@ class Database:
 
     def _damaged(self, error: Exception) -> KafkaError:
         """Report a damaged file, which is not read any more. Callers retry while the file is rebuilt."""
-        self.on_damage(error)
+        self._on_damage(error)
         return KafkaError(ErrorCode.coordinator_load_in_progress, f"The coordinator is rebuilt: {error}")
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> Any:

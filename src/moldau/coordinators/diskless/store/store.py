@@ -21,8 +21,8 @@ import apsw
 
 from moldau.coordinators.diskless.state.file_memory import Remembered
 from moldau.coordinators.diskless.state.partitions import PartitionState
-from moldau.coordinators.diskless.state.records import DisklessRecord, Moved
-from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.coordinators.diskless.state.records import DisklessRecord
+from moldau.coordinators.diskless.state.shard import DisklessShard, ReplayedChanges
 from moldau.coordinators.diskless.state.transactions import AbortedExtent, PartitionTransactions
 from moldau.coordinators.diskless.store.checkpoint import SnapshottedLog, load_checkpoint
 from moldau.coordinators.diskless.store.database import Applied, Database
@@ -77,16 +77,15 @@ class DisklessStore:
         self._on_damage = on_damage
         self._materialiser: Materialiser | None = None
         self._unwritten: deque[Unwritten] = deque()
-        self._moved: dict[int, Sequence[Moved]] = {}
-        """Changes of files that are replayed but not committed yet, by log offset."""
-        self._expired: dict[int, Sequence[tuple[int, int]]] = {}
-        """Producers that expired in a replay that is not committed yet, by log offset."""
+        self._changes = ReplayedChanges()
+        """Of the shard: changes that are replayed but not committed yet."""
         self._handle: asyncio.Handle | None = None
         self._closing: asyncio.Future[None] | None = None
         """The task that closes the last database of this store; ``None`` when none is being closed."""
         self._paused = 0
         self._is_disk_full = False
-        self._is_damaged = False
+        self._is_sound = False
+        """Whether a database is open in which no damage was found."""
 
     @property
     def materialiser(self) -> Materialiser:
@@ -107,7 +106,8 @@ class DisklessStore:
         disk, workers = self.machine.disk, self.machine.workers
         if self.log.end_offset and not (disk.exists(self.path) or disk.exists(self.path + SUM_SUFFIX)):
             logger.warning("%s is missing: it is rebuilt from the log", self.path)
-        source = (self.opener, disk, self.path, self.log.identity)
+        source = (self.opener, disk, self.path, self.log.identity, self._found_damage)
+        self._is_sound = False
         database = await workers.run(Database.open_clean, *source)
         if database is not None and not self._matches(database.applied()):
             logger.warning("%s does not match the log and is rebuilt.", self.path)
@@ -127,13 +127,11 @@ class DisklessStore:
                 ErrorCode.kafka_storage_error,
                 f"The log starts at {self.log.start_offset} and no snapshot covers what was before.",
             )
-        database.on_damage = self._found_damage
-        self._is_damaged = False
+        self._is_sound = True
         self._materialiser = Materialiser(database, self.coordinator_id)
         self._load(shard, self._materialiser)
         self.committed_offset = applied.offset
-        shard.on_file = self._moved.__setitem__
-        shard.on_expired = self._expired.__setitem__
+        self._changes = shard.follow_changes()
         self._plan_writing()
         return applied.offset
 
@@ -154,8 +152,6 @@ class DisklessStore:
 
     def _load(self, shard: DisklessShard, materialiser: Materialiser) -> None:
         view = self.view = CommittedView()
-        self._moved = {}
-        self._expired = {}
         self._unwritten.clear()
         hot: dict[int, PartitionState] = {}
         for written in materialiser.partitions.values():
@@ -194,14 +190,14 @@ class DisklessStore:
                 self.view.by_number[number].aborted.add(AbortedExtent(*extent))
 
     def committed(self, records: Sequence[CommittedRecord], up_to_offset: int) -> None:
-        view = self.view
+        view, changes = self.view, self._changes
         changed: list[StoredPartition] = []
         for offset, record in records:
             found = cast(DisklessRecord, record)
-            moved = self._moved.pop(offset, ())
+            moved = changes.moved.pop(offset, ())
             change = view.apply(offset, found, moved)
             changed.extend(change.partitions)
-            expired = self._expired.pop(offset, ())
+            expired = changes.expired.pop(offset, ())
             view.forget_producers(expired)
             self._unwritten.append(Unwritten(offset, found, moved, change, expired))
         self.committed_offset = max(self.committed_offset, up_to_offset)
@@ -230,7 +226,7 @@ class DisklessStore:
                 logger.exception("%s could not be brought up to date; it will be rebuilt.", self.path)
                 clean = False
             database, self._materialiser = self._materialiser.database, None
-            closing = self.machine.workers.run(self._close_database, database, clean and not self._is_damaged)
+            closing = self.machine.workers.run(self._close_database, database, clean and self._is_sound)
             self._closing = asyncio.ensure_future(closing)
         if self._closing is not None:
             # This also holds when a load is cancelled: the next load must not find a file that is still being
@@ -246,9 +242,12 @@ class DisklessStore:
                 seal_database(self.machine.disk, self.path)
 
     def _found_damage(self, error: Exception) -> None:
-        """Mark the file as damaged, so that it is not used again."""
-        if not self._is_damaged:
-            self._is_damaged = True
+        """Mark the file as damaged, so that it is not used again.
+
+        Damage that is found while a file is opened only fails the load, which is repeated.
+        """
+        if self._is_sound:
+            self._is_sound = False
             logger.error("%s is damaged and is rebuilt from the log: %s", self.path, error)
             self._on_damage()
 
@@ -293,7 +292,7 @@ class DisklessStore:
             elif materialiser.to_trim:
                 materialiser.trim_some(self.machine.clock.now_ms())
         except Exception as error:
-            if self._is_damaged:
+            if not self._is_sound:
                 return  # The store is restored soon.
             if isinstance(error, apsw.FullError):
                 log = logger.debug if self._is_disk_full else logger.warning

@@ -17,7 +17,6 @@ from moldau.protocol.messages.fetch_snapshot import (
     FetchSnapshotResponseSnapshotId,
     FetchSnapshotResponseTopicSnapshot,
 )
-from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.workers import Workers
@@ -71,11 +70,10 @@ class SnapshotHandlers:
         self, topic: str, wanted: FetchSnapshotRequestPartitionSnapshot, max_bytes: int
     ) -> FetchSnapshotResponsePartitionSnapshot:
         partition = self._find(topic, wanted.partition)
-        if not isinstance(partition, ClassicPartition) or partition.snapshots is None:
+        if partition is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        partition.check_epoch(wanted.current_leader_epoch)
         snapshot_id = LogPosition(wanted.snapshot_id.end_offset, wanted.snapshot_id.epoch)
-        reader = partition.snapshots.open_snapshot(snapshot_id)
+        reader = partition.open_snapshot(snapshot_id, wanted.current_leader_epoch)
         if reader is None:
             raise KafkaError(ErrorCode.snapshot_not_found)
         try:

@@ -1,4 +1,4 @@
-"""Cluster metadata: the immutable image, the controller's decisions, and the shells that run them.
+"""Cluster metadata: the immutable image, the controller's decisions, and the drivers that run them.
 
 Records are the only way in which metadata changes. The controller decides (:mod:`.controller.controller`),
 the metadata log commits (:class:`.metadata_log.MetadataLog`), and every node replays committed records into

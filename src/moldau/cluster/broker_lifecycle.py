@@ -41,11 +41,11 @@ _REFUSALS: Final = {
     ErrorCode.invalid_request: " The log of the active controller says what does not fit.",
     ErrorCode.not_controller: " No active controller was reached.",
 }
-"""The response to a registration has no field for a text: the meaning of each refusal for the operator."""
+"""Explains each refusal to the operator, because the response to a registration has no field for a text."""
 
 
 class LifecycleState(Enum):
-    """The legal moves are in ``MOVES``."""
+    """The states of a broker. The legal transitions are in ``MOVES``."""
 
     NOT_RUNNING = "not running"
     STARTING = "starting"
@@ -82,7 +82,7 @@ class BrokerIdentity:
     """Ids of the log directories that were online at the start."""
     rack: str | None = None
     previous_broker_epoch: int = -1
-    """The epoch in which the last process stopped cleanly; -1: it did not (KIP-966)."""
+    """The epoch in which the last process stopped cleanly; -1 if it did not stop cleanly (KIP-966)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class LifecycleTimes:
 
 
 class BrokerLifecycle:
-    """One task that registers and heartbeats until it is stopped.
+    """One task that registers the broker and sends heartbeats until it is stopped.
 
     ``metadata_offset`` returns the offset up to which this broker has replayed; ``on_registered`` is called
     with each new broker epoch before the first heartbeat with it. ``failed_directories`` returns the ids of
@@ -125,25 +125,26 @@ class BrokerLifecycle:
         self._task: asyncio.Task[None] | None = None
         self._may_go = asyncio.Event()
         self._answered_s = 0.0
-        """The time of the controller's last answer, in the loop's seconds."""
+        """The time of the controller's last answer, in seconds of the event loop."""
         self.state = LifecycleState.NOT_RUNNING
         self.broker_epoch = -1
         self.is_fenced = True
         self.unfenced = asyncio.Event()
 
     def start(self) -> "asyncio.Task[None]":
-        """Begin. The task ends with ``KafkaError`` when the controller refuses this broker permanently."""
+        """Start the task. It ends with ``KafkaError`` when the controller refuses this broker permanently."""
         self._move(LifecycleState.STARTING)
         self._task = asyncio.get_running_loop().create_task(self._run())
         return self._task
 
     def ready(self) -> None:
-        """The broker can serve: request to be unfenced."""
+        """Ask the controller to unfence the broker, which can now serve clients."""
         self._want_fence = False
         self._wake.set()
 
     def metadata_moved(self) -> None:
-        """Metadata was replayed: a broker that waits to be unfenced sends its next heartbeat earlier."""
+        """Send the next heartbeat earlier if the broker waits to be unfenced, because metadata was
+        replayed."""
         if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
             self._wake.set()
 
@@ -152,16 +153,17 @@ class BrokerLifecycle:
         self._wake.set()
 
     def problem(self) -> str | None:
-        """Problem for the health page: clients are not sent to a fenced broker."""
+        """The problem for the health page: clients are not sent to a fenced broker."""
         if self.state is LifecycleState.RUNNING and self.is_fenced:
             return "the controller has fenced this broker"
         return None
 
     async def controlled_shutdown(self, timeout_ms: int, silence_ms: int | None = None) -> bool:
-        """Hand all leaderships over, then end. ``False``: the controller did not agree in ``timeout_ms``.
+        """Hand over all leaderships, then end. Returns False if the controller did not agree within
+        ``timeout_ms``.
 
-        Heartbeats are repeated until the controller agrees. ``silence_ms``: after this time without any
-        answer the broker stops waiting, because its session will expire.
+        Heartbeats are repeated until the controller agrees. If no answer comes for ``silence_ms``, the broker
+        stops waiting, because its session will expire.
         """
         if self.state is LifecycleState.RUNNING:
             self._move(LifecycleState.PENDING_SHUTDOWN)
@@ -189,7 +191,7 @@ class BrokerLifecycle:
                     await self._may_go.wait()
 
     async def stop(self) -> None:
-        """End at once; the controller will notice when the session expires."""
+        """End the task immediately. The controller will notice it when the session expires."""
         if self.state is LifecycleState.NOT_RUNNING:
             return
         if self.state is not LifecycleState.SHUTTING_DOWN:
@@ -213,7 +215,8 @@ class BrokerLifecycle:
             code = await self._try_to_register()
             if code is ErrorCode.none:
                 return
-            # The session of a former process expires, and a controller is elected.
+            # The error will pass: the session of a former process will expire, or a controller will be
+            # elected.
             is_temporary = code in (ErrorCode.not_controller, ErrorCode.duplicate_broker_registration)
             if not is_temporary or loop.time() >= deadline:
                 raise KafkaError(
@@ -301,11 +304,12 @@ class BrokerLifecycle:
             self.unfenced.set()
             logger.info("broker %d is unfenced", self._identity.broker_id)
         elif self.state is LifecycleState.PENDING_SHUTDOWN:
-            # Leaderships have been moved; only a further heartbeat shows when all brokers have seen it.
+            # The leaderships have been moved. Only a further heartbeat shows whether all brokers have seen
+            # the move.
             asyncio.get_running_loop().call_later(self._times.retry_ms / 1000, self._wake.set)
 
     def _start_again(self) -> None:
-        """The controller has forgotten this epoch: a new registration is needed."""
+        """Register again, because the controller does not know this epoch any more."""
         self.is_fenced = True
         if self.state is LifecycleState.PENDING_SHUTDOWN:
             self._may_go.set()

@@ -1,7 +1,7 @@
-"""The topics in which nodes keep their own state, and the rules of their logs: both are defined here only.
+"""The topics in which nodes store their own state, and the rules of their logs. Both are defined only here.
 
-Everything else about them is derived from here: their possible leaders, the durability of their records,
-their creation.
+Other properties are derived from them: the possible leaders of such a topic, the durability of its records,
+and its creation.
 """
 
 from dataclasses import dataclass
@@ -21,47 +21,48 @@ REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 
 
 class StateRetention(Enum):
-    """The way in which the log of such a topic is kept short."""
+    """How the log of such a topic is shortened."""
 
     COMPACTED = "compacted"
     """The latest record of each key is kept."""
     SNAPSHOTS = "snapshots"
     """Records that a snapshot covers are dropped."""
     TIME = "time"
-    """Records older than ``retention.ms`` are deleted, regardless of their size."""
+    """Records older than ``retention.ms`` are deleted, whatever the size of the log is."""
 
 
 _RETENTION_CONFIGS: Final = {
     StateRetention.COMPACTED: {"cleanup.policy": "compact"},
     StateRetention.SNAPSHOTS: {"retention.ms": "-1"},
-    # log.retention.bytes is meant for data; it must not delete these records because of their size.
+    # log.retention.bytes is meant for user data; it must not delete these records because of the size of the
+    # log.
     StateRetention.TIME: {"cleanup.policy": "delete", "retention.bytes": "-1"},
 }
 
 
 def decisive_minimum(replicas: int) -> int:
-    """``min.insync.replicas`` of a topic of which no record may be lost, for a number of replicas."""
+    """``min.insync.replicas`` of a topic that must not lose any record, for a number of replicas."""
     return min(2, replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTopic:
-    """A topic whose partitions are led by coordinators, which keep their state in it."""
+    """A topic that stores the state of coordinators, which lead its partitions."""
 
     name: str
     retention: StateRetention
     factor_key: str
-    """The broker's key for the replication factor at its creation."""
+    """The broker config with the topic's replication factor at its creation."""
     records: KeyedRecords | None = None
     """The schema of its keys and values, where each is a message: tools show its records by it."""
     is_decisive: bool = False
-    """Its records free bytes or decide outcomes, so none may be lost.
+    """Whether no record may be lost, because the records free bytes or decide outcomes.
 
-    They count once they are synced, on two replicas where there are two, and a replica that is not in sync
-    is never elected.
+    Such a record is acknowledged when it is synced, on two replicas if there are two. A replica that is not
+    in sync is never elected.
     """
     is_marked: bool = False
-    """Whether clients see in the metadata that the topic is internal."""
+    """Whether the metadata that clients read mark the topic as internal."""
 
     def configs(self, replication_factor: int) -> dict[str, str]:
         """The configs with which the topic is created."""
@@ -105,7 +106,7 @@ STATE_TOPICS: Final = {
         ),
     )
 }
-"""By name. The loss of their records would hide or delete records of other topics."""
+"""The topics by name. If their records were lost, records of other topics would be hidden or deleted."""
 
 CONSUMER_OFFSETS: Final = STATE_TOPICS[CONSUMER_OFFSETS_TOPIC]
 TRANSACTION_STATE: Final = STATE_TOPICS[TRANSACTION_STATE_TOPIC]
@@ -119,7 +120,7 @@ MARKED_INTERNAL_TOPICS: Final = frozenset(topic.name for topic in STATE_TOPICS.v
 """Names of the topics that are marked as internal for clients."""
 
 DECISIVE_TOPICS: Final = frozenset(topic.name for topic in STATE_TOPICS.values() if topic.is_decisive)
-"""Names of the topics of which no record may be lost."""
+"""Names of the topics that must not lose any record."""
 
 SNAPSHOT_TOPICS: Final = frozenset(
     topic.name for topic in STATE_TOPICS.values() if topic.retention is StateRetention.SNAPSHOTS
@@ -128,5 +129,5 @@ SNAPSHOT_TOPICS: Final = frozenset(
 
 
 def replication_factors(factor: int) -> dict[str, str]:
-    """Properties of a broker that give each topic of nodes' own state ``factor`` replicas."""
+    """Broker properties that set the replication factor of each topic with nodes' own state to ``factor``."""
     return {topic.factor_key: str(factor) for topic in STATE_TOPICS.values()}

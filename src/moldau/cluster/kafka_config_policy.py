@@ -1,4 +1,4 @@
-"""The config definitions for the controller."""
+"""The config definitions that the controller uses."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -31,13 +31,13 @@ class KafkaConfigPolicy:
         except client_metrics.SubscriptionError as error:
             raise KafkaError(ErrorCode.invalid_request, str(error)) from None
         except ConfigError as error:
-            # A value that a running broker refuses is an invalid request in Kafka.
+            # In Kafka, a value that a running broker refuses is an invalid request.
             is_broker = resource_type is ResourceType.BROKER
             code = ErrorCode.invalid_request if is_broker else ErrorCode.invalid_config
             raise KafkaError(code, str(error)) from None
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
-        # Kafka's controller has no types for the others' keys, and cannot append to their values.
+        # Kafka's controller has no types for the keys of other resources, and cannot append to their values.
         definitions = {ResourceType.TOPIC: TOPIC, ResourceType.BROKER: BROKER}
         definition = definitions[resource_type].get(key) if resource_type in definitions else None
         return definition is not None and definition.type is ConfigType.LIST

@@ -1,4 +1,5 @@
-"""The metadata log as this package uses it. The quorum's driver implements it; tests have a small one."""
+"""The metadata log as this package needs it. The driver of the quorum implements it; tests have a small
+implementation."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,12 +9,12 @@ from typing import Final, Protocol, TypeAlias
 Value: TypeAlias = bytes | bytearray | memoryview
 
 RECORDS_A_TURN: Final = 1_000
-"""Records encoded or applied without a break: some milliseconds."""
+"""Number of records that are encoded or applied in one turn of the event loop. It takes some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataBatch:
-    """Records that were committed together: ``values[n]`` has the offset ``base_offset + n``."""
+    """Records that were committed together. ``values[n]`` has the offset ``base_offset + n``."""
 
     base_offset: int
     epoch: int
@@ -31,36 +32,37 @@ class MetadataBatch:
 
 
 class MetadataLogListener(Protocol):
-    """Receives committed records and leader changes, on the event loop and in the order of the log."""
+    """Receives committed records and leader changes, on the event loop and in log order."""
 
     def on_snapshot(
         self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]
     ) -> Iterator[None] | None:
-        """Forget everything: this snapshot has all records below ``end_offset``.
+        """Drop all state and load this snapshot, which has all records below ``end_offset``.
 
         Many records may be applied in steps, as in ``on_commit``.
         """
         ...
 
     def on_commit(self, batches: Sequence[MetadataBatch]) -> Iterator[None] | None:
-        """The next batches (data records only). Offsets of control records in between are skipped.
+        """Apply the next batches, which have data records only. Offsets of control records in between are
+        skipped.
 
-        Many records may be applied in steps between turns of the event loop: the steps are the returned
-        iterator, and no other call is made before its end.
+        Many records may be applied in steps, over several turns of the event loop. The returned iterator
+        makes the steps, and no other method is called before its end.
         """
         ...
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """The leader of an epoch is known (-1: none).
+        """Note the leader of an epoch; -1 means that there is none.
 
         A node is notified of its *own* leadership only after every record of earlier epochs was passed to
-        :meth:`on_commit`: its image is then complete, and it may decide on it.
+        :meth:`on_commit`. Its image is then complete, so that it may make decisions.
         """
         ...
 
 
 class SnapshotTarget(Protocol):
-    """A snapshot being written (``moldau.storage.snapshots.replicated_log.SnapshotWriter`` is one)."""
+    """A snapshot in progress (``moldau.storage.snapshots.replicated_log.SnapshotWriter`` implements it)."""
 
     def append(self, values: Sequence[bytes]) -> None: ...
 
@@ -73,7 +75,7 @@ class MetadataLog(Protocol):
     """The replicated log of metadata records."""
 
     def add_listener(self, listener: MetadataLogListener) -> None:
-        """Begin to notify ``listener``, from the latest snapshot or the start of the log on."""
+        """Begin to notify ``listener``, starting with the latest snapshot or the start of the log."""
         ...
 
     def next_offset(self) -> int:
@@ -83,16 +85,16 @@ class MetadataLog(Protocol):
     def append(self, epoch: int, values: Sequence[bytes]) -> asyncio.Future[int]:
         """Append one batch as the leader of ``epoch``; appends keep the order of the calls.
 
-        The future has the last offset once it is committed *and* was passed to the listeners. It fails with
-        ``KafkaError(not_controller)`` when this node does not lead ``epoch`` (any more); then it is unknown
-        whether the batch will be committed.
+        The future gets the last offset when the batch is committed *and* was passed to the listeners. It
+        fails with ``KafkaError(not_controller)`` when this node does not lead ``epoch`` (any more). It is
+        then unknown whether the batch will be committed.
         """
         ...
 
     def resign(self, epoch: int) -> None:
-        """Resign the leadership of ``epoch``; does nothing in another epoch."""
+        """Resign the leadership of ``epoch``. In another epoch nothing is done."""
         ...
 
     def create_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int) -> SnapshotTarget | None:
-        """Begin a snapshot of everything below ``end_offset``; ``None`` when it exists already."""
+        """Begin a snapshot of all records below ``end_offset``; ``None`` when it already exists."""
         ...

@@ -21,23 +21,24 @@ from moldau.protocol.schema import Message
 logger = logging.getLogger(__name__)
 
 RECORDS_A_STEP: Final = 500
-"""Records decoded and replayed without a break: some 5 ms."""
+"""Number of records that are decoded and replayed in one step. It takes some 5 ms."""
 
 
 class ImageSubscriber(Protocol):
-    """A part of the node that follows the metadata."""
+    """A part of the node that reacts to changes of the metadata."""
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """``delta`` is the difference from the image of the last call (from an empty one, at the first)."""
+        """React to a new image. ``delta`` is the difference from the image of the last call; in the first
+        call, from an empty image."""
         ...
 
 
 class MetadataPublisher:
-    """A listener of the metadata log. All work is done in the call that brings the batches, or in its
-    returned steps, so that after a commit its result is in the image.
+    """A listener of the metadata log. All work is done in the call that passes the batches, or in the steps
+    that the call returns. Therefore the image contains the result directly after a commit.
 
-    ``on_fault`` is called once when the log cannot be followed any further: the node must then stop,
-    because it would serve stale metadata forever.
+    ``on_fault`` is called once when the log cannot be followed any further. The node must then stop, because
+    it would serve old metadata forever.
     """
 
     def __init__(self, on_fault: Callable[[MetadataError], None]) -> None:
@@ -56,19 +57,19 @@ class MetadataPublisher:
         return self._image
 
     def subscribe(self, subscriber: ImageSubscriber) -> None:
-        """Call ``subscriber`` with the current image, and then with every change, in the order of
-        subscription.
+        """Call ``subscriber`` with the current image now, and again after every change. Subscribers are
+        called in the order of subscription.
         """
         self._subscribers.append(subscriber)
         if self._image is not EMPTY_IMAGE:
             self._tell(subscriber, delta_between(EMPTY_IMAGE, self._image))
 
     def unsubscribe(self, subscriber: ImageSubscriber) -> None:
-        """Stop calling ``subscriber``; no effect if it never subscribed."""
+        """Stop calling ``subscriber``. A call for an unknown subscriber has no effect."""
         self._subscribers = [each for each in self._subscribers if each is not subscriber]
 
     def until(self, condition: Callable[[], bool]) -> asyncio.Future[None]:
-        """A future that is done once ``condition`` holds; checked after each new image."""
+        """A future that is done when ``condition`` is true. The condition is checked after each new image."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if condition():
             future.set_result(None)
@@ -82,7 +83,7 @@ class MetadataPublisher:
     def on_snapshot(
         self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]
     ) -> Iterator[None]:
-        """The steps of loading a snapshot; the image is the old one until the last."""
+        """Load a snapshot in steps. The old image stays in use until the last step."""
         if self._faulty:
             return
         self._transaction = None
@@ -132,7 +133,7 @@ class MetadataPublisher:
         self._publish(delta, image)
 
     def _replay(self, delta: MetadataDelta, record: Message) -> None:
-        """KIP-868: the records of a transaction become visible together or not at all."""
+        """Apply a record. Records of a transaction become visible together or not at all (KIP-868)."""
         match record:
             case BeginTransactionRecord():
                 self._transaction = []
@@ -163,7 +164,7 @@ class MetadataPublisher:
         try:
             subscriber.on_image(delta, self._image)
         except Exception:
-            # An exception of one subscriber must not keep the others on old metadata.
+            # Other subscribers must still get the new metadata after an exception in one subscriber.
             logger.exception(
                 "%s failed on metadata offset %d", type(subscriber).__name__, self._image.provenance.offset
             )

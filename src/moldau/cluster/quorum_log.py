@@ -1,4 +1,4 @@
-"""The metadata log on the KRaft quorum: decodes committed records, and predicts the offsets of appends."""
+"""The metadata log on the KRaft quorum. It decodes committed records and predicts the offsets of appends."""
 
 import asyncio
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -37,11 +37,11 @@ class QuorumMetadataLog:
 
     @property
     def applied_end_offset(self) -> int:
-        """All records before it, control records included, were passed to every listener."""
+        """All records before this offset, including control records, were passed to every listener."""
         return min((each.end_offset for each in self._listeners), default=0)
 
     def until_applied(self, end_offset: int) -> "asyncio.Future[None]":
-        """A future that is done once :attr:`applied_end_offset` has reached ``end_offset``."""
+        """A future that is done when :attr:`applied_end_offset` has reached ``end_offset``."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.applied_end_offset >= end_offset:
             future.set_result(None)
@@ -50,7 +50,7 @@ class QuorumMetadataLog:
         return future
 
     def decoded(self, committed: Committed) -> Generator[None, None, list[MetadataBatch]]:
-        """The record batches of a commit, decoded in steps; cached for the next listener."""
+        """The record batches of a commit, decoded in steps. The result is cached for the next listener."""
         span = committed.base_offset, committed.end_offset
         if self._decoded[0] != span:
             batches: list[MetadataBatch] = []
@@ -63,7 +63,7 @@ class QuorumMetadataLog:
         return self._decoded[1]
 
     def applied(self) -> None:
-        """A listener has applied records."""
+        """Note that a listener has applied records."""
         if not self._waiting:
             return
         end_offset = self.applied_end_offset
@@ -90,9 +90,11 @@ class QuorumMetadataLog:
         return None if writer is None else _Snapshot(self._driver, writer)
 
     def leader_changed(self, leader_id: int | None, epoch: int) -> None:
-        """The term's leader-change record is in the log; from here on the log only grows by appends.
+        """Notify the listeners of a leader. The leader-change record of the epoch is in the log, so the log
+        of a leader now grows only by appends.
 
-        Every listener is notified, and the first of them may append: the term begins only once.
+        Every listener is notified, and the first one may already append. Therefore the leadership is begun
+        only once.
         """
         if leader_id == self._node_id and epoch != self._epoch:
             self._epoch = epoch
@@ -108,7 +110,7 @@ class _Decoding:
         self.end_offset = 0
 
     def on_commit(self, committed: Committed) -> Iterator[None]:
-        """Applied immediately, unless there are many records."""
+        """Apply the batches immediately, or in steps when there are many records."""
         batches = yield from self._log.decoded(committed)
         steps = self._listener.on_commit(batches) if batches else None
         if steps is not None:
@@ -117,7 +119,7 @@ class _Decoding:
         self._log.applied()
 
     def on_snapshot(self, reader: SnapshotReader) -> Iterator[None]:
-        """Applied immediately, unless there are many records."""
+        """Apply the snapshot immediately, or in steps when it has many records."""
         batches: list[MetadataBatch] = []
         for batch in _batches_in_steps(reader.batches()):
             if batch is None:
@@ -140,7 +142,7 @@ class _Decoding:
 
 
 class _Snapshot:
-    """A snapshot after which the log is cleaned."""
+    """A snapshot writer; when the snapshot is frozen, the log is pruned."""
 
     def __init__(self, driver: QuorumDriver, writer: SnapshotWriter) -> None:
         self._driver = driver
@@ -163,7 +165,7 @@ def data_batches(views: Iterable[memoryview]) -> Iterator[MetadataBatch]:
 
 
 def _batches_in_steps(views: Iterable[memoryview]) -> Iterator[MetadataBatch | None]:
-    """Like :func:`data_batches`, with a ``None`` after each step of :data:`RECORDS_A_TURN` records."""
+    """Like :func:`data_batches`, with ``None`` after each step of :data:`RECORDS_A_TURN` records."""
     count = 0
     for view in views:
         for position, header in iter_headers(view):

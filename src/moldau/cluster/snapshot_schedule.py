@@ -1,4 +1,4 @@
-"""Writes a snapshot of the image now and then, so that the metadata log can be pruned (KIP-630)."""
+"""Writes a snapshot of the image from time to time, so that the metadata log can be pruned (KIP-630)."""
 
 import asyncio
 import logging
@@ -14,14 +14,14 @@ from moldau.runtime import KafkaError
 logger = logging.getLogger(__name__)
 
 BATCH_RECORDS = 512
-"""Records in a batch; the loop runs other work between two batches."""
+"""Number of records in a batch. Other tasks of the event loop run between two batches."""
 
 
 class SnapshotGenerator:
-    """A listener of the metadata log; add it *after* the publisher.
+    """A listener of the metadata log. Add it *after* the publisher.
 
-    A snapshot is due after ``bytes_between`` bytes of records or ``interval_ms`` with at least one record.
-    The image is immutable, so commits continue while it is written.
+    A snapshot is due after ``bytes_between`` bytes of records, or after ``interval_ms`` if there is at least
+    one new record. The image is immutable, so commits continue while the snapshot is written.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class SnapshotGenerator:
         self._writing: asyncio.Task[None] | None = None
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """Every node writes its own snapshots, independent of the leader."""
+        """Nothing is done here, because every node writes its own snapshots, independent of the leader."""
 
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
         self._bytes_since = 0

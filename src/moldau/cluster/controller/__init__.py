@@ -1,1 +1,2 @@
-"""The controller: its decisions as one object, the service that runs it, and the channels to it."""
+"""The controller: its decisions as one object, the service that runs it, and the channels that brokers
+use."""

@@ -1,4 +1,4 @@
-"""Responses to refused requests: the error is set where each response has a field for it."""
+"""Responses to refused requests. The error is set in every field that a response has for it."""
 
 import sys
 from typing import Any

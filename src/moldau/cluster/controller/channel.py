@@ -12,7 +12,7 @@ DEADLINE_MAX_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The client on whose behalf a request is sent to the controller."""
+    """The client for which a request is sent to the controller."""
 
     principal: Principal
     client_id: str | None
@@ -28,9 +28,10 @@ class Caller:
 
 
 def deadline_of(context: RequestContext, request: Message) -> float | None:
-    """The time of the loop, in seconds, until which a request's sender waits, by its TimeoutMs.
+    """The time until which a request's sender waits, by the request's TimeoutMs. It is in seconds of the
+    event loop.
 
-    ``None`` where the request has none, and for 0 or less.
+    It is ``None`` if the request has no TimeoutMs, or if it is 0 or less.
     """
     timeout_ms: int = getattr(request, "timeout_ms", 0)
     if timeout_ms <= 0:
@@ -44,14 +45,14 @@ class ControllerChannel(Protocol):
     async def send(
         self, request: Message, caller: Caller | None = None, deadline: float | None = None
     ) -> Any:
-        """The response that belongs to ``request``, once its decision is committed.
+        """Send ``request`` and return its response, which arrives when the decision is committed.
 
-        ``caller`` is the requesting client; None for a request of the node itself. A request is not started
-        after its ``deadline`` (the loop's time, in seconds).
+        ``caller`` is the requesting client; it is None for a request of the node itself. A request is not
+        started after its ``deadline`` (in seconds of the event loop).
 
-        A request that is refused as a whole is answered, not raised, where its response has an error code.
-        Raises ``KafkaError(not_controller)``, which is retriable, while no controller is known or when the
-        outcome is unknown because the controller lost its leadership, and ``request_timed_out`` when the
-        deadline passed first: then the outcome is unknown, too.
+        If the response has an error code, the refusal of a whole request is in the response and is not
+        raised. Raises ``KafkaError(not_controller)``, which is retriable, while no controller is known, and
+        also when the outcome is unknown because the controller lost its leadership. Raises
+        ``request_timed_out`` when the deadline passed first; the outcome is then unknown, too.
         """
         ...

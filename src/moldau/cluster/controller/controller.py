@@ -1,13 +1,13 @@
-"""The controller: takes requests, returns records and responses, and changes state only by replay. Pure.
+"""The controller. It accepts requests, returns records and responses, and changes state only by replay. Pure.
 
 The driver's contract (implemented by :mod:`.service`):
 
-1. Before a term: :meth:`Controller.activate` with the image of everything committed.
-2. :meth:`Controller.handle` decides. If it returns records, call :meth:`Controller.replay` with them
-   *before* the next request is handled, and append them to the metadata log as one batch that is
-   committed whole or not at all. The next decision sees them though they are not committed yet.
-3. Answer a request after its records, and all that were decided before it, are committed.
-4. When an append fails or the term ends, everything not committed is dropped by activating anew.
+1. Before a leadership begins, call :meth:`Controller.activate` with the image of all committed records.
+2. :meth:`Controller.handle` decides. If it returns records, call :meth:`Controller.replay` with them *before*
+the next request is handled, and append them to the metadata log as one atomic batch. The next decision sees
+these records before they are committed.
+3. Answer a request when its records and all records of earlier decisions are committed.
+4. When an append fails or the leadership ends, activate again. This drops all uncommitted records.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,11 +35,11 @@ from moldau.protocol.schema import Message
 from moldau.runtime import Entropy, ErrorCode, KafkaError
 
 LEADERS_BALANCED_MAX: Final = 1_000
-"""Leaderships that are moved in one batch of records."""
+"""Number of leaderships that are moved by one batch of records."""
 
 
 class Controller:
-    """Decides over an image that includes its own uncommitted decisions."""
+    """Makes decisions over an image that includes its own uncommitted decisions."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class Controller:
         topic_policy: TopicPolicy | None = None,
         members: Callable[[], QuorumMembers] = QuorumMembers,
     ) -> None:
-        """``members`` returns the other nodes of the quorum while this one leads it; on any thread."""
+        """``members`` returns the other nodes of the quorum while this node leads it; any thread may call
+        it."""
         self._settings = settings
         self._config_policy = config_policy
         self._entropy = entropy
@@ -60,18 +61,18 @@ class Controller:
 
     @property
     def image(self) -> MetadataImage:
-        """Committed metadata plus uncommitted decisions."""
+        """Committed metadata and uncommitted decisions."""
         return self._image
 
     def activate(self, image: MetadataImage, now_ms: int) -> None:
-        """Begin a term on the committed image, or restart it after a failed append."""
+        """Begin a leadership with the committed image, or restart it after a failed append."""
         self._image = image
         self._heartbeats.activate(image, now_ms)
 
     def handle(self, request: Message, now_ms: int, next_offset: int) -> ControllerResult:
-        """Decide. ``next_offset`` is where the first record will land in the log.
+        """Decide on a request. ``next_offset`` is the offset that the first record will get in the log.
 
-        Raises ``KafkaError`` for requests that are refused whole: see :func:`error_response`.
+        Raises ``KafkaError`` when a whole request is refused: see :func:`error_response`.
         """
         decision = DECISIONS.get(type(request))
         if decision is None:
@@ -81,7 +82,7 @@ class Controller:
         return decision.decide(self._view(), self._context(now_ms, next_offset), request)
 
     def bootstrap(self, records: Sequence[Message]) -> Sequence[Message]:
-        """The first records of a new cluster; none when the log has a metadata version already.
+        """The first records of a new cluster; none when the log already has a metadata version.
 
         The formatted metadata are in a snapshot before the first offset. Other nodes cannot fetch that one,
         and nodes of Apache Kafka end without a metadata version, so it is repeated in the first records.
@@ -102,25 +103,27 @@ class Controller:
         return first
 
     def expire_sessions(self, now_ms: int, next_offset: int) -> Sequence[Message]:
-        """Records that fence one broker whose session has expired; call again until there are none."""
+        """Records that fence one broker whose session has expired. Call it again until there are no
+        records."""
         return brokers.fence_expired(self._view(), self._context(now_ms, next_offset))
 
     @property
     def leader_balance_interval_ms(self) -> int:
-        """Interval of :meth:`balance_leaders` in milliseconds; 0: never."""
+        """Interval of :meth:`balance_leaders` in milliseconds; 0 means never."""
         return self._settings.leader_balance_interval_ms
 
     def balance_leaders(self) -> Sequence[Message]:
-        """Records that return leaderships to preferred replicas, a bounded number at once."""
+        """Records that return leaderships to preferred replicas, a limited number at a time."""
         return elections.preferred_changes(self._view(), LEADERS_BALANCED_MAX)
 
     @property
     def unclean_election_interval_ms(self) -> int:
-        """Interval of :meth:`elect_unclean` in milliseconds; 0: never."""
+        """Interval of :meth:`elect_unclean` in milliseconds; 0 means never."""
         return self._settings.unclean_election_interval_ms
 
     def elect_unclean(self) -> Sequence[Message]:
-        """Records that elect leaders of leaderless partitions, where the topic allows an unclean election."""
+        """Records that elect leaders for partitions without a leader, if the topic allows an unclean
+        election."""
         return elections.unclean_changes(self._view(), LEADERS_BALANCED_MAX)
 
     @property
@@ -133,15 +136,15 @@ class Controller:
         return self._heartbeats.next_deadline_ms(self._image, now_ms)
 
     def replay(self, records: Sequence[Message]) -> None:
-        """Apply records that were decided."""
+        """Apply the records of a decision."""
         self._image = image_of(records, self._image)
 
     def replayed(self, records: Sequence[Message]) -> MetadataImage:
-        """The image after these records; changes nothing. May be called on any thread."""
+        """The image after these records. Nothing is changed. Any thread may call it."""
         return image_of(records, self._image)
 
     def restore(self, image: MetadataImage) -> None:
-        """Return to the image before records that could not be appended, or move to :meth:`replayed` ones."""
+        """Use ``image``: the one before records that could not be appended, or that of :meth:`replayed`."""
         self._image = image
 
     def _view(self) -> View:

@@ -34,11 +34,12 @@ _CORRELATION_ID: Final = 0
 
 
 class EnvelopeRefusedError(KafkaError):
-    """The receiver of an envelope is not the active controller: it has not begun the request inside."""
+    """The receiver of an envelope is not the active controller. It has not started the request in the
+    envelope."""
 
 
 class Forwarded(NamedTuple):
-    """A request out of an envelope."""
+    """A request that was in an envelope."""
 
     header: RequestHeader
     request: Any
@@ -46,7 +47,8 @@ class Forwarded(NamedTuple):
 
 
 def wrap(request: Message, version: int, caller: Caller, left_ms: int) -> EnvelopeRequest:
-    """Put a request into an envelope. ``left_ms``: the rest of the client's time-out, if it has one."""
+    """Put a request into an envelope. ``left_ms`` is the remaining time of the client's request, if it has
+    a time-out."""
     if getattr(request, "timeout_ms", 0) > 0:
         body: Message = replace(request, timeout_ms=left_ms)
     else:
@@ -63,7 +65,7 @@ def wrap(request: Message, version: int, caller: Caller, left_ms: int) -> Envelo
 
 
 def unwrap(envelope: EnvelopeRequest) -> Forwarded:
-    """Extract the request. Raises ``KafkaError``: the envelope's own errors, as in Kafka."""
+    """Extract the request. Raises ``KafkaError`` with the envelope's own errors, as in Kafka."""
     content, principal_data = bytes(envelope.request_data), bytes(envelope.request_principal or b"")
     try:
         (version,) = _VERSION.unpack_from(principal_data)
@@ -89,7 +91,7 @@ def unwrap(envelope: EnvelopeRequest) -> Forwarded:
 
 
 def seal(header: RequestHeader, response: Message) -> EnvelopeResponse:
-    """Put the answer to a forwarded request into the envelope's."""
+    """Put the answer to a forwarded request into the answer to its envelope."""
     start = encode_response_header(header.correlation_id, header.api_key, header.api_version)
     body = b"".join(encode_response(header.api_key, header.api_version, response))
     return EnvelopeResponse(response_data=start + body)
@@ -98,8 +100,8 @@ def seal(header: RequestHeader, response: Message) -> EnvelopeResponse:
 def open_response(envelope: EnvelopeResponse, api_key: int, version: int) -> Any:
     """The answer in an envelope.
 
-    Raises ``EnvelopeRefusedError`` when the node is not the active controller, and ``KafkaError`` for an
-    envelope that was refused for another reason.
+    Raises ``EnvelopeRefusedError`` when the node is not the active controller, and ``KafkaError`` when the
+    envelope was refused for another reason.
     """
     if envelope.error_code is ErrorCode.not_controller:
         raise EnvelopeRefusedError(envelope.error_code, "the node is not the active controller")

@@ -1,4 +1,5 @@
-"""Requests that the metadata quorum decides, not the controller: voters and kraft.version (KIP-853)."""
+"""Requests on which the metadata quorum decides, and not the controller: voters and kraft.version
+(KIP-853)."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -43,7 +44,7 @@ class QuorumChanges:
 
     @property
     def adding(self) -> frozenset[int]:
-        """The nodes that are about to become voters: feature levels are decided with them in mind."""
+        """The nodes that are about to become voters. Decisions about feature levels include them."""
         return frozenset(self._adding)
 
     @staticmethod
@@ -53,7 +54,8 @@ class QuorumChanges:
         return isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest)
 
     async def handle(self, request: Any, decide: Callable[[Message], Awaitable[Message]]) -> Message:
-        """The answer, once the change is committed. ``decide``: has the controller decide the rest."""
+        """Answer a request when its change is committed. ``decide`` lets the controller decide on other
+        parts."""
         if isinstance(request, UpdateFeaturesRequest):
             return await self._update_features(request, decide)
         if isinstance(request, AddRaftVoterRequest):
@@ -75,7 +77,8 @@ class QuorumChanges:
     async def _update_features(
         self, request: UpdateFeaturesRequest, decide: Callable[[Message], Awaitable[Message]]
     ) -> Message:
-        """Check the other features before kraft.version is raised, which cannot be undone."""
+        """Change feature levels. The other features are checked before kraft.version is raised, because
+        that cannot be undone."""
         own = [update for update in request.feature_updates if update.feature == KRAFT_VERSION_FEATURE]
         others = [update for update in request.feature_updates if update.feature != KRAFT_VERSION_FEATURE]
         if len(own) > 1:

@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 RETRY_S: Final = 0.05
 LAST_WORD_S: Final = 1.0
-"""Time to wait for the answer of a replaced controller: it may have been sent already."""
+"""Time to wait for the answer of a replaced controller, which may have been sent already."""
 
 
 class RemoteControllerChannel:
     """Sends requests to the quorum's leader; a :class:`moldau.cluster.controller.channel.ControllerChannel`.
 
-    A request that cannot be sent waits for a leader, until the deadline. A request whose answer is lost may
-    have been carried out: it is never repeated here.
+    A request that cannot be sent waits for a leader until the deadline. A request whose answer is lost may
+    have been carried out, so it is never repeated here.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class RemoteControllerChannel:
         *,
         timeout_ms: int = 30_000,
     ) -> None:
-        """``find``: a node with its address, by id.
+        """``find`` returns a node with its address, by id.
 
-        ``timeout_ms`` bounds a request that has no deadline, with all its attempts.
+        ``timeout_ms`` limits a request without a deadline, including all its attempts.
         """
         self._client = client
         self._find = find
@@ -53,7 +53,7 @@ class RemoteControllerChannel:
     ) -> Any:
         """See :meth:`moldau.cluster.controller.channel.ControllerChannel.send`.
 
-        A caller's request is sent in an Envelope (KIP-590), so that the controller sees the client, its
+        The request of a client is sent in an Envelope (KIP-590), so that the controller sees the client, its
         address and its time-out.
         """
         loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ class RemoteControllerChannel:
             leader = None if leader_id is None else self._find(leader_id)
             if leader is not None:
                 try:
-                    # Connects first: a request that was not sent was not carried out.
+                    # The connection is made first, because a request that was not sent was not carried out.
                     await self._while_leading(
                         leader.key.id,
                         self._client.version_of(leader.host, leader.port, request.API_KEY),
@@ -78,7 +78,7 @@ class RemoteControllerChannel:
                     try:
                         return await self._ask(leader, request, caller, deadline)
                     except EnvelopeRefusedError as error:
-                        # The node does not lead (any more, or yet), and has not started the request.
+                        # The node is not, or not yet, the leader, and has not started the request.
                         reason = f"controller {leader_id} does not lead: {error}"
                     except (KafkaError, TimeoutError) as error:
                         code = late if loop.time() >= deadline else ErrorCode.not_controller
@@ -91,7 +91,7 @@ class RemoteControllerChannel:
             await asyncio.sleep(RETRY_S)
 
     async def _ask(self, leader: Voter, request: Message, caller: Caller | None, deadline: float) -> Any:
-        # Rounded up, so that the deadline on this side comes first.
+        # The time is rounded up, so that the deadline on this side comes first.
         left_ms = max(1, math.ceil((deadline - asyncio.get_running_loop().time()) * 1000))
         if caller is None:
             asking = self._client.request(leader.host, leader.port, request.API_KEY, None, request, left_ms)
@@ -110,10 +110,10 @@ class RemoteControllerChannel:
     async def _while_leading(
         self, leader_id: int, work: Coroutine[Any, Any, T], deadline: float, grace_s: float = 0.0
     ) -> T:
-        """The result of ``work``, which is cancelled ``grace_s`` after another node became leader.
+        """Wait for ``work``, which is cancelled ``grace_s`` after another node became leader.
 
-        A node that is cut off neither answers nor refuses: without this, requests would wait for it until
-        their deadline while its successor leads. Raises ``TimeoutError``.
+        A node without network neither answers nor refuses. Without this function, requests would wait for
+        that node until their deadline, although a new leader exists. Raises ``TimeoutError``.
         """
         loop = asyncio.get_running_loop()
         task = loop.create_task(work)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Chore:
-    """A decision that is made at intervals, in ms; never where they are 0."""
+    """A decision that is made at intervals. The interval is in ms; 0 means never."""
 
     def __init__(self, interval_ms: int, do: Callable[[], None]) -> None:
         self._interval_s = interval_ms / 1000
@@ -53,8 +53,8 @@ class _Chore:
 
 
 class ControllerService:
-    """A listener of the metadata log; add it *after* the publisher, whose image it uses at the start of a
-    term.
+    """A listener of the metadata log. Add it *after* the publisher, because it uses the publisher's image
+    when its leadership begins.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ControllerService:
     ) -> None:
         """``workers`` decide, replay and encode large requests, which would block the event loop.
 
-        ``quorum_changes`` handles requests that the quorum decides; without it they are refused.
+        ``quorum_changes`` handles the requests on which the quorum decides; without it they are refused.
         """
         self._node_id = node_id
         self._controller = controller
@@ -92,18 +92,18 @@ class ControllerService:
 
     @property
     def image(self) -> MetadataImage:
-        """The state that an active controller decides on; it includes uncommitted records."""
+        """The state on which an active controller decides. It includes uncommitted records."""
         return self._controller.image
 
     async def handle(
         self, request: Message, caller: Caller | None = None, deadline: float | None = None
     ) -> Message:
-        """Answer a request once everything that the answer rests on is committed.
+        """Answer a request when all records on which the answer depends are committed.
 
-        Answers REQUEST_TIMED_OUT, and changes nothing, when it is processed after ``deadline`` (the loop's
-        time, in seconds), as Kafka's controller does. Changes by clients are logged with their names.
-        Answers NOT_CONTROLLER while this node is not active, and when it loses its leadership before the
-        commit is known (the change may have been made nevertheless: callers retry).
+        When a request is processed after ``deadline`` (in seconds of the event loop), it changes nothing and
+        the answer is REQUEST_TIMED_OUT, as in Kafka's controller. Changes by clients are logged with their
+        names. The answer is NOT_CONTROLLER while this node is not active, and also when it loses its
+        leadership before the commit is known. In that case the change may have been made; callers retry.
         """
         if not self.is_active:
             return error_response(
@@ -123,7 +123,8 @@ class ControllerService:
         if last_append is None:
             return response
         try:
-            # Also when this request changed nothing: its answer may depend on uncommitted records.
+            # This is also needed when the request changed nothing, because its answer may depend on
+            # uncommitted records.
             await asyncio.shield(last_append)
         except KafkaError as error:
             return error_response(request, ErrorCode.not_controller, error.message)
@@ -140,7 +141,8 @@ class ControllerService:
         try:
             decide = self._controller.handle
             if is_large(request, self._controller.image):
-                # Metadata are immutable, and no other decision is made at the same time.
+                # This is safe on a worker, because metadata are immutable and no other decision is made at
+                # the same time.
                 result = await self._workers.run(decide, request, self._now_ms(), self._log.next_offset())
                 if self._epoch != epoch:
                     return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
@@ -155,22 +157,23 @@ class ControllerService:
                 logger.info("controller %d: %s of %s", self._node_id, type(request).__name__, caller)
         except KafkaError as error:
             is_refusal = isinstance(request, BrokerRegistrationRequest)
-            # The response has no text. Brokers repeat this request until the session of a former process
-            # expires.
+            # The response has no text, so the error is logged. It is not logged while the session of a former
+            # process exists, because brokers then repeat this request.
             if is_refusal and error.code is not ErrorCode.duplicate_broker_registration:
                 logger.warning("controller %d refuses a registration: %s", self._node_id, error.message)
             return error_response(request, error.code, error.message)
         except Exception:
-            # Decisions change nothing, so an exception in one leaves the controller as it was.
+            # Decisions change nothing themselves, so the controller is valid after an exception in one of
+            # them.
             logger.exception("the controller failed on %s", type(request).__name__)
             return error_response(request, ErrorCode.unknown_server_error)
         return result.response
 
     async def _append_aside(self, epoch: int, records: Sequence[Message]) -> bool:
-        """Like :meth:`_append`, for many records, which a worker replays and encodes; they are one batch.
+        """Like :meth:`_append`, for many records, which are one batch. A worker replays and encodes them.
 
-        Returns False when the term ends meanwhile: then nothing is appended. No other decision is made
-        before this returns.
+        Returns False, and appends nothing, when the leadership ends in the meantime. No other decision is
+        made before this returns.
         """
         image = await self._workers.run(self._controller.replayed, records)
         values = await self._workers.run(_encoded, records, image.metadata_version)
@@ -189,10 +192,11 @@ class ControllerService:
             self._log.resign(epoch)
 
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
-        """The publisher reads it; a leader never receives one."""
+        """Nothing is done here. The publisher reads snapshots, and a leader never receives one."""
 
     def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
-        """The publisher reads them; this leader has already replayed its own decisions."""
+        """Nothing is done here. The publisher reads the batches; this leader has already replayed its own
+        decisions."""
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
         if leader_id == self._node_id:
@@ -241,7 +245,7 @@ class ControllerService:
             task.cancel()
 
     def _append(self, records: Sequence[Message]) -> None:
-        """Replay and append: the next decision already sees these records."""
+        """Replay and append the records. The next decision already sees them."""
         before = self._controller.image
         try:
             self._controller.replay(records)
@@ -252,12 +256,13 @@ class ControllerService:
         self._append_values(values, before)
 
     def _append_values(self, values: Sequence[bytes], before: MetadataImage) -> None:
-        """Append records that the controller has replayed; when that fails, it returns to ``before``."""
+        """Append records that the controller has replayed. When that fails, the controller returns to the
+        image ``before``."""
         epoch = self._epoch
         try:
             future = self._log.append(epoch, values)
         except Exception:
-            # Nothing was appended: the decision is dropped.
+            # Nothing was appended, so the decision is dropped.
             self._controller.restore(before)
             raise
         self._last_append = future
@@ -278,13 +283,14 @@ class ControllerService:
             return
         deadline_ms = self._controller.next_deadline_ms(self._now_ms())
         if deadline_ms is not None:
-            # One timer for all sessions: when it fires early, because of a heartbeat, it is set again.
+            # There is one timer for all sessions. When it fires early because of a heartbeat, it is set
+            # again.
             self._expiry = asyncio.get_running_loop().call_at(deadline_ms / 1000, self._expire_sessions)
 
     def _expire_sessions(self) -> None:
         self._expiry = None
         if self._deciding.locked():
-            return  # the decision in progress is followed by a check of the sessions
+            return  # The sessions are checked after the decision in progress.
         if has_many_replicas(self._controller.image):
             self._spawn(self._expire_sessions_aside())
             return
@@ -297,7 +303,7 @@ class ControllerService:
         self._watch_sessions()
 
     async def _expire_sessions_aside(self) -> None:
-        """Like :meth:`_expire_sessions`, for a broker whose end changes many partitions."""
+        """Like :meth:`_expire_sessions`, for a broker whose expiry changes many partitions."""
         controller, log = self._controller, self._log
         while records := await self._decide_aside(
             lambda: partial(controller.expire_sessions, self._now_ms(), log.next_offset())
@@ -316,7 +322,7 @@ class ControllerService:
 
     def _do_chore(self, decide: Callable[[], Sequence[Message]], what: str) -> None:
         if self._deciding.locked():
-            return  # the next round is soon enough
+            return  # The next round will do it.
         if has_many_replicas(self._controller.image):
             self._spawn(self._do_chore_aside(decide, what))
             return
@@ -346,9 +352,9 @@ class ControllerService:
     async def _decide_aside(
         self, decision: Callable[[], Callable[[], Sequence[Message]]]
     ) -> Sequence[Message]:
-        """Decide on a worker, append, and return the records; none if the term ends meanwhile.
-        ``decision`` is called when no other decision is in progress; it returns the function that the
-        worker calls.
+        """Decide on a worker, append the records and return them; none if the leadership ends in the
+        meantime. ``decision`` is called when no other decision is in progress. It returns the function
+        that the worker calls.
         """
         async with self._deciding:
             epoch = self._epoch
@@ -375,7 +381,7 @@ class ControllerService:
 
     @staticmethod
     def _now_ms() -> int:
-        """Rounded up, so that a deadline has passed when the timer that is set for it fires."""
+        """The time is rounded up: when the timer for a deadline fires, the deadline has passed."""
         return math.ceil(asyncio.get_running_loop().time() * 1000)
 
 

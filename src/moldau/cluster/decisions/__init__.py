@@ -1,8 +1,9 @@
-"""Decisions of the controller, noun by noun: functions from an image and a request to records. Pure.
+"""The decisions of the controller, in a module for each subject. They are functions from an image and a
+request to records. Pure.
 
 A decision never changes metadata. It returns records, and the controller replays them. (Decisions about
-brokers also update :class:`.heartbeats.Heartbeats`, which are in no record.)
+brokers also update :class:`.heartbeats.Heartbeats`, which is not stored in records.)
 
-A request about several things decides them one after the other, each on the image that includes the earlier
-decisions. So two topics of one request are treated like two requests.
+A request about several items decides on them one after another. Each decision uses the image with the earlier
+decisions. Two topics in one request are therefore treated like two requests.
 """

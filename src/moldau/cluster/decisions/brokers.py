@@ -42,7 +42,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class BrokerState(Enum):
-    """States of a broker as the controller decides them."""
+    """States of a broker that the controller decides on."""
 
     FENCED = auto()
     UNFENCED = auto()
@@ -52,8 +52,8 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerInputs:
-    """Inputs of broker decisions in addition to the view. ``next_offset`` is the offset of their first
-    record.
+    """Further inputs of decisions about brokers, besides the view. ``next_offset`` is the offset of their
+    first record.
     """
 
     heartbeats: Heartbeats
@@ -64,10 +64,10 @@ class BrokerInputs:
 def register_broker(
     view: View, context: BrokerInputs, request: BrokerRegistrationRequest
 ) -> ControllerResult:
-    """Register an incarnation of a broker, fenced. Its epoch is the offset of its record.
+    """Register an incarnation of a broker as fenced. Its epoch is the offset of its record.
 
-    Raises ``KafkaError``: inconsistent_cluster_id, duplicate_broker_registration while another
-    incarnation lives, unsupported_version when it cannot work with a finalized feature level.
+    Raises ``KafkaError``: inconsistent_cluster_id, duplicate_broker_registration while another incarnation is
+    alive, or unsupported_version when the broker does not support a finalized feature level.
     """
     _check_registration(view, context, request)
     existing = view.image.brokers.get(request.broker_id)
@@ -116,16 +116,17 @@ def register_broker(
 def _end_of_incarnation(
     view: View, existing: BrokerRegistration, request: BrokerRegistrationRequest
 ) -> list[Message]:
-    """The last incarnation is over. Unless it ended cleanly, its replicas may lack acknowledged records."""
+    """Records for the end of the last incarnation. If it did not end cleanly, its replicas may lack
+    acknowledged records."""
     is_clean = request.previous_broker_epoch == existing.epoch
     is_other_folder = request.previous_broker_epoch >= 0 or not set(existing.log_dirs) <= set(
         request.log_dirs
     )
 
     def is_incomplete(topic: Topic) -> bool:
-        # A record of a decisive topic is acknowledged once it is synced, so that a crash does not lose it. A
-        # folder that was restored from an older copy, or lost, lacks it although its broker had stopped
-        # cleanly.
+        # A record of a decisive topic is acknowledged when it is synced, so a crash does not lose it. If the
+        # folder was lost, or restored from an older copy, the record is missing although the broker had
+        # stopped cleanly.
         return not is_clean and (is_other_folder or topic.name not in DECISIVE_TOPICS)
 
     if not existing.fenced:
@@ -340,7 +341,8 @@ def unregister_broker(
 def registered(view: View, broker_id: int, epoch: int) -> BrokerRegistration:
     """The broker that a request names as its sender.
 
-    Raises ``KafkaError``: broker_id_not_registered, or stale_broker_epoch for an older incarnation.
+    Raises ``KafkaError``: broker_id_not_registered, or stale_broker_epoch if the request comes from an older
+    incarnation.
     """
     broker = view.image.brokers.get(broker_id)
     if broker is None:
@@ -355,8 +357,8 @@ def registered(view: View, broker_id: int, epoch: int) -> BrokerRegistration:
 def register_controller(view: View, request: ControllerRegistrationRequest) -> ControllerResult:
     """Register a controller node (KIP-919).
 
-    Raises ``KafkaError(unsupported_version)`` when it cannot work with ``metadata.version`` or our own
-    features at their levels.
+    Raises ``KafkaError(unsupported_version)`` when the node does not support ``metadata.version`` or Moldau's
+    own features at their present levels.
     """
     level = view.image.metadata_version
     check_knows_own_levels(

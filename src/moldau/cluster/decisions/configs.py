@@ -22,7 +22,7 @@ _ENABLE, _DELETE = "remote.storage.enable", "remote.log.delete.on.disable"
 
 
 def _check_tiering(old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Raise ``KafkaError(invalid_config)`` when a topic's remote data would be left without an owner."""
+    """Raise ``KafkaError(invalid_config)`` when no topic would own the remote data after the change."""
     if _is_true(old, _ENABLE) and not _is_true(new, _ENABLE) and not _is_true(new, _DELETE):
         raise KafkaError(
             ErrorCode.invalid_config,
@@ -38,7 +38,7 @@ def _is_true(values: Mapping[str, str], name: str) -> bool:
 
 
 class ConfigOperation(IntEnum):
-    """Operations of IncrementalAlterConfigs on a key (KIP-339)."""
+    """The operations of IncrementalAlterConfigs on a key (KIP-339)."""
 
     SET = 0
     DELETE = 1

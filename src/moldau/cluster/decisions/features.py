@@ -25,19 +25,20 @@ from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 
 METADATA_VERSION_MIN = 7
-"""3.3-IV3, the first that KRaft clusters ran in production."""
+"""3.3-IV3, the first metadata version that KRaft clusters used in production."""
 METADATA_VERSION_LATEST = 29
-"""4.2-IV1, whose record schemas this version reads and writes."""
+"""4.2-IV1. This version of Moldau reads and writes its record schemas."""
 
 ELIGIBLE_LEADER_REPLICAS_LATEST = 1
 _ELIGIBLE_SINCE, _ELIGIBLE_BY_DEFAULT_SINCE = 23, 26
-"""4.0-IV1, whose partition records have fields for such replicas; 4.1-IV0, in which new clusters enable
-them.
+"""4.0-IV1, in which partition records got fields for such replicas, and 4.1-IV0, in which new clusters
+enable the feature.
 """
 
 TRANSACTION_VERSION_LATEST = 2
 _TRANSACTIONS_SINCE = 24
-"""4.0-IV2, with which new clusters bump the epoch of a producer at the end of each transaction (KIP-890)."""
+"""4.0-IV2, from which on new clusters bump the epoch of a producer at the end of each transaction
+(KIP-890)."""
 
 SUPPORTED_FEATURES = (
     SupportedFeature(METADATA_VERSION_FEATURE, METADATA_VERSION_MIN, METADATA_VERSION_LATEST),
@@ -45,7 +46,7 @@ SUPPORTED_FEATURES = (
     SupportedFeature(TRANSACTION_VERSION_FEATURE, 0, TRANSACTION_VERSION_LATEST),
     *(kind.feature for kind in KINDS if kind.feature is not None),
 )
-"""Features that a node of this version registers with."""
+"""The features with which a node of this version registers."""
 
 
 def default_features(metadata_version: int) -> list[FeatureLevelRecord]:
@@ -61,7 +62,7 @@ def default_features(metadata_version: int) -> list[FeatureLevelRecord]:
 
 
 class UpgradeType(IntEnum):
-    """Allowed direction of a level's change."""
+    """Allowed direction in which a level may change."""
 
     UNKNOWN = 0
     UPGRADE = 1
@@ -70,7 +71,7 @@ class UpgradeType(IntEnum):
 
 
 def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerResult:
-    """Change feature levels, all or none; the response names the first refused one."""
+    """Change feature levels, all or none. The response names the first refused feature."""
     counts = Counter(update.feature for update in request.feature_updates)
     records: list[Message] = []
     for update in request.feature_updates:
@@ -91,7 +92,8 @@ def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerRes
 def _response(request: UpdateFeaturesRequest, error: KafkaError | None) -> UpdateFeaturesResponse:
     code = ErrorCode.none if error is None else error.code
     message = None if error is None else error.message
-    # Versions below 2 have an error per feature; all get the same one, because an update is all or none.
+    # Versions below 2 have an error per feature. All features get the same error, because an update is all or
+    # none.
     results = [
         UpdatableFeatureResult(feature=update.feature, error_code=code, error_message=message)
         for update in request.feature_updates
@@ -129,7 +131,7 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
             f"Cannot move {name} from {current} down to {level} without a downgrade being asked for.",
         )
     if name == METADATA_VERSION_FEATURE:
-        # The log contains records of the level; no older reader could follow it.
+        # The log contains records of the higher level, which no older reader could follow.
         raise KafkaError(
             ErrorCode.invalid_update_version,
             f"Downgrading {name} from {current} to {level} is not supported.",
@@ -137,7 +139,8 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
 
 
 def _check_eligible(view: View, level: int) -> None:
-    """Without the feature an in-sync set is never empty; with it the records need the field."""
+    """Check a change of the feature. Without the feature an in-sync set is never empty; with it the
+    records need the new fields."""
     if level > 0 and view.image.metadata_version < _ELIGIBLE_SINCE:
         raise KafkaError(
             ErrorCode.invalid_update_version,

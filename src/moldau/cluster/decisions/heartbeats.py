@@ -1,5 +1,5 @@
-"""Heartbeats that the active controller has received. They are in no record: a new controller starts
-without them, and gives every broker a full session before it fences any.
+"""Heartbeats that the active controller has received. They are in no record. A new controller starts
+without them, and gives every broker a full session before it fences any broker.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ class _Contact:
 
 
 class Heartbeats:
-    """Sessions by broker id. Times are milliseconds of any clock that never steps back."""
+    """Sessions by broker id. Times are in milliseconds of a clock that never steps back."""
 
     def __init__(self, session_timeout_ms: int) -> None:
         self._session_timeout_ms = session_timeout_ms
         self._contacts: dict[int, _Contact] = {}
 
     def activate(self, image: MetadataImage, now_ms: int) -> None:
-        """Begin a controller's term."""
+        """Start the sessions, because this controller begins a leadership."""
         self._contacts = {
             broker.broker_id: _Contact(broker.epoch, now_ms) for broker in image.brokers.values()
         }
@@ -39,14 +39,14 @@ class Heartbeats:
         contact.metadata_offset = max(contact.metadata_offset, metadata_offset)
 
     def forget(self, broker_id: int) -> None:
-        """A broker was unregistered."""
+        """Remove the session of a broker that was unregistered."""
         self._contacts.pop(broker_id, None)
 
     def is_alive(self, broker_id: int, epoch: int, now_ms: int) -> bool:
-        """Whether this controller has received a heartbeat of the incarnation within a session.
+        """Whether this controller has received a heartbeat of the incarnation within the session time.
 
-        The initial session of a new term does not count: a broker that ended together with the last
-        controller (a combined node, killed and restarted) may register again at once.
+        The initial session of a new leadership is ignored. Otherwise a broker that ended together with the
+        last controller (a combined node, killed and restarted) could not register again immediately.
         """
         contact = self._contacts.get(broker_id)
         return (
@@ -57,7 +57,7 @@ class Heartbeats:
         )
 
     def expired(self, image: MetadataImage, now_ms: int) -> list[int]:
-        """Unfenced brokers whose session is over, by id."""
+        """Ids of the unfenced brokers whose session is over."""
         return [
             broker.broker_id
             for broker in image.brokers.values()
@@ -76,7 +76,7 @@ class Heartbeats:
         )
 
     def begin_shutdown(self, broker_id: int, offset: int) -> None:
-        """Others must replay ``offset`` before the broker may stop."""
+        """Record that all other brokers must replay ``offset`` before the broker may stop."""
         contact = self._contacts.get(broker_id)
         if contact is not None and contact.shutdown_offset is None:
             contact.shutdown_offset = offset

@@ -1,8 +1,8 @@
-"""Moldau's own feature levels, and the nodes that do not know them. Pure.
+"""Moldau's own feature levels, and checks for nodes that do not know them. Pure.
 
-Nodes of Apache Kafka fail on a feature level that they do not know, and their snapshots drop our tagged
-fields of metadata records. So a level above 0 and such a node exclude each other: the level is refused while
-one is registered or part of the quorum, and the node is refused while a level is above 0.
+Nodes of Apache Kafka fail on an unknown feature level, and their snapshots drop our tagged fields of metadata
+records. Therefore a level above 0 and such a node cannot be in one cluster. The level is refused while such a
+node is registered or part of the quorum, and the node is refused while a level is above 0.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,13 +16,14 @@ from moldau.runtime import ErrorCode, KafkaError
 OWN_PREFIX: Final = "moldau."
 DISKLESS_FEATURE: Final = "moldau.diskless.version"
 DISKLESS_LATEST: Final = 1
-"""Level 1: topics may be diskless, and their partition records name a coordinator in a field of ours."""
+"""Level 1: topics may be diskless, and their partition records name a coordinator in Moldau's own field."""
 
 
 def own_levels(image: MetadataImage) -> dict[str, int]:
-    """Our features above level 0, by name.
+    """Moldau's features above level 0, by name.
 
-    The records of diskless topics count as level 1: clusters older than the feature have them without it.
+    Records of diskless topics count as level 1, because clusters that are older than the feature have such
+    records without it.
     """
     levels = {name: int(level) for name, level in image.features.items() if name.startswith(OWN_PREFIX)}
     if len(image.topics.diskless_load):
@@ -33,9 +34,9 @@ def own_levels(image: MetadataImage) -> dict[str, int]:
 def check_knows_own_levels(
     image: MetadataImage, node: str, features: Iterable[SupportedFeature], code: ErrorCode
 ) -> None:
-    """Raise ``KafkaError(code)`` for a node that does not support one of our features at its level.
+    """Raise ``KafkaError(code)`` if a node does not support one of Moldau's features at its present level.
 
-    ``node`` names it in the message: "Broker 4".
+    ``node`` is the node's name for the message, for example "Broker 4".
     """
     ranges = {feature.name: feature for feature in features}
     for name, level in sorted(own_levels(image).items()):
@@ -55,7 +56,7 @@ def check_knows_own_levels(
 
 
 def check_diskless_allowed(view: View, what: str) -> None:
-    """Raise ``KafkaError(invalid_config)`` with the reason where no topic can be diskless at this level."""
+    """Raise ``KafkaError(invalid_config)`` with the reason if no topic can be diskless at this level."""
     if own_levels(view.image).get(DISKLESS_FEATURE, 0):
         return
     reason = next(reasons_against(view, DISKLESS_FEATURE, DISKLESS_LATEST), None)
@@ -68,10 +69,10 @@ def check_diskless_allowed(view: View, what: str) -> None:
 
 
 def reasons_against(view: View, name: str, level: int) -> Iterator[str]:
-    """Reasons why the nodes of the cluster cannot work with a level, a sentence without its dot each.
+    """Reasons why nodes of the cluster cannot work with a level. Each is a sentence without its dot.
 
-    Every registered broker counts, and every controller that votes or follows the quorum. Voters that have
-    not registered may be of Apache Kafka, which matters for our own features.
+    All registered brokers are checked, and all controllers that vote or follow the quorum. Voters that have
+    not registered may be nodes of Apache Kafka, so they count against Moldau's own features.
     """
     for broker in view.image.brokers.values():
         if not _supports(broker.feature(name), level):
@@ -79,7 +80,7 @@ def reasons_against(view: View, name: str, level: int) -> Iterator[str]:
     members = view.members()
     for controller in view.image.controllers.values():
         if controller.controller_id not in members.voters | members.observers:
-            continue  # it was a controller once
+            continue  # This node was a controller earlier.
         if not _supports(controller.feature(name), level):
             yield f"Controller {controller.controller_id} does not support {name} level {level}"
     if name.startswith(OWN_PREFIX):

@@ -14,7 +14,7 @@ PRODUCER_ID_MAX = 2**63 - 1
 
 
 def allocate_producer_ids(view: View, request: AllocateProducerIdsRequest) -> ControllerResult:
-    """Allocate the next block for a broker; a block that is lost with its broker is never used again."""
+    """Allocate the next block of ids for a broker. A block that its broker loses is never used again."""
     registered(view, request.broker_id, request.broker_epoch)
     first = view.image.next_producer_id
     if first > PRODUCER_ID_MAX - BLOCK_SIZE:

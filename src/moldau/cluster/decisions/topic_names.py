@@ -6,7 +6,7 @@ from moldau.cluster.image.topics_image import TopicsImage
 from moldau.runtime import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX = 249
-"""Ensures that the folder name with partition number and suffixes stays within 255 characters."""
+"""The limit keeps the folder name, with partition number and suffixes, within 255 characters."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 

@@ -41,7 +41,7 @@ class _NewTopic:
 
 
 def create_topics(view: View, request: CreateTopicsRequest) -> ControllerResult:
-    """Create topics, each decided on its own; with ``validate_only`` only return the results.
+    """Create topics, each decided separately. With ``validate_only``, nothing is created.
 
     Raises ``KafkaError(policy_violation)`` for more partitions than one request may create.
     """
@@ -146,7 +146,7 @@ def _assignments(view: View, topic: CreatableTopic) -> list[tuple[int, ...]]:
 
 
 def check_partition_limit(partitions_max: int, partitions_left: int, count: int) -> None:
-    """One request is one atomic batch of the metadata log, so the number of created partitions is bounded."""
+    """Limit the number of created partitions, because one request is one atomic batch of the metadata log."""
     if count > partitions_left:
         raise KafkaError(
             ErrorCode.policy_violation,
@@ -155,7 +155,7 @@ def check_partition_limit(partitions_max: int, partitions_left: int, count: int)
 
 
 def check_room(view: View, assignments: Sequence[tuple[int, ...]]) -> None:
-    """Raise ``KafkaError(policy_violation)`` when a broker would hold more partitions than it may."""
+    """Raise ``KafkaError(policy_violation)`` when a broker would have more partitions than it may."""
     limit, held = view.settings.partitions_per_broker_max, view.image.topics.replica_load
     added = Counter(chain.from_iterable(assignments))
     for broker_id, count in sorted(added.items()):
@@ -204,7 +204,7 @@ def check_any_active(view: View, index: int, replicas: tuple[int, ...]) -> None:
 
 
 def new_topic_id(view: View) -> UUID:
-    """An id that no topic has and that KIP-516 does not reserve."""
+    """An id that no topic has and that is not reserved by KIP-516."""
     while True:
         topic_id = view.entropy.uuid4()
         if topic_id.int >= RESERVED_DIRECTORY_COUNT and view.image.topics.get_by_id(topic_id) is None:
@@ -218,7 +218,7 @@ def new_partition(
     replicas: tuple[int, ...],
     diskless_coordinator: int = NO_COORDINATOR,
 ) -> PartitionRecord:
-    """A new partition whose active replicas are in sync; there must be one."""
+    """A new partition. Its in-sync replicas are the active ones, and at least one replica must be active."""
     isr = tuple(broker_id for broker_id in replicas if view.is_active(broker_id))
     return PartitionRecord(
         partition_id=index,
@@ -253,7 +253,7 @@ def _refused(name: str, code: ErrorCode, message: str | None) -> CreatableTopicR
 
 
 def _without_id(result: CreatableTopicResult) -> CreatableTopicResult:
-    """A topic that was not created has no id to remember."""
+    """The result without an id, because the topic was not created."""
     return CreatableTopicResult(
         name=result.name,
         error_code=result.error_code,
@@ -265,7 +265,7 @@ def _without_id(result: CreatableTopicResult) -> CreatableTopicResult:
 
 
 def delete_topics(view: View, request: DeleteTopicsRequest) -> ControllerResult:
-    """Delete topics by name or by id. Versions below 6 carry names only."""
+    """Delete topics by name or by id. Versions below 6 have only names."""
     states = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
     counts = Counter(_identity(view.image, state) for state in states)
     records: list[Message] = []
@@ -295,7 +295,7 @@ def delete_topics(view: View, request: DeleteTopicsRequest) -> ControllerResult:
 
 
 def _identity(image: MetadataImage, state: DeleteTopicState) -> str | UUID | None:
-    """Identity of a topic in a request, for finding duplicates: its name, or else its id."""
+    """Identity of a topic in a request, for finding duplicates: its name, or otherwise its id."""
     if state.name is not None or state.topic_id == ZERO_UUID:
         return state.name
     topic = image.topics.get_by_id(state.topic_id)

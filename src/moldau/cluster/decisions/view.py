@@ -1,4 +1,4 @@
-"""Input and result of a decision."""
+"""The input and the result of a decision."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ class DescribedConfig(NamedTuple):
 
 
 class ConfigPolicy(Protocol):
-    """The config definitions as the controller sees them."""
+    """The config definitions that the controller uses."""
 
     def validate(self, resource_type: ResourceType, name: str, values: Mapping[str, str]) -> None:
         """Check all values of a resource after a change; raises ``KafkaError(invalid_config)``."""
         ...
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
-        """Whether APPEND and SUBTRACT make sense."""
+        """Whether the key has a list, so that APPEND and SUBTRACT are allowed."""
         ...
 
     def default(self, resource_type: ResourceType, key: str) -> str | None:
@@ -47,13 +47,13 @@ class TopicPolicy(Protocol):
     def check(
         self, name: str, partition_count: int, replication_factor: int, configs: Mapping[str, str]
     ) -> None:
-        """Raises ``KafkaError(policy_violation)``."""
+        """Check a new topic. Raises ``KafkaError(policy_violation)``."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """The node's own settings that decisions depend on, with Kafka's defaults."""
+    """The settings of the node on which decisions depend, with Kafka's defaults."""
 
     cluster_id: str
     supported_features: tuple[SupportedFeature, ...] = ()
@@ -63,10 +63,10 @@ class ControllerSettings:
     partitions_per_broker_max: int = 100_000
     """``max.broker.partitions``"""
     only_broker_id: int | None = None
-    """The only broker that may register, where the node's settings allow no other."""
+    """The only broker that may register, if the node's settings allow no other broker."""
     session_timeout_ms: int = 9_000
     leader_balance_interval_ms: int = 0
-    """Interval at which leaderships return to preferred replicas; 0: never."""
+    """Interval at which leaderships return to preferred replicas; 0 means never."""
     unclean_election_interval_ms: int = 0
     """Interval of unclean elections for leaderless partitions whose topics allow them; 0: never."""
     no_op_interval_ms: int = 0
@@ -78,7 +78,8 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class QuorumMembers:
-    """The ids of the other nodes in the metadata quorum. Observers are those that fetch now, brokers too.
+    """The ids of the other nodes in the metadata quorum. Observers are all nodes that fetch now, including
+    brokers.
 
     A node that is about to become a voter is among the voters.
     """
@@ -89,7 +90,7 @@ class QuorumMembers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """An image and the arguments that every decision shares."""
+    """An image, with the arguments that all decisions need."""
 
     image: MetadataImage
     settings: ControllerSettings
@@ -97,10 +98,10 @@ class View:
     entropy: Entropy
     topic_policy: TopicPolicy | None = None
     members: Callable[[], QuorumMembers] = QuorumMembers
-    """May be called on any thread."""
+    """Returns the members of the quorum. Any thread may call it."""
 
     def is_active(self, broker_id: int) -> bool:
-        """Whether a broker may lead and join in-sync replicas."""
+        """Whether a broker may lead partitions and join in-sync sets."""
         broker = self.image.brokers.get(broker_id)
         return broker is not None and broker.is_active
 
@@ -112,8 +113,8 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult:
-    """Records to commit, all or none, and the answer to send afterwards. Without records it is sent at
-    once.
+    """Records to commit, all or none, and the answer to send after that. Without records the answer is
+    sent immediately.
     """
 
     response: Message

@@ -1,1 +1,1 @@
-"""Formatting folders, and identifying the cluster and the node of a folder."""
+"""Formats folders, and identifies the cluster and the node of a folder."""

@@ -1,4 +1,5 @@
-"""Contents of a log folder: a folder with a cluster's data is not formatted as a new one."""
+"""Examines the contents of a log folder, so that a folder with a cluster's data is not formatted as a new
+one."""
 
 from typing import Final
 
@@ -8,7 +9,8 @@ from moldau.runtime import Disk
 METADATA_FOLDER: Final = "__cluster_metadata-0"
 BOOTSTRAP_FILE_NAME: Final = "00000000000000000000-0000000000.checkpoint"
 CLAIMS_FOLDER: Final = "objects/.moldau/clusters"
-"""The folder in which a development node's object store names its cluster, inside the log folder."""
+"""The folder inside the log folder in which a development node's object store stores the id of its
+cluster."""
 _SHOWN_MAX: Final = 3
 _LOG_FILES: Final = (
     ".log",
@@ -21,7 +23,7 @@ _LOG_FILES: Final = (
 
 
 def data_in(disk: Disk, folder: str) -> list[str]:
-    """Names in a folder that only a running node creates; formatting alone creates none of them."""
+    """Names in a folder that only a running node creates. Formatting alone creates none of them."""
     if not disk.is_dir(folder):
         return []
     found = [
@@ -46,9 +48,9 @@ def claims_in(disk: Disk, folder: str) -> list[str]:
 
 
 def check_no_data(disk: Disk, folder: str, node_id: int, cluster_id: str | None) -> None:
-    """Raise :class:`FormatError` when a folder without ``meta.properties`` holds data.
+    """Raise :class:`FormatError` when a folder without ``meta.properties`` contains data.
 
-    ``cluster_id``: that of the node's other folders, where it is known.
+    ``cluster_id`` is the id in the node's other folders, if it is known.
     """
     found = data_in(disk, folder)
     if not found:

@@ -52,16 +52,17 @@ class FormatRequest:
     metadata_version: int = METADATA_VERSION_LATEST
     bootstrap_records: Sequence[Message] = ()
     standalone: VoterEndpoint | None = None
-    """The address of the first and only voter (KIP-853); other controllers are added later."""
+    """The address of the first and only voter (KIP-853). Other controllers are added later."""
     initial_voters: tuple[VotersRecordEntry, ...] = ()
-    """The first voters, including this node. Empty: the voters are static, or are added by another node."""
+    """The first voters, including this node. If it is empty, the voters are static, or another node adds
+    them."""
 
 
 def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms: int) -> list[str]:
     """Format the folders that are not formatted yet; returns their names.
 
-    Raises :class:`FormatError` before anything is written: a cluster id that is not one, a folder that
-    is formatted (unless ``ignore_formatted``), belongs to another cluster or node, or holds data.
+    Raises :class:`FormatError` before anything is written, if the cluster id is not valid, or if a folder is
+    already formatted (unless ``ignore_formatted``), belongs to another cluster or node, or contains data.
     """
     check_cluster_id(request.cluster_id)
     _check(request)
@@ -92,14 +93,15 @@ def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms:
         _make_durable_folder(disk, folder)
         if folder == request.metadata_dir:
             _write_bootstrap(disk, request, voters, now_ms)
-        # Last: a folder counts as formatted once this file exists.
+        # This file is written last, because a folder counts as formatted when it exists.
         properties = MetaProperties(request.cluster_id, request.node_id, directory_ids[folder])
         disk.write_atomically(f"{folder}/{FILE_NAME}", properties.encode())
     return unformatted
 
 
 def _check_new_metadata(disk: Disk, request: FormatRequest) -> None:
-    """New metadata beside old data would be a new cluster, which would treat the old topics as deleted."""
+    """Refuse to create new metadata beside old data. The new cluster would treat the old topics as
+    deleted."""
     for folder in request.log_dirs:
         found = data_in(disk, folder)
         if found:
@@ -123,7 +125,7 @@ def _make_durable_folder(disk: Disk, folder: str) -> None:
 
 
 def check_cluster_id(cluster_id: str) -> None:
-    """Raise :class:`FormatError` for a text that is not a cluster id (see :func:`new_cluster_id`)."""
+    """Raise :class:`FormatError` if a text is not a cluster id (see :func:`new_cluster_id`)."""
     try:
         value = decode_uuid(cluster_id)
     except ValueError as error:
@@ -133,7 +135,7 @@ def check_cluster_id(cluster_id: str) -> None:
 
 
 def check_belongs(properties: MetaProperties, folder: str, cluster_id: str, node_id: int) -> None:
-    """Raise :class:`FormatError` when a folder is another cluster's or node's."""
+    """Raise :class:`FormatError` when a folder belongs to another cluster or node."""
     if properties.cluster_id != cluster_id:
         raise FormatError(f"{folder} belongs to cluster {properties.cluster_id}, not to {cluster_id}.")
     if properties.node_id != node_id:
@@ -141,7 +143,7 @@ def check_belongs(properties: MetaProperties, folder: str, cluster_id: str, node
 
 
 def new_cluster_id(entropy: Entropy) -> str:
-    """A random cluster id. It never begins with '-', which a command line would take for an option."""
+    """A random cluster id. It never begins with '-', because a command line would treat it as an option."""
     while True:
         text = encode_uuid(entropy.uuid4())
         if not text.startswith("-"):
@@ -149,7 +151,7 @@ def new_cluster_id(entropy: Entropy) -> str:
 
 
 def new_directory_id(entropy: Entropy) -> uuid.UUID:
-    """A random directory id that KIP-858 does not reserve."""
+    """A random directory id that is not reserved by KIP-858."""
     while True:
         value = entropy.uuid4()
         if value.int >= RESERVED_DIRECTORY_COUNT and not encode_uuid(value).startswith("-"):
@@ -164,9 +166,9 @@ def bootstrap_snapshot(
     *,
     defaults: bool = True,
 ) -> bytes:
-    """The snapshot before the first offset: the initial records of a new cluster.
+    """The snapshot before the first offset, with the initial records of a new cluster.
 
-    With ``voters`` it has kraft.version 1 (KIP-853). ``defaults``: features have their default levels where
+    With ``voters`` it has kraft.version 1 (KIP-853). With ``defaults``, features have their default levels if
     no record names a level.
     """
     control: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp=now_ms)]

@@ -10,7 +10,7 @@ _CONTROLLER = re.compile(r"^([0-9]+)@(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]+):([A-Z
 
 
 def initial_voter(node_id: int, directory_id: uuid.UUID, endpoint: VoterEndpoint) -> VotersRecordEntry:
-    """A voter of this version, reached at ``endpoint``."""
+    """A voter of this version with the address ``endpoint``."""
     if not endpoint.host or not endpoint.port:
         raise FormatError(
             f"Listener {endpoint.name} of node {node_id} has no host or no port; other controllers need both."
@@ -20,7 +20,7 @@ def initial_voter(node_id: int, directory_id: uuid.UUID, endpoint: VoterEndpoint
 
 
 def parse_initial_controllers(text: str, listener: str) -> tuple[VotersRecordEntry, ...]:
-    """Read ``ID@HOST:PORT:DIRECTORY_ID,…``, as Kafka's ``--initial-controllers``.
+    """Parse ``ID@HOST:PORT:DIRECTORY_ID,…``, as in Kafka's ``--initial-controllers``.
 
     ``listener`` is the name of the first controller listener. Raises :class:`FormatError`.
     """

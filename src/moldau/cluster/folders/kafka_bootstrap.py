@@ -1,7 +1,7 @@
 """``bootstrap.checkpoint``: the first records of a cluster whose folders Kafka's StorageTool has formatted.
 
-The tool writes it beside ``meta.properties`` and leaves the folder of the metadata log to the first start.
-With ``--standalone`` it makes that folder, too, with the voters and without feature levels.
+The tool writes the file beside ``meta.properties``, and the first start creates the folder of the metadata
+log. With ``--standalone`` the tool also creates that folder, with the voters but without feature levels.
 """
 
 import logging
@@ -26,9 +26,10 @@ KAFKA_BOOTSTRAP_FILE: Final = "bootstrap.checkpoint"
 
 
 def kafka_bootstrap_records(disk: Disk, metadata_dir: str) -> list[Message]:
-    """The records of the file, none without one. Raises ``FormatError`` for a damaged one.
+    """The records of the file; none if there is no file. Raises ``FormatError`` for a damaged file.
 
-    Levels that this version does not support are left out with a warning: the cluster begins without them.
+    Levels that this version does not support are left out with a warning, and the cluster begins without
+    them.
     """
     path = f"{metadata_dir}/{KAFKA_BOOTSTRAP_FILE}"
     if not disk.exists(path):
@@ -41,10 +42,10 @@ def kafka_bootstrap_records(disk: Disk, metadata_dir: str) -> list[Message]:
 
 
 def complete_kafka_format(disk: Disk, log_dirs: Sequence[str], metadata_dir: str, now_ms: int) -> None:
-    """Make the folder of the metadata log that the tool leaves out, before a node's first start.
+    """Create the folder of the metadata log before a node's first start, because the tool does not create it.
 
-    The file is removed, so that this is done once: a folder that is lost later is a loss, as it is beside
-    folders with data. Raises ``FormatError``.
+    The file is removed, so that this is done only once. If the folder is missing later, this is treated as a
+    loss of data, as it is for other folders with data. Raises ``FormatError``.
     """
     folder = f"{metadata_dir}/{METADATA_FOLDER}"
     if disk.is_dir(folder) or any(data_in(disk, each) for each in log_dirs):

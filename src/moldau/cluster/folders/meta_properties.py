@@ -1,4 +1,5 @@
-"""``meta.properties``: which node and cluster a log folder belongs to (version 1, as Kafka writes it)."""
+"""``meta.properties``: the node and the cluster to which a log folder belongs (version 1, as Kafka writes
+it)."""
 
 import base64
 import binascii
@@ -12,12 +13,12 @@ _ADVICE = "If it was damaged, see 'A folder without meta.properties' in docs/ope
 
 
 class FormatError(Exception):
-    """A folder cannot be used in its state; the message is one sentence for the operator."""
+    """A folder cannot be used in its state. The message is one sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """``directory_id`` is ``None`` in folders that Kafka formatted before 3.7."""
+    """The values of the file. ``directory_id`` is ``None`` in folders that Kafka formatted before 3.7."""
 
     cluster_id: str
     node_id: int
@@ -33,7 +34,8 @@ class MetaProperties:
 
 
 def read_meta_properties(disk: Disk, folder: str) -> MetaProperties | None:
-    """Read a folder's ``meta.properties``; ``None`` if never formatted. Raises :class:`FormatError`."""
+    """Read a folder's ``meta.properties``; ``None`` if the folder was never formatted. Raises
+    :class:`FormatError`."""
     path = f"{folder}/{FILE_NAME}"
     try:
         content = disk.read(path)
@@ -43,7 +45,7 @@ def read_meta_properties(disk: Disk, folder: str) -> MetaProperties | None:
     for line in content.decode("utf-8", "replace").splitlines():
         if line.strip() and not line.lstrip().startswith(("#", "!")):
             key, _, value = line.partition("=")
-            # Java escapes '=' and ':' in values: base64 ids may end in one.
+            # Java escapes '=' and ':' in values, and base64 ids may end in '='.
             values[key.strip()] = value.strip().replace("\\=", "=").replace("\\:", ":")
     if values.get("version") != "1":
         found = values.get("version", "none")

@@ -1,4 +1,5 @@
-"""Replays metadata records on top of an image. Shared by the controller, brokers and snapshot loading."""
+"""Replays metadata records on top of an image. The controller, the brokers and the loading of snapshots
+use it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -33,7 +34,7 @@ ENTER_CONTROLLED_SHUTDOWN = 1
 
 
 class Changes(Generic[K, V]):
-    """Entries added to and removed from one persistent map; ``None`` means removed."""
+    """Entries that were added to and removed from one persistent map; ``None`` means removed."""
 
     __slots__ = ("_base", "entries")
 
@@ -51,7 +52,7 @@ class Changes(Generic[K, V]):
         self.entries[key] = None
 
     def move_to(self, target: PersistentMap[K, V]) -> None:
-        """Become the difference between the map before and ``target``."""
+        """Set the changes to the difference between the original map and ``target``."""
         self.entries = {key: None for key in self._base if key not in target}
         for key, value in target.items():
             if self._base.get(key) != value:
@@ -67,7 +68,7 @@ class Changes(Generic[K, V]):
 
 
 class MetadataDelta:
-    """Changes since ``image``: call :meth:`replay` for each record in order, then :meth:`apply`.
+    """Changes since ``image``. Call :meth:`replay` for each record in order, then :meth:`apply`.
 
     Subscribers read ``topics.changed``, ``topics.removed``, ``brokers.entries`` and so on.
     """
@@ -88,20 +89,21 @@ class MetadataDelta:
         self.next_producer_id = image.next_producer_id
 
     def replay(self, record: object) -> None:
-        """Apply one record; raises :class:`MetadataError` when it contradicts the image or is unknown."""
+        """Apply one record. Raises :class:`MetadataError` when the record contradicts the image or is
+        unknown."""
         handler = _HANDLERS.get(type(record))
         if handler is None:
             raise MetadataError(f"metadata record {type(record).__name__} is not known to this version")
         handler(self, record)
 
     def replay_all(self, records: Iterable[object]) -> "MetadataDelta":
-        """Apply records in order; returns itself."""
+        """Apply records in order; returns this object."""
         for record in records:
             self.replay(record)
         return self
 
     def apply(self, provenance: Provenance | None = None) -> MetadataImage:
-        """The image with all changes in it."""
+        """The image with all changes applied."""
         return replace(
             self.image,
             topics=self.topics.apply(),
@@ -242,8 +244,8 @@ class MetadataDelta:
         self.delegation_tokens.remove(record.token_id)
 
     def _nothing(self, record: object) -> None:
-        """Records without state: no-ops, ZooKeeper migration notes, and transaction marks (see the
-        publisher).
+        """Ignore records without state: no-ops, notes of the ZooKeeper migration, and transaction marks
+        (see the publisher).
         """
 
 
@@ -299,12 +301,12 @@ _HANDLERS: dict[type, Callable[[MetadataDelta, Any], None]] = {
 
 
 def image_of(records: Iterable[object], image: MetadataImage = EMPTY_IMAGE) -> MetadataImage:
-    """The image after the records."""
+    """The image after the records are applied."""
     return MetadataDelta(image).replay_all(records).apply()
 
 
 def delta_between(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """Changes from one image to another, for an image that did not result from single records."""
+    """The changes from one image to another, for an image that was not made by single records."""
     delta = MetadataDelta(before)
     delta.topics.move_to(after.topics)
     delta.brokers.move_to(after.brokers)

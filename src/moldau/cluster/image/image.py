@@ -1,4 +1,4 @@
-"""The immutable metadata image: the state of the cluster as of one committed offset of the metadata log."""
+"""The immutable metadata image: the state of the cluster at one committed offset of the metadata log."""
 
 import uuid
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from moldau.protocol.records.metadata import (
 
 
 class ResourceType(IntEnum):
-    """Kafka's numbers of the resources that carry configs."""
+    """Kafka's numbers of the resources that have configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -27,10 +27,11 @@ class ResourceType(IntEnum):
 
 
 ConfigResource = tuple[int, str]
-"""(resource type, resource name). A broker's name is its id; the cluster-wide default's name is empty."""
+"""(resource type, resource name). A broker's name is its id; the name of the cluster-wide default is
+empty."""
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""(entity type, entity name or ``None`` for the default) pairs, sorted by type."""
+"""Pairs of entity type and entity name (``None`` for the default entity), sorted by type."""
 
 FeatureLevel = NewType("FeatureLevel", int)
 
@@ -53,10 +54,9 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """Equal images mean equal metadata, whatever their offsets are.
+    """Two images are equal when their metadata are equal; their offsets may differ.
 
-    Security entries are stored as their records: no decision uses them yet, and a snapshot must not lose
-    any.
+    Security entries are stored as their records. No decision uses them yet, but snapshots must contain them.
     """
 
     topics: TopicsImage = field(default_factory=TopicsImage)
@@ -81,7 +81,7 @@ class MetadataImage:
         return self.features.get(METADATA_VERSION_FEATURE, FeatureLevel(0))
 
     def config(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
-        """Values that are set on a resource; empty when there are none. Must not be modified."""
+        """Values that are set on a resource; empty when there are none. The result must not be modified."""
         return self.configs.get((resource_type, name), _NO_CONFIG)
 
     def active_brokers(self) -> Iterator[BrokerRegistration]:
@@ -89,7 +89,7 @@ class MetadataImage:
         return (broker for broker in self.brokers.values() if broker.is_active)
 
     def topic_name(self, topic_id: uuid.UUID) -> str | None:
-        """The name of a topic's id."""
+        """The name of the topic with this id."""
         topic = self.topics.get_by_id(topic_id)
         return None if topic is None else topic.name
 
@@ -100,5 +100,6 @@ EMPTY_IMAGE = MetadataImage()
 
 
 def quota_key(entity: QuotaEntity) -> str:
-    """A sortable key of an entity: ``None`` (the default entity) does not compare with names."""
+    """A sort key for an entity. It is needed because ``None`` (the default entity) cannot be compared with
+    names."""
     return "\x00".join(f"{kind}\x01{'d' if name is None else 'n' + name}" for kind, name in entity)

@@ -1,4 +1,4 @@
-"""An image as the records of a snapshot, and the record versions that a metadata level allows."""
+"""Converts an image to the records of a snapshot, with the record versions that a metadata level allows."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,7 +11,8 @@ from moldau.protocol.records.schema import latest_version
 from moldau.protocol.schema import Message
 
 _VERSIONS: Mapping[type[Message], tuple[tuple[int, int], ...]] = {
-    # (from this level of metadata.version on, record version), newest first. Facts: Kafka's MetadataVersion.
+    # (first level of metadata.version, record version), newest first. The facts are from Kafka's
+    # MetadataVersion.
     r.RegisterBrokerRecord: ((30, 4), (17, 3), (8, 2), (0, 1)),
     r.BrokerRegistrationChangeRecord: ((30, 3), (17, 2), (0, 1)),
     r.PartitionRecord: ((23, 2), (17, 1), (0, 0)),
@@ -20,7 +21,7 @@ _VERSIONS: Mapping[type[Message], tuple[tuple[int, int], ...]] = {
 
 
 def record_version(record: Message, metadata_version: int) -> int:
-    """The version to write ``record`` in: the newest that every reader of this level understands."""
+    """The version in which ``record`` is written: the newest that every reader of this level understands."""
     for level, version in _VERSIONS.get(type(record), ()):
         if metadata_version >= level:
             return version
@@ -28,14 +29,14 @@ def record_version(record: Message, metadata_version: int) -> int:
 
 
 def encode_record(record: Message, metadata_version: int) -> bytes:
-    """A record's value for the metadata log of a cluster at this level."""
+    """The value of a record for the metadata log of a cluster at this level."""
     return r.RECORDS.encode(record, record_version(record, metadata_version))
 
 
 def to_records(image: MetadataImage) -> Iterator[Message]:
-    """Records that build ``image`` from an empty one, in the same order on every node.
+    """Records that build ``image`` from an empty image, in the same order on every node.
 
-    ``metadata.version`` comes first, because it determines the versions of the others.
+    ``metadata.version`` comes first, because it determines the versions of the other records.
     """
     yield from _features(image)
     yield from (_broker(broker) for broker in image.brokers.values())

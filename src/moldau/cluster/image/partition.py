@@ -13,14 +13,14 @@ UNASSIGNED_DIRECTORY = uuid.UUID(int=1)
 LOST_DIRECTORY = uuid.UUID(int=2)
 """The replica is in a failed directory whose id is unknown."""
 RESERVED_DIRECTORY_COUNT = 100
-"""Ids below this number are reserved by KIP-858 and never name a real directory."""
+"""KIP-858 reserves the ids below this number; they never name a real directory."""
 
 NO_COORDINATOR = -1
-"""``diskless_coordinator`` of a partition that is not diskless."""
+"""The value of ``diskless_coordinator`` for a partition that is not diskless."""
 
 
 class LeaderRecoveryState(IntEnum):
-    """KIP-704: whether the leader has to recover from an unclean election first."""
+    """Whether the leader must first recover from an unclean election (KIP-704)."""
 
     RECOVERED = 0
     RECOVERING = 1
@@ -28,7 +28,7 @@ class LeaderRecoveryState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRegistration:
-    """Replicas by broker id; ``replicas[0]`` is the preferred leader."""
+    """A partition. Replicas are broker ids; ``replicas[0]`` is the preferred leader."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]

@@ -1,11 +1,11 @@
 """An immutable sorted map whose versions share most of their content.
 
-The image of a cluster with many thousands of topics changes a topic or two at a time, and readers keep old
-images while they work. Entries are in chunks of bounded size, ordered by key: an update copies only the
-affected chunks and the short list of chunks.
+A change of metadata concerns only a few of many thousand topics, and readers keep old images while they work.
+Therefore entries are in chunks of limited size, ordered by key. An update copies only the affected chunks and
+the short list of chunks.
 
-Sorted order is part of the contract: snapshots, listings and elections must be the same on every node and
-under every hash seed, and cursors resume in the middle of the order.
+The sorted order is part of the contract. Snapshots, listings and elections must be the same on every node and
+with every hash seed, and cursors resume in the middle of the order.
 """
 
 from bisect import bisect_right
@@ -21,7 +21,7 @@ CHUNK_ENTRIES_MAX = 128
 
 
 class PersistentMap(Generic[K, V]):
-    """Immutable; keys of one map must be hashable and comparable with each other."""
+    """An immutable map. The keys of one map must be hashable and comparable with each other."""
 
     __slots__ = ("_chunks", "_firsts", "_size")
 
@@ -88,7 +88,7 @@ class PersistentMap(Generic[K, V]):
         return f"PersistentMap({dict(self.items())!r})"
 
     def updated(self, changes: Mapping[K, V], removals: Collection[K] = ()) -> "PersistentMap[K, V]":
-        """This map with ``changes`` added and ``removals`` removed (absent keys are ignored)."""
+        """This map with ``changes`` added and ``removals`` removed. Keys that do not exist are ignored."""
         if not changes and not removals:
             return self
         if not self._chunks:
@@ -98,7 +98,8 @@ class PersistentMap(Generic[K, V]):
         result: PersistentMap[K, V] = PersistentMap()
         firsts, chunks = list(self._firsts), list(self._chunks)
         size = self._size
-        # From the end, so that a chunk that splits or becomes empty does not move the remaining ones.
+        # The loop begins at the end, so that a chunk that splits or becomes empty does not move the chunks
+        # before it.
         for index in sorted({*puts, *drops}, reverse=True):
             old = chunks[index]
             new = _changed(old, {key: changes[key] for key in puts.get(index, ())}, drops.get(index, ()))
@@ -134,7 +135,7 @@ def _changed(chunk: dict[K, V], changes: Mapping[K, V], removals: Collection[K])
 
 
 def _split(entries: dict[K, V]) -> Iterator[dict[K, V]]:
-    """Chunks of the sorted entries, half full so that they can grow."""
+    """Chunks of the sorted entries. They are half full, so that they can grow."""
     keys = sorted(entries)  # type: ignore[type-var]
     step = CHUNK_ENTRIES_MAX // 2 if len(keys) > CHUNK_ENTRIES_MAX else CHUNK_ENTRIES_MAX
     for start in range(0, len(keys), step):

@@ -1,4 +1,4 @@
-"""Brokers and controllers as they registered, fenced brokers included."""
+"""The registrations of brokers and controllers, including fenced brokers."""
 
 import uuid
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ class SupportedFeature:
     max_level: int
 
     def supports(self, level: int) -> bool:
-        """Level 0 means that the feature is off, which every node with a minimum of 0 supports."""
+        """Whether the range contains ``level``. Level 0 means that the feature is off; every node with a
+        minimum of 0 supports it."""
         return self.min_level <= level <= self.max_level
 
 
@@ -49,7 +50,8 @@ class BrokerRegistration:
 
     @property
     def is_active(self) -> bool:
-        """May lead and join in-sync replicas: neither fenced nor in a controlled shutdown."""
+        """Whether the broker may lead and join in-sync sets: it is neither fenced nor in a controlled
+        shutdown."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online(self, directory: uuid.UUID) -> bool:

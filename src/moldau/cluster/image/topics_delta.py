@@ -1,4 +1,4 @@
-"""Changes of topics and partitions, gathered until an image is made of them."""
+"""Changes of topics and partitions, collected until an image is made from them."""
 
 import uuid
 from collections.abc import Sequence
@@ -36,17 +36,18 @@ class TopicDelta:
         return self._before is None
 
     def before(self, index: int) -> PartitionRegistration | None:
-        """The partition as it was before this delta."""
+        """The partition before this delta."""
         before = self._before
         return before.partitions[index] if before is not None and index < len(before.partitions) else None
 
     def partition(self, index: int) -> PartitionRegistration | None:
-        """The partition as it is now."""
+        """The partition with the changes of this delta."""
         changed = self.partitions.get(index)
         return changed if changed is not None else self.before(index)
 
     def topic(self) -> Topic:
-        """The topic as it is now; raises :class:`MetadataError` when partition numbers have a gap."""
+        """The topic with the changes of this delta. Raises :class:`MetadataError` when partition numbers
+        have a gap."""
         partitions = list(self._before.partitions) if self._before is not None else []
         for index, partition in sorted(self.partitions.items()):
             if index < len(partitions):
@@ -66,7 +67,8 @@ class TopicsDelta:
         self._created: set[str] = set()
         self.changed: dict[uuid.UUID, TopicDelta] = {}
         self.removed: dict[uuid.UUID, Topic] = {}
-        """Removed topics of the previous image (without those that were created and removed in between)."""
+        """Topics of the previous image that were removed. It does not contain topics that were created
+        after that image."""
 
     def name_of(self, topic_id: uuid.UUID) -> str:
         """The name of an existing topic; raises :class:`MetadataError`."""
@@ -113,7 +115,7 @@ class TopicsDelta:
         delta.partitions[record.partition_id] = changed_partition(partition, record)
 
     def replay_clear_elr(self, record: ClearElrRecord) -> None:
-        """Clear eligible leader replicas: of one topic, or of all when no name is given."""
+        """Clear the eligible leader replicas of one topic, or of all topics when no name is given."""
         live = [topic.topic_id for topic in self._image if topic.topic_id not in self.removed]
         for topic_id in dict.fromkeys([*live, *self.changed]):
             if record.topic_name in ("", self.name_of(topic_id)):
@@ -125,7 +127,8 @@ class TopicsDelta:
                         )
 
     def move_to(self, image: TopicsImage) -> None:
-        """Become the difference between the previous image and ``image`` (which was read from a snapshot)."""
+        """Set the changes to the difference between the previous image and ``image``, which was read from
+        a snapshot."""
         for topic in self._image:
             if image.get_by_id(topic.topic_id) is None:
                 self.removed[topic.topic_id] = topic
@@ -174,7 +177,8 @@ def partition_of(record: PartitionRecord) -> PartitionRegistration:
 def changed_partition(
     partition: PartitionRegistration, record: PartitionChangeRecord
 ) -> PartitionRegistration:
-    """The partition after a change: every change raises its epoch, naming a leader raises the leader's."""
+    """The partition after a change. Every change raises the partition epoch; a change that names a leader
+    raises the leader epoch."""
     leader, leader_epoch = partition.leader, partition.leader_epoch
     if record.leader != NO_LEADER_CHANGE:
         leader, leader_epoch = record.leader, leader_epoch + 1

@@ -1,4 +1,4 @@
-"""Topics by name and by id, and values derived from them."""
+"""Topics by name and by id, and values that are computed from them."""
 
 import uuid
 from collections import Counter
@@ -21,12 +21,12 @@ class Topic:
 
     @property
     def is_diskless(self) -> bool:
-        """Whether its partitions are owned by diskless coordinators (fixed at creation)."""
+        """Whether diskless coordinators own its partitions. This is fixed at creation."""
         return bool(self.partitions) and self.partitions[0].diskless_coordinator != NO_COORDINATOR
 
 
 def collision_key(name: str) -> str:
-    """Names with equal keys would have equal metric names, where ``.`` becomes ``_``."""
+    """The name with ``.`` replaced by ``_``. Topics with equal keys would have equal metric names."""
     return name.replace(".", "_")
 
 
@@ -35,13 +35,14 @@ class TopicsImage:
     """All topics. Two topics may not share a collision key."""
 
     by_name: PersistentMap[str, Topic] = field(default_factory=PersistentMap)
-    # Keyed by the id's integer: comparing UUID objects would run Python code at every step of a search.
+    # The keys are the integers of the ids, because a comparison of UUID objects runs Python code at every
+    # step of a search.
     _names_by_id: PersistentMap[int, str] = field(default_factory=PersistentMap)
     _names_by_collision_key: PersistentMap[str, str] = field(default_factory=PersistentMap, compare=False)
     diskless_load: PersistentMap[int, int] = field(default_factory=PersistentMap, compare=False)
-    """Number of user partitions by partition of ``__diskless_metadata``."""
+    """Number of user partitions for each partition of ``__diskless_metadata``."""
     replica_load: PersistentMap[int, int] = field(default_factory=PersistentMap, compare=False)
-    """Number of partitions by the broker that has a replica."""
+    """Number of partitions for each broker that has a replica of them."""
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -66,7 +67,7 @@ class TopicsImage:
         return topic.partitions[index]
 
     def colliding_name(self, name: str) -> str | None:
-        """The existing topic with the same collision key (may be ``name`` itself)."""
+        """The existing topic with the same collision key. It may be ``name`` itself."""
         return self._names_by_collision_key.get(collision_key(name))
 
     def updated(self, changed: Collection[Topic], removed: Collection[Topic]) -> "TopicsImage":
@@ -76,7 +77,7 @@ class TopicsImage:
         names = {topic.name: topic for topic in changed}
         gone = [topic for topic in removed if topic.name not in names]
         kept = {topic.topic_id.int for topic in changed}
-        # Most changes are of topics that exist: their entries in the lookup maps are as they were.
+        # Most changes are of existing topics, whose entries in the lookup maps stay the same.
         new = [topic for topic in changed if self._names_by_id.get(topic.topic_id.int) != topic.name]
         keys = {collision_key(topic.name): topic.name for topic in new}
         return replace(
@@ -117,7 +118,7 @@ class TopicsImage:
         for topic in changed:
             old = None if topic.topic_id.int in gone else self.get_by_id(topic.topic_id)
             before = () if old is None else old.partitions
-            # Most partitions of a topic that changes are the same objects as before.
+            # Most partitions of a changed topic are the same objects as before.
             for was, is_now in compress(
                 zip(before, topic.partitions, strict=False), map(is_not, before, topic.partitions)
             ):

@@ -1,1 +1,1 @@
-"""Racks: which broker of a rack serves a diskless partition or an object. Pure."""
+"""Chooses the broker of a rack that serves a diskless partition or an object. Pure."""

@@ -1,23 +1,25 @@
-"""Produce gateways (KIP-1164): the brokers of each rack that take records for a diskless coordinator.
+"""Produce gateways (KIP-1164): the brokers of each rack that accept records for a diskless coordinator.
 
-A producer that sends records to the gateway of its rack crosses no rack, and a gateway collects the records
-of few coordinators, so that one WAL object takes few commit calls over the network.
+A producer that sends records to the gateway of its own rack causes no traffic between racks. A gateway
+collects the records of few coordinators, so that one WAL object needs few commit calls over the network.
 
-A pure function of the registered brokers, their racks and the *preferred* replicas of the coordinators'
-partitions. The current leader of a coordinator has no effect: a failover moves no gateway.
+The gateways are a pure function of the registered brokers, their racks and the *preferred* replicas of the
+coordinators' partitions. The current leader of a coordinator has no effect, so a failover moves no gateway.
 
-* A rack with as many brokers as there are coordinators, or more, is *saturated*: each coordinator has
+* A rack with at least as many brokers as there are coordinators is *saturated*: each coordinator has
   ``brokers // coordinators`` gateways there, and a broker is the gateway of at most one coordinator.
 * In a smaller rack each coordinator has one gateway. Coordinators with the same preferred replica have the
-  same gateway there (co-location), which calls one broker for all of them. Where there are fewer preferred
-  replicas than brokers, the largest of these groups are divided until every broker has a part.
-* A coordinator's preferred replica is its gateway in its own rack, which takes no call over the network.
-* A fenced broker keeps its place. Until it is back, other gateways of the coordinator in the rack serve for
-  it, or else, where there are none, live brokers of the rack that share its coordinators evenly.
+  same gateway there (co-location), so the gateway calls one broker for all of them. If there are fewer
+  preferred replicas than brokers, the largest groups of coordinators are divided until every broker has a
+  group.
+* In its own rack, a coordinator's preferred replica is its gateway. This needs no call over the network.
+* A fenced broker keeps its place. Until it is back, the coordinator's other gateways in the rack replace it.
+  If there are none, the live brokers of the rack share its coordinators evenly.
 
-Bounds, while no broker is fenced: in a saturated rack a broker makes at most one network commit call for a
-WAL object. In a smaller one it makes at most ``ceil(hosts of S / brokers)`` for each other rack S, where
-hosts are preferred replicas; that is one for each other rack where racks are equally large.
+While no broker is fenced, the number of network commit calls for a WAL object is limited. In a saturated rack
+a broker makes at most one call. In a smaller rack it makes at most ``ceil(hosts of S / brokers)`` calls for
+each other rack S, where hosts are preferred replicas. If all racks have the same size, this is one call for
+each other rack.
 """
 
 from collections import defaultdict
@@ -34,9 +36,10 @@ class RackBroker(NamedTuple):
 
     broker_id: int
     rack: str | None
-    """None if the broker names no rack. Each such broker counts as a separate rack."""
+    """The rack of the broker; ``None`` if the broker has no rack. Each such broker counts as a separate
+    rack."""
     is_live: bool = True
-    """Neither fenced nor about to stop."""
+    """Whether the broker is neither fenced nor about to stop."""
 
 
 class _Unit(NamedTuple):
@@ -47,7 +50,7 @@ class _Unit(NamedTuple):
     """The preferred replica of the coordinators."""
     coordinators: tuple[int, ...]
     stays: bool
-    """In the rack of the host, the host itself is the gateway."""
+    """Whether the host itself is the gateway, which is the case in the rack of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +60,21 @@ class Gateways:
     hosts: Sequence[int]
     """The preferred replica of each coordinator, by its number."""
     by_rack: Mapping[str | None, Mapping[int, tuple[int, ...]]]
-    """By rack and coordinator; a rack without live brokers is not in it."""
+    """The gateways by rack and coordinator. A rack without live brokers is not in it."""
 
     def of(self, coordinator_id: int, rack: str | None) -> tuple[int, ...]:
-        """The gateways of a coordinator in a rack; empty where there are none."""
+        """The gateways of a coordinator in a rack; empty if there are none."""
         return self.by_rack.get(rack, {}).get(coordinator_id, ())
 
     def of_partition(self, topic_id: UUID, index: int, coordinator_id: int, rack: str | None) -> int | None:
-        """The gateway in a rack for the clients of a partition; None where there is none."""
+        """The gateway in a rack for the clients of a partition; ``None`` if there is none."""
         found = self.of(coordinator_id, rack)
         if len(found) <= 1:
             return found[0] if found else None
         return preferred(f"{topic_id.hex}-{index}", found)
 
     def coordinators_of(self, broker_id: int) -> tuple[int, ...]:
-        """The coordinators whose gateway a broker is."""
+        """The coordinators for which a broker is a gateway."""
         return tuple(
             sorted(
                 coordinator_id
@@ -82,14 +85,15 @@ class Gateways:
         )
 
     def commit_calls(self, broker_id: int) -> int:
-        """Network commit calls for one WAL object of a gateway, at most, while preferred replicas lead."""
+        """Maximum number of network commit calls for one WAL object of a gateway, while preferred replicas
+        lead."""
         return len({self.hosts[each] for each in self.coordinators_of(broker_id)} - {broker_id})
 
 
 def produce_gateways(brokers: Iterable[RackBroker], hosts: Sequence[int]) -> Gateways:
-    """The gateways. ``hosts``: the preferred replica of each coordinator, by its number.
+    """Compute the gateways. ``hosts`` is the preferred replica of each coordinator, by its number.
 
-    A host that is not registered counts as one of a rack of its own.
+    A host that is not registered is treated as if it had its own rack.
     """
     racks: dict[str | None, list[RackBroker]] = defaultdict(list)
     for broker in sorted(set(brokers)):
@@ -118,7 +122,7 @@ def _in_rack(
                 gateways[coordinator_id].append(place)
     orphans = {unit.name: unit for unit in units if unit.coordinators[0] not in gateways}
     loads = {broker_id: places.count(broker_id) for broker_id in live}
-    # One substitute is enough, also for a coordinator with several places.
+    # One substitute is enough, even for a coordinator with several places.
     wanted = {unit.coordinators: name for name, unit in reversed(orphans.items())}
     names = sorted(wanted.values())
     substitutes = spread(names, even_quotas(len(names), loads, "substitutes"))
@@ -149,13 +153,13 @@ def _units(hosts: Sequence[int], broker_count: int) -> list[_Unit]:
 def _places(
     units: Sequence[_Unit], broker_ids: Sequence[int], rack_of: Mapping[int, str | None]
 ) -> list[int]:
-    """A broker of the rack for each unit, whether it lives or not."""
+    """A broker of the rack for each unit. The broker may be fenced."""
     found = {unit.name: unit.host for unit in units if unit.stays and unit.host in broker_ids}
     loads = {broker_id: list(found.values()).count(broker_id) for broker_id in broker_ids}
     sources: dict[tuple[bool, str], list[str]] = defaultdict(list)
     for unit in units:
         if unit.name not in found:
-            # Those of one other rack are shared evenly, which is what bounds the calls.
+            # The units of one other rack are shared evenly. This limits the number of calls.
             rack = rack_of.get(unit.host)
             source = (unit.host in rack_of, "" if rack is None else f"rack {rack}")
             sources[source if len(units) > len(broker_ids) else (True, "all")].append(unit.name)

@@ -1,6 +1,7 @@
-"""Rendezvous hashing: each item has an order of candidates that does not depend on which of them exist.
+"""Rendezvous hashing. Each item ranks all candidates, and the rank of two candidates does not depend on the
+others.
 
-The scores are the same in every process, so that brokers agree without asking each other.
+The scores are the same in every process, so that brokers make the same choice without messages to each other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,25 +9,26 @@ from hashlib import blake2b
 
 
 def score(item: str, candidate: int) -> int:
-    """How much an item prefers a candidate: 64 bits, evenly spread."""
+    """The score of a candidate for an item: 64 bits, evenly distributed. The highest score is preferred."""
     digest = blake2b(f"{item}|{candidate}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
 def preferred(item: str, candidates: Iterable[int]) -> int:
-    """The candidate that an item prefers. ``candidates`` must not be empty.
+    """The candidate with the highest score for an item. ``candidates`` must not be empty.
 
-    If a candidate is removed, only its own items move. If one is added, only the items that
-    prefer it move.
+    If a candidate is removed, only its own items move. If a candidate is added, only the items that prefer it
+    move.
     """
     return max(candidates, key=lambda candidate: (score(item, candidate), candidate))
 
 
 def spread(items: Sequence[str], quotas: Mapping[int, int]) -> dict[str, int]:
-    """A candidate for each item, none with more items than its quota; the quotas have room for all items.
+    """A candidate for each item, so that no candidate gets more items than its quota. The sum of the quotas
+    is at least the number of items.
 
-    The pair with the highest score is matched first, so that an item loses a candidate only to items with a
-    higher score for it.
+    The pair with the highest score is matched first, so an item loses a candidate only to items with a higher
+    score for it.
     """
     pairs = sorted(
         ((score(item, candidate), item, candidate) for item in items for candidate in quotas), reverse=True
@@ -41,9 +43,10 @@ def spread(items: Sequence[str], quotas: Mapping[int, int]) -> dict[str, int]:
 
 
 def even_quotas(item_count: int, loads: Mapping[int, int], name: str) -> dict[int, int]:
-    """Quotas that share ``item_count`` items evenly; one more goes to the least loaded candidates.
+    """Quotas that share ``item_count`` items evenly. The candidates with the fewest items get one item more
+    if needed.
 
-    ``loads`` are the items that each candidate has already; ``name`` breaks ties.
+    ``loads`` is the number of items that each candidate has already; ``name`` breaks ties.
     """
     share, rest = divmod(item_count, len(loads))
     by_load = sorted(loads, key=lambda candidate: (loads[candidate], score(name, candidate)))

@@ -1,4 +1,4 @@
-"""CreatePartitions: partitions are added to existing topics."""
+"""CreatePartitions: adds partitions to existing topics."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def create_partitions(view: View, request: CreatePartitionsRequest) -> ControllerResult:
-    """Raise partition counts; each topic is decided on its own."""
+    """Raise partition counts; each topic is decided separately."""
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, CreatePartitionsTopicResult] = {}
     records: list[Message] = []

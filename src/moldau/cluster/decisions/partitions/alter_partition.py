@@ -69,7 +69,7 @@ def _alter_one(
 
 
 def _proposed_isr(data: messages.AlterPartitionRequestPartitionData) -> tuple[int, ...]:
-    """Version 3 also contains each replica's broker epoch; version 2 does not."""
+    """The proposed in-sync set. Version 3 also contains each replica's broker epoch; version 2 does not."""
     return tuple(state.broker_id for state in data.new_isr_with_epochs) or tuple(data.new_isr)
 
 
@@ -79,7 +79,8 @@ def _check_proposal(
     partition: PartitionRegistration,
     data: messages.AlterPartitionRequestPartitionData,
 ) -> None:
-    """The order matters: the client's reaction depends on the first error."""
+    """Check a proposal. The order of the checks matters, because the client's reaction depends on the
+    first error."""
     isr = _proposed_isr(data)
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
         raise KafkaError(ErrorCode.not_controller, "The leader knows a later epoch than this controller.")

@@ -1,9 +1,9 @@
-"""``min.insync.replicas`` of the topics of which no record may be lost follows the number of their replicas.
-Pure.
+"""Adjusts ``min.insync.replicas`` of the topics that must not lose any record to the number of their
+replicas. Pure.
 
-Such a topic is created with the minimum that its first replicas allow. When moves have given each partition a
-second replica, its minimum becomes 2; when they leave one replica, it becomes 1, because a minimum of 2 would
-then stop all writes.
+Such a topic is created with the minimum that its first replicas allow. When reassignments have given each
+partition a second replica, the minimum becomes 2. When they leave only one replica, it becomes 1, because a
+minimum of 2 would then stop all writes.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from moldau.protocol.schema import Message
 
 
 def minima_after(view: View, records: Sequence[Message]) -> list[Message]:
-    """Records that adjust the minima after the moves that end with ``records``."""
+    """Records that adjust the minima after reassignments that ``records`` complete."""
     moved = {
         record.topic_id
         for record in records
-        # A move that only adds replicas ends when no replica is marked as being added.
+        # A reassignment that only adds replicas ends when no replica is marked as being added.
         if isinstance(record, PartitionChangeRecord)
         and (record.replicas is not None or record.adding_replicas is not None)
     }
@@ -57,5 +57,6 @@ def _topic_id(view: View, name: str) -> object:
 
 
 def _fewest_replicas(topic: Topic) -> int:
-    """The number of replicas of the topic's smallest partition; those of a move count when it ends."""
+    """The number of replicas of the topic's smallest partition. During a reassignment it is the number at
+    its end."""
     return min(len(each.replicas) - len(each.adding_replicas) for each in topic.partitions)

@@ -1,6 +1,6 @@
-"""Elections of leaders: when a broker becomes active, by request, and at intervals.
+"""Elections of leaders: when a broker becomes active, on request, and at intervals.
 
-``lost_brokers.py`` beside it has those for a broker that becomes inactive.
+Elections for a broker that becomes inactive are in ``lost_brokers.py``.
 """
 
 from collections.abc import Iterable
@@ -30,8 +30,8 @@ UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
     """Elect leaders of partitions that waited for this broker, which is now active in ``view``.
 
-    No leader asks for replicas that hold no data to be in the in-sync set: they are added as soon as their
-    broker is active.
+    If replicas hold no data, no leader asks for them to be in the in-sync set. They are added when their
+    broker becomes active.
     """
     records = []
     for topic in view.image.topics:
@@ -65,8 +65,7 @@ def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionC
     """Remove the eligible leader replicas that the current minima of in-sync replicas do not need, of some
     topics or of all.
 
-    Where enough replicas are in sync for a new minimum, the watermark advances without the others
-    (KIP-966).
+    When enough replicas are in sync for a new minimum, the watermark advances without the others (KIP-966).
     """
     topics = view.image.topics
     records = []
@@ -80,7 +79,7 @@ def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionC
 
 
 def recovery_election(view: View, topic: Topic) -> Election:
-    """The kind of election for a topic without an in-sync replica that can lead."""
+    """The kind of election for a topic that has no in-sync replica that can lead."""
     if not kind_of(topic).replicas_hold_data:
         return Election.UNCLEAN
     if topic.name in DECISIVE_TOPICS:
@@ -93,7 +92,7 @@ def recovery_election(view: View, topic: Topic) -> Election:
 
 
 def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Return leaderships to preferred replicas that are in sync and active; the number is bounded."""
+    """Return leaderships to preferred replicas that are in sync and active, a limited number at a time."""
     records: list[PartitionChangeRecord] = []
     for topic in view.image.topics:
         for index, partition in enumerate(topic.partitions):
@@ -110,8 +109,8 @@ def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]
 
 
 def unclean_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Elect leaders of leaderless partitions whose topics allow an unclean election; the number is
-    bounded.
+    """Elect leaders for partitions without a leader whose topics allow an unclean election, a limited
+    number at a time.
     """
     records: list[PartitionChangeRecord] = []
     for topic in view.image.topics:
@@ -128,14 +127,15 @@ def unclean_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
 
 
 def leads_any_partition(image: MetadataImage, broker_id: int) -> bool:
-    """Whether a broker still leads something."""
+    """Whether a broker still leads a partition."""
     return any(partition.leader == broker_id for topic in image.topics for partition in topic.partitions)
 
 
 def elect_leaders(
     view: View, request: ElectLeadersRequest
 ) -> tuple[ElectLeadersResponse, list[PartitionChangeRecord]]:
-    """Preferred (0) or unclean (1) elections. Without a list, all partitions that need one are answered."""
+    """Handle preferred (0) or unclean (1) elections. Without a list, all partitions that need an election
+    are answered."""
     if request.election_type not in (0, 1):
         message = f"Unknown election type {request.election_type}."
         refused = [

@@ -17,7 +17,8 @@ def changes_without_broker(
 ) -> list[PartitionChangeRecord]:
     """Remove a broker that is no longer active in ``view`` from all in-sync sets and leaderships.
 
-    ``is_incomplete``: whether its replicas of a topic may lack records that it had acknowledged (KIP-966).
+    ``is_incomplete`` says whether its replicas of a topic may lack records that it had acknowledged
+    (KIP-966).
     """
     return _changes(view, broker_id, lambda partition: True, is_incomplete)
 

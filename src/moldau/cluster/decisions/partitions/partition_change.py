@@ -1,8 +1,9 @@
-"""The change of one partition: the request, and the election and the end of a move that follow. Pure.
+"""The change of one partition: the requested change, and the resulting election and end of a reassignment.
+Pure.
 
 :func:`change_partition` works in this order: apply the requested change; end a reassignment whose new
 replicas are all in sync (KIP-455); record which replicas outside the in-sync set have all committed records
-(KIP-966); elect.
+(KIP-966); elect a leader.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ MIN_IN_SYNC_REPLICAS = "min.insync.replicas"
 
 
 class Election(Enum):
-    """The rule by which a leader is chosen."""
+    """The rule for choosing a leader."""
 
     ONLINE = "keep the leader if it can lead, else the first in-sync replica that can"
     PREFERRED = "the first replica if it is in sync and can lead, else as ONLINE"
@@ -39,13 +40,13 @@ class TopicRules:
     can_lead: Callable[[int, UUID], bool]
     """Whether a broker may lead with a replica in one of its log directories."""
     default_directory: Callable[[int], UUID]
-    """The log directory of a broker's new replica, where the controller knows it (KIP-858)."""
+    """The log directory of a broker's new replica, if the controller knows it (KIP-858)."""
     min_in_sync: int = 0
-    """``min.insync.replicas`` where eligible leader replicas are kept (KIP-966); 0 where they are not."""
+    """``min.insync.replicas`` if eligible leader replicas are recorded (KIP-966); otherwise 0."""
     kind: TopicKind = CLASSIC
     may_lose: bool = True
-    """Whether the last known leader may be elected although it may lack records, when no replica is
-    complete.
+    """Whether the last known leader may be elected when no replica is complete, although it may lack
+    records.
     """
 
     @property
@@ -60,7 +61,7 @@ def keeps_eligible(view: View) -> bool:
 
 
 def rules_of(view: View, topic: Topic) -> TopicRules:
-    """The rules of a topic under the view's metadata."""
+    """The rules of a topic according to the metadata of the view."""
     kind = kind_of(topic)
     has_eligible = keeps_eligible(view) and kind.replicas_hold_data
     return TopicRules(
@@ -82,7 +83,7 @@ def min_in_sync(view: View, name: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The requested change of a partition; ``None`` leaves a field as it is."""
+    """The requested change of a partition. ``None`` leaves a field unchanged."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -103,9 +104,9 @@ def change_partition(
 ) -> PartitionChangeRecord | None:
     """The record of a change; ``None`` when nothing changes.
 
-    Without eligible leader replicas an in-sync set never becomes empty: its last members stay in it without
-    a leader, because only they have all records. A leader that stays keeps its epoch: followers see a
-    smaller set by the partition epoch (KIP-841). Where replicas are removed the epoch is raised, which
+    Without eligible leader replicas an in-sync set never becomes empty. Its last members stay in it without a
+    leader, because only they have all records. A leader that stays keeps its epoch, and followers notice a
+    smaller set by the partition epoch (KIP-841). If replicas are removed, the leader epoch is raised, which
     fences their fetches.
     """
     target = replace(
@@ -120,7 +121,7 @@ def change_partition(
         incomplete = wanted.emptied
         target = _without_records(target, wanted.emptied)
     if len(target.replicas) == 1:
-        rules = replace(rules, min_in_sync=0)  # no other replica can be complete
+        rules = replace(rules, min_in_sync=0)  # No other replica can be complete.
     if wanted.recovery_state is not None:
         target = replace(target, leader_recovery_state=wanted.recovery_state)
     if not rules.keeps_eligible and not target.isr:
@@ -142,7 +143,7 @@ def _without_records(target: PartitionRegistration, broker_id: int) -> Partition
 
 
 def _with_ended_move(target: PartitionRegistration) -> PartitionRegistration:
-    """The partition with only its target replicas, once all of them are in sync (KIP-455)."""
+    """The partition with only its target replicas, when all of them are in sync (KIP-455)."""
     if not target.is_reassigning:
         return target
     replicas = tuple(each for each in target.replicas if each not in target.removing_replicas)
@@ -155,10 +156,10 @@ def _with_ended_move(target: PartitionRegistration) -> PartitionRegistration:
 def _with_eligible(
     partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, incomplete: int | None
 ) -> PartitionRegistration:
-    """Note the replicas that left the in-sync set when no record could be committed without them any more.
+    """Record the replicas that left the in-sync set when it became, or already was, too small for a commit.
 
-    While fewer than ``min.insync.replicas`` are in sync the watermark does not move, so they hold all
-    records below it.
+    While fewer than ``min.insync.replicas`` replicas are in sync, the watermark does not move, so these
+    replicas have all records below it.
     """
     eligible: tuple[int, ...] = ()
     if len(target.isr) < min(rules.min_in_sync, len(target.replicas)):
@@ -190,7 +191,7 @@ def _with_leader(
 def _elected(
     partition: PartitionRegistration, target: PartitionRegistration, rules: TopicRules, election: Election
 ) -> tuple[int, bool]:
-    """The leader, and whether it may lack records that are committed."""
+    """The leader, and whether it may lack committed records."""
     complete = target.isr or target.eligible_leader_replicas
     order = [partition.leader, *target.replicas]
     if election is Election.PREFERRED:

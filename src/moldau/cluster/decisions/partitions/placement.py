@@ -1,8 +1,9 @@
 """The placement of new partitions' replicas.
 
-Goals, in this order: the first replica (the preferred leader) is on an active broker; active brokers before
-others; as many racks as possible; leaders, then replicas, spread evenly over brokers. Ties are broken at
-random, so that the partitions of two brokers do not all share the same third broker.
+The goals in order of importance are as follows. The first replica (the preferred leader) is on an active
+broker. Active brokers are chosen before others. As many racks as possible are used. Leaders, and then
+replicas, are spread evenly over brokers. Ties are broken at random, so that the partitions of two brokers do
+not all share the same third broker.
 """
 
 import uuid
@@ -17,7 +18,7 @@ from moldau.runtime import Entropy, ErrorCode, KafkaError
 def place(
     brokers: Iterable[BrokerRegistration], partition_count: int, replication_factor: int, entropy: Entropy
 ) -> list[tuple[int, ...]]:
-    """Replicas of each partition, the preferred leader first; raises
+    """Replicas of each partition, the preferred leader first. Raises
     ``KafkaError(invalid_replication_factor)``.
     """
     registered = list(brokers)
@@ -101,7 +102,7 @@ def _assignment_fault(
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> uuid.UUID:
-    """The only log directory of a broker; a broker with several chooses itself (KIP-858)."""
+    """The only log directory of a broker. If a broker has several, it chooses one itself (KIP-858)."""
     broker = image.brokers.get(broker_id)
     if broker is not None and len(broker.log_dirs) == 1:
         return broker.log_dirs[0]

@@ -1,7 +1,7 @@
-"""Reassignments of partitions to other brokers: begin, replace, cancel, list (KIP-455).
+"""Reassignments of partitions to other brokers: they are begun, replaced, cancelled and listed (KIP-455).
 
-A reassignment adds the new replicas to the old ones. It ends with the change of the in-sync set that
-contains all target replicas: see :mod:`.partition_change`.
+A reassignment adds the new replicas to the old ones. It ends when all target replicas are in the in-sync set:
+see :mod:`.partition_change`.
 """
 
 from moldau.cluster.decisions.kinds.table import kind_of
@@ -23,7 +23,7 @@ from moldau.runtime import ErrorCode, KafkaError
 def alter_partition_reassignments(
     view: View, request: alter.AlterPartitionReassignmentsRequest
 ) -> ControllerResult:
-    """Begin reassignments, or cancel those in progress; each partition is decided on its own."""
+    """Begin reassignments, or cancel those in progress; each partition is decided separately."""
     records: list[Message] = []
     responses = []
     seen: dict[str, set[int]] = {}
@@ -102,8 +102,8 @@ def _moved(
     removing: tuple[int, ...],
     adding: tuple[int, ...],
 ) -> PartitionChangeRecord | None:
-    """The change that begins or cancels a reassignment. New replicas of the previous one are removed at
-    once.
+    """The change that begins or cancels a reassignment. New replicas of a previous reassignment are
+    removed immediately.
     """
     isr = tuple(replica for replica in partition.isr if replica in replicas)
     if not kind_of(topic).replicas_hold_data:
@@ -121,7 +121,8 @@ def _moved(
 def list_partition_reassignments(
     view: View, request: listing.ListPartitionReassignmentsRequest
 ) -> ControllerResult:
-    """Moves in progress, as the metadata has them (another implementation's log may contain some)."""
+    """Reassignments in progress according to the metadata (the log of another implementation may contain
+    some)."""
     wanted = None
     if request.topics is not None:
         wanted = {topic.name: set(topic.partition_indexes) for topic in request.topics}

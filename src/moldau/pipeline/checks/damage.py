@@ -1,4 +1,4 @@
-"""Findings of a verification, and the checks of coordinates and batches. This module is pure."""
+"""Findings of a verification, and the checks of coordinates and batches. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple

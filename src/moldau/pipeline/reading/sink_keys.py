@@ -1,4 +1,4 @@
-"""Names of the objects that a sink stores beside the WAL. This module is pure.
+"""Names of the objects that a sink stores beside the WAL. Pure.
 
 A task writes ``sink/<query or job>/parts/<random>`` for its driver, and the driver removes it. Objects beside
 ``parts`` record the progress of a query's batches.

@@ -1,4 +1,4 @@
-"""Assigns the offsets of a partition to remote segments. This module is pure.
+"""Assigns the offsets of a partition to remote segments. Pure.
 
 Segments may overlap. An outdated planner may have made copies, or an old leader's segment may end with
 records that no other replica has. An offset is read from a segment only if the segment has it under the

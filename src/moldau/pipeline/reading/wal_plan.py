@@ -1,4 +1,4 @@
-"""The order in which batches are read, so that each object is requested once. This module is pure."""
+"""The order in which batches are read, so that each object is requested once. Pure."""
 
 from collections import deque
 from collections.abc import Sequence

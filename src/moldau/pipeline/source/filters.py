@@ -1,6 +1,4 @@
-"""The part of the data that a query reads, limited by topic, partition, offset and timestamp. This module is
-pure.
-"""
+"""The part of the data that a query reads, limited by topic, partition, offset and timestamp. Pure."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,4 @@
-"""Options that begin with ``kafka.``: configurations of Kafka's clients, and their effect in Moldau. This
-module is pure.
+"""Options that begin with ``kafka.``: configurations of Kafka's clients, and their effect in Moldau. Pure.
 
 The connector passes every such option to a Kafka client. Moldau does not use that client. Therefore each
 configuration is either implemented here, or accepted because it does not change the result, or refused with

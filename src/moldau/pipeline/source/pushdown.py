@@ -1,4 +1,4 @@
-"""Converts filters that Spark 4.1 and newer pass to readers to a :class:`Narrowing`. This module is pure."""
+"""Converts filters that Spark 4.1 and newer pass to readers to a :class:`Narrowing`. Pure."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace

@@ -1,5 +1,4 @@
-"""Offsets of a streaming query, which Spark stores in its checkpoint, and the limits of a batch. This module
-is pure.
+"""Offsets of a streaming query, which Spark stores in its checkpoint, and the limits of a batch. Pure.
 
 Their JSON looks like the Kafka connector's, ``{"orders": {"0": 12, "1": 7}}``. It also has the topics' ids,
 so that a topic that was deleted and created again is not confused with the old topic.

@@ -1,6 +1,4 @@
-"""Column types as text in Spark's DDL, such as ``total INT, lines ARRAY<STRUCT<sku: STRING>>``. This module
-is pure.
-"""
+"""Column types as text in Spark's DDL, such as ``total INT, lines ARRAY<STRUCT<sku: STRING>>``. Pure."""
 
 import re
 from typing import Any, Final

@@ -1,5 +1,5 @@
 """Evolution of a table's columns. New columns are added; existing columns keep their type or become wider.
-This module is pure.
+Pure.
 """
 
 from typing import Any, NamedTuple

@@ -15,18 +15,18 @@ class PartitionName(NamedTuple):
 
 
 class Outcome(Enum):
-    """Outcome of a batch, as its producer knows it."""
+    """The outcome of a batch, as far as its producer knows it."""
 
     OK = "ok"
     FAILED = "failed"
-    """The broker refused it permanently: it must never be read."""
+    """The broker refused the batch permanently, so the batch must never be read."""
     UNKNOWN = "unknown"
-    """It may have been stored, or not, or may be stored later."""
+    """The batch may have been stored, may not have been stored, or may be stored later."""
 
 
 @dataclass(slots=True)
 class Production:
-    """One batch of an idempotent or plain producer. ``base_offset`` is -1 until it is acknowledged."""
+    """A batch of an idempotent or plain producer. ``base_offset`` is -1 until the batch is acknowledged."""
 
     producer: str
     partition: PartitionName
@@ -54,7 +54,7 @@ class History:
     productions: list[Production] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     deletions: dict[PartitionName, int] = field(default_factory=dict)
-    """The highest first offset in an answer to a deletion of records."""
+    """The highest first offset that an answer to a deletion of records contained."""
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class History:
         self.lines.append(f"{self.now_s():.6f} {text}")
 
     def invoke(self, production: Production) -> None:
-        """A producer sends a batch for the first time."""
+        """Record that a producer sends a batch for the first time."""
         self.productions.append(production)
         self._line(
             f"{production.producer} sends {production.first_number}+{len(production.values)} "
@@ -71,14 +71,14 @@ class History:
         )
 
     def end(self, production: Production, outcome: Outcome, base_offset: int = -1, reason: str = "") -> None:
-        """The producer knows the outcome of a batch."""
+        """Record that the producer knows the outcome of a batch."""
         production.outcome = outcome
         production.base_offset = base_offset
         what = f"{production.producer} {outcome.value} {production.first_number} at {base_offset}"
         self._line(f"{what} {reason}".rstrip())
 
     def observe(self, observation: Observation) -> None:
-        """A consumer read a record."""
+        """Record that a consumer read a record."""
         self.observations.append(observation)
         self._line(
             f"{observation.consumer} reads {observation.partition.index}:{observation.offset} "
@@ -86,19 +86,19 @@ class History:
         )
 
     def deleted(self, partition: PartitionName, first_offset: int) -> None:
-        """An administrator got the new first offset of a partition."""
+        """Record that an administrator got the new first offset of a partition."""
         self.deletions[partition] = max(first_offset, self.deletions.get(partition, 0))
 
     def note(self, text: str) -> None:
-        """An event of the world, for readers of the history."""
+        """Record an event of the world, for readers of the history."""
         self.notes.append(text)
         self._line("* " + text)
 
     def violate(self, text: str) -> None:
-        """A client observed a violation directly."""
+        """Record a violation that a client observed directly."""
         self.violations.append(text)
         self._line("! " + text)
 
     def digest(self) -> str:
-        """Names this history: equal only for equal histories."""
+        """A digest of this history; equal digests mean equal histories."""
         return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()[:16]

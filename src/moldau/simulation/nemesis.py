@@ -1,4 +1,4 @@
-"""Faults of a world: kills, loss of power, pauses, cut links, failing disks, drawn from the seed."""
+"""Faults of a world: kills, losses of power, pauses, cut links and failing disks, drawn from the seed."""
 
 import asyncio
 import errno
@@ -38,25 +38,26 @@ class Fault(Enum):
     DATABASES_LOST = "databases lost"
     DEFECTS = "defects"
     STOP = "stop"
-    """Cleanly, as by SIGTERM."""
+    """The program is stopped cleanly, as by SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """The mix of faults. Several entries of one kind make it likelier."""
+    """The mix of faults. A kind with several entries is more likely."""
 
     faults: tuple[Fault, ...] = (Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.RESET)
     pause_s_max: float = 3.0
     between_s_max: float = 4.0
     store_s_max: float = 15.0
-    """Longer than a producer waits."""
+    """The value is longer than a producer waits."""
     clock_skew_ms: int = 0
-    """With it, clocks jump this far ahead, this far back, and to the right time."""
+    """When it is set, clocks jump ahead by this time, back by this time, and to the right time."""
     cached_topics: tuple[str, ...] = ()
     """Topics whose local folders are only a cache."""
     reboot_after_disk_error: bool = True
-    """Without it, a restarted program reads from the page cache bytes that a failed sync never wrote to the
-    disk, and a later loss of power removes them: bytes that were read back are not necessarily durable.
+    """Whether the machine is rebooted after a failed sync. Without a reboot, a restarted program reads
+    bytes from the page cache that a failed sync never wrote to the disk. A later loss of power removes
+    these bytes, so bytes that were read back are not necessarily durable.
     """
 
 
@@ -78,11 +79,13 @@ class Nemesis:
         self._weather = weather
         self._down: set[str] = set()
         self._bad_disks: set[str] = set()
-        """Hosts whose program may end itself until the operator repairs the disk."""
+        """Hosts whose program may end by itself until the operator repairs the disk."""
         self._to_reboot: set[str] = set()
 
     async def storm(self, fault_count: int) -> None:
-        """This many faults, one after another, then calm: everything is repaired and runs again."""
+        """Inject this number of faults, one after another. Then repair everything and let everything run
+        again.
+        """
         for _ in range(fault_count):
             await asyncio.sleep(self._chance.uniform(0.01, self._weather.between_s_max))
             host = self._chance.choice(list(self._programs))
@@ -101,7 +104,7 @@ class Nemesis:
         self._history.note("calm")
 
     async def supervise(self, restart_allowed: Callable[[Host], bool] = lambda _host: True) -> None:
-        """Restart programs that have ended by themselves; an end without a reason is a violation."""
+        """Restart programs that have ended by themselves. An end without a reason is a violation."""
         while True:
             await asyncio.sleep(RESTART_AFTER_EXIT_S)
             for host, program in self._programs.items():
@@ -118,7 +121,7 @@ class Nemesis:
                     host.start(program)
 
     async def restart(self, host: Host, pause_s: float, *, power_lost: bool = False) -> None:
-        """End a host's program, or its power, and restart it after a pause."""
+        """End a host's program, or cut its power, and restart it after a pause."""
         self._down.add(host.name)
         if power_lost:
             host.lose_power()
@@ -129,7 +132,7 @@ class Nemesis:
         self._down.discard(host.name)
 
     async def stop(self, host: Host) -> None:
-        """Stop a host's program cleanly; it stays down until :meth:`start`."""
+        """Stop a host's program cleanly. It stays down until :meth:`start`."""
         self._down.add(host.name)
         await stop_and_check(host, self._history)
 
@@ -206,9 +209,9 @@ class Nemesis:
                         network.break_connection(end)
 
     async def _overtake(self, host: Host, seconds: float) -> None:
-        """Delay a host's messages, then break its connections: later connections deliver first.
+        """Delay a host's messages, then break its connections, so that later connections deliver first.
 
-        A request that was repeated on a new connection arrives twice, the older one last.
+        A request that was repeated on a new connection arrives twice; the older copy arrives last.
         """
         network = self._world.network
         others = [other for other in network.hosts if other != host.name]
@@ -247,7 +250,7 @@ class Nemesis:
         )
 
     async def _operator_comes(self, host: Host, *, reboot: bool) -> None:
-        """A log dir that went offline stays offline until a restart."""
+        """Repair a disk and restart, because a log dir that went offline stays offline until a restart."""
         host.disk.faults.clear()
         self._down.add(host.name)
         if reboot:
@@ -261,7 +264,7 @@ class Nemesis:
         self._down.discard(host.name)
 
     def _links_one_way(self, host: Host) -> list[tuple[str, str]]:
-        """All messages of a host, or all messages to it."""
+        """All messages from a host, or all messages to it."""
         others = [name for name in self._world.network.hosts if name != host.name]
         is_mute = self._chance.random() < 0.5
         return [(host.name, other) if is_mute else (other, host.name) for other in others]

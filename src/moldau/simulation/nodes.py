@@ -33,13 +33,14 @@ from moldau.simulation.world.process import serving
 
 _SPECIAL = (Fault.DEFECTS, Fault.STOP, Fault.ONE_WAY, Fault.OVERTAKE)
 _ALL_FAULTS = tuple(fault for fault in Fault if fault not in _SPECIAL)
-"""Defects are for stories that name the ones a node must survive, stops for nodes that can stop, links that
-fail in one direction for stories of several nodes.
+"""Most scenarios have no faults of these kinds. Defects are for scenarios that list the defects that a
+node must survive. Stops are for nodes that can stop. Links that fail in one direction are for scenarios of
+several nodes.
 """
 
 
 def tiny(flaw: Flaw = Flaw.NONE) -> Scenario:
-    """The tiny node syncs before it answers, so it must survive everything."""
+    """The tiny node syncs before it answers, so it must survive every fault."""
 
     async def program(machine: Machine) -> None:
         await TinyNode(machine, flaw).run()
@@ -54,7 +55,7 @@ JUMP_MS = 3_600_000
 _PROPERTIES = {
     "controller.listener.names": "CONTROLLER",
     "num.partitions": "1",
-    # Often, so that every story has rolls and recoveries.
+    # Frequent rolls, so that every run has rolls and recoveries.
     "log.roll.ms": "400",
     "log.index.interval.bytes": "256",
 }
@@ -74,18 +75,18 @@ def node_power() -> Scenario:
 
 
 def node_disk() -> Scenario:
-    """A whole node whose disk fills up and fails, too."""
+    """A whole node with a disk that fills up and fails."""
     return _node_scenario(_SYNCED, _ALL_FAULTS)
 
 
 def node_failed_sync() -> Scenario:
-    """As ``node_disk``, but after a failed sync only the program is restarted, not the machine."""
+    """Like ``node_disk``; after a failed sync only the program is restarted, and the machine is not."""
     scenario = node_disk()
     return replace(scenario, weather=replace(scenario.weather, reboot_after_disk_error=False))
 
 
 def node_deletes() -> Scenario:
-    """First records are deleted repeatedly by request, under kills and losses of power."""
+    """First records are deleted by request again and again, with kills and losses of power."""
     faults = (*(Fault.KILL,) * 2, *(Fault.POWER_LOSS,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
     rounds = {"log.retention.check.interval.ms": "700", "log.segment.delete.delay.ms": "500"}
     scenario = _node_scenario({**_SYNCED, **rounds}, faults)
@@ -104,20 +105,20 @@ def offsets() -> Scenario:
 
 
 def offsets_power() -> Scenario:
-    """Where every append is synced, a loss of power loses no commit either."""
+    """Every append is synced, so a loss of power does not lose a commit, either."""
     faults = (Fault.KILL, *(Fault.POWER_LOSS,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
     return _offsets(_SYNCED, faults)
 
 
 def offsets_disk() -> Scenario:
-    """A disk that fails and fills up under the groups' log."""
+    """The disk with the groups' log fails and fills up."""
     faults = (Fault.KILL, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 2)
     return _offsets(_SYNCED, faults)
 
 
 def _offsets(properties: Mapping[str, str], faults: tuple[Fault, ...]) -> Scenario:
     values = {
-        # Often, so that every story has rolls, compactions and recoveries.
+        # Frequent rolls and compactions, so that every run has rolls, compactions and recoveries.
         "log.cleaner.backoff.ms": "500",
         "log.cleaner.min.cleanable.ratio": "0.01",
         "log.segment.delete.delay.ms": "500",
@@ -149,8 +150,8 @@ def transactions() -> Scenario:
 
 
 def node_clock() -> Scenario:
-    """The node's clock jumps by an hour both ways, and records with correct timestamps are kept for 45
-    minutes.
+    """The node's clock jumps by an hour, forwards and backwards; records with correct timestamps are kept
+    for 45 minutes.
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
     rounds = {"log.retention.check.interval.ms": "700", "log.segment.delete.delay.ms": "500"}
@@ -164,12 +165,12 @@ def _node_scenario(
     faults: tuple[Fault, ...],
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
-    # Imported here: the tiny node runs without the server.
+    # The import is here because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 
     async def program(machine: Machine) -> None:
-        machine.disk.make_dirs("/data")  # a mount point: there long before the node
+        machine.disk.make_dirs("/data")  # a mount point, which exists long before the node
         machine.disk.sync_dir("/")
         config = development_config("/data", NODE_PORT, {**_PROPERTIES, **properties}, host="node-1")
         node = ServerNode(config, machine, format_new=True)
@@ -187,10 +188,10 @@ def _node_scenario(
 
 
 def _of_cluster(module: str, name: str) -> Callable[[], Scenario]:
-    """A story of several nodes, by the name of its function; see :mod:`moldau.simulation.cluster`."""
+    """A scenario of several nodes, by the name of its function; see :mod:`moldau.simulation.cluster`."""
 
     def scenario() -> Scenario:
-        # Imported here: the tiny node runs without the server.
+        # The import is here because the tiny node runs without the server.
         found: Scenario = getattr(import_module(f"moldau.simulation.cluster.{module}"), name)()
         return found
 
@@ -205,7 +206,7 @@ def kill_damage() -> Scenario:
 
 
 def stop_damage() -> Scenario:
-    """Damaged files after an orderly stop."""
+    """Damaged files after a clean stop."""
     from moldau.simulation.damage import stories
 
     return stories.stop_damage()
@@ -275,4 +276,4 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "stop-damage": stop_damage,
     "power-damage": power_damage,
 }
-"""Every story by its name: `make simulate` plays all of them."""
+"""Every scenario by its name; `make simulate` runs all of them."""

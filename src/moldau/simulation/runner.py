@@ -1,4 +1,6 @@
-"""``python -m moldau.simulation``: play seeds, print one line for each that fails, exit 1 if any did."""
+"""``python -m moldau.simulation``: run seeds, print a line for each failure, and exit with 1 if there was
+any.
+"""
 
 import argparse
 import logging

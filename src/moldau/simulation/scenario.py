@@ -1,4 +1,4 @@
-"""One seeded story: clients work while faults are injected; then everything is repaired, read, and
+"""A seeded scenario: clients work while faults are injected. Then everything is repaired, read, and
 checked.
 """
 
@@ -36,15 +36,17 @@ _FRAMES_SHOWN = 4
 
 
 class StuckError(SystemExit):
-    """Not an ``Exception``, so that no task can catch it: a hanging program must not continue."""
+    """The class is not an ``Exception``, so that no task can catch it: a hanging program must not
+    continue.
+    """
 
 
 @contextmanager
 def patience(cpu_s: float) -> Iterator[None]:
     """Raise :class:`StuckError` in the running code after this much CPU time.
 
-    CPU time rather than wall time, so that a busy machine fails no history. Signals reach the main thread
-    only; in another one there is no bound.
+    The limit is CPU time and not wall time, so that a busy machine does not fail a history. Signals reach
+    only the main thread, so there is no limit in another thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -65,84 +67,93 @@ def patience(cpu_s: float) -> Iterator[None]:
 
 
 class Afterlife(Protocol):
-    """Checks of a scenario at its end."""
+    """The checks at the end of a scenario."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Called when no client works any more; returns when the node has reclaimed everything."""
+        """Wait, after all clients have finished, until the node has removed everything that it no longer
+        needs.
+        """
         ...
 
     async def check(self, world: World, node: Host, history: History) -> None:
-        """Called after everything was read: record violations in the history."""
+        """Record violations in the history. It is called after everything was read."""
         ...
 
     async def spoil(self, world: World, node: Host, history: History) -> None:
-        """Called after that: remove everything that may be lost. A second reading must have the same
-        result."""
+        """Remove everything that may be lost. It is called after :meth:`check`; a second reading must have
+        the same result.
+        """
         ...
 
 
 class Story(Protocol):
-    """A scenario that is played with one seed."""
+    """A scenario that runs with a seed."""
 
     history: History
 
     async def run(self) -> list[str]:
-        """Play, and return the violations."""
+        """Run the scenario; return the violations."""
         ...
 
 
 async def _no_program(machine: Machine) -> None:
-    """The program of scenarios whose story starts its own programs."""
+    """The program of scenarios that start their own programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The options of a run. ``program`` is one process of the node under test."""
+    """The options of a run. ``program`` runs as a process of the node under test."""
 
     program: Program = _no_program
     partitions: tuple[PartitionName, ...] = ()
     story: "Callable[[World, Scenario], Story] | None" = None
-    """Another story than that of producers and consumers at one node."""
+    """A scenario of another kind than producers and consumers at a single node."""
     prepare: Prepare | None = None
     meddle: Prepare | None = None
-    """An administrator's work in parallel to the producers', which ends by itself."""
+    """The work of an administrator while producers work; it ends by itself."""
     shortened: frozenset[PartitionName] = frozenset()
-    """Partitions whose first records are deleted from time to time."""
+    """Partitions whose first records are deleted sometimes."""
     afterlife: Afterlife | None = None
     weather: Weather = field(default_factory=Weather)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     must_answer: bool = False
-    """Whether a request without an answer in time is a violation: no fault loses answers."""
+    """Whether a request without an answer in time is a violation, because no fault loses answers."""
     watches_budgets: bool = False
-    """Whether the budgets of every process are checked while it runs; its exhibit is the node."""
+    """Whether the budgets of every process are checked while it runs. The exhibit of the process must be
+    the node.
+    """
     watches_coordinators: bool = False
-    """Whether the states of coordinators are compared with their logs; a process's exhibit is the node."""
+    """Whether the states of coordinators are compared with their logs. The exhibit of a process must be
+    the node.
+    """
     coordinator_tally: AgreementTally = field(default_factory=AgreementTally)
-    """The comparisons in all seeds that were played."""
+    """The comparisons in all seeds that were run."""
     port: int = 9092
     producer_count: int = 2
     plain_producer_count: int = 1
     consumer_count: int = 1
     records_per_producer: int = 200
     stamped: bool = False
-    """Whether records have the time of the clocks of their producers, which are right."""
+    """Whether records have the time of their producers' clocks, which are correct."""
     committer_count: int = 0
     """Groups that commit offsets of the first topic."""
     commits_per_committer: int = 40
     group_member_count: int = 0
-    """Members of one group, which join and leave."""
+    """Members of a group, which join and leave."""
     joins_per_member: int = 12
     fault_count: int = 3
     time_limit_s: float = 600.0
     step_limit: int = 1_000_000
-    """Turns of the loop. The longest stories take some 50,000; an endless loop would take more."""
+    """Maximum number of turns of the event loop. The longest runs need some 50,000; an endless loop would
+    need more.
+    """
     cpu_limit_s: float = 120.0
-    """CPU time; the longest stories take some seconds."""
+    """Maximum CPU time. The longest runs need some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a seed. ``digest`` identifies the whole history, bytes and timing included."""
+    """The result of a seed. ``digest`` identifies the whole history, including bytes and timing."""
 
     seed: int
     violations: list[str]
@@ -153,9 +164,9 @@ class Result:
 
 
 def run_seed(scenario: Scenario, seed: int) -> Result:
-    """Run the scenario with one seed; never raises for errors of the node."""
+    """Run the scenario with a seed. It never raises for errors of the node."""
     collecting = gc.isenabled()
-    gc.disable()  # finalizers at random moments would change the history
+    gc.disable()  # finalizers at random times would change the history
     try:
         with World(
             seed,
@@ -318,7 +329,7 @@ class _Story:
     async def _read_all(
         self, reader_prefix: str
     ) -> tuple[dict[PartitionName, list[tuple[int, bytes]]], dict[PartitionName, int]]:
-        """All records, and the first offset of each partition."""
+        """Read all records, and the first offset of each partition."""
         final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         first_offsets: dict[PartitionName, int] = {}
         for partition in self._scenario.partitions:

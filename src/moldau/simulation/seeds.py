@@ -1,8 +1,8 @@
-"""Random streams: every part of a world has its own, so that adding one changes no other."""
+"""Random streams. Every part of a world has its own stream, so that adding a stream changes no other."""
 
 import random
 
 
 def stream(seed: int, *names: object) -> random.Random:
-    """A generator that depends on the seed and the names only (never on PYTHONHASHSEED)."""
+    """A generator that depends only on the seed and the names (never on PYTHONHASHSEED)."""
     return random.Random(":".join(map(str, (seed, *names))))

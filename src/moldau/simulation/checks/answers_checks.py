@@ -1,7 +1,7 @@
 """Checks that every accepted request is answered, and that every budget is fully released.
 
 A process that was stopped has no resources in use afterwards. A process that is killed is checked until then:
-no bytes and no batches count for long after their work is over.
+its counts of bytes and batches return to zero soon after their work is over.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
 
 SETTLE_S = 60
-"""Time within which the work in progress of an idle node ends."""
+"""Time within which an idle node completes the work in progress."""
 STOP_LIMIT_S = 200.0
-"""Longer than the graces of connections, uploads and commits."""
+"""A value that is longer than the grace periods of connections, uploads and commits."""
 _LOOK_EVERY_S: Final = 0.5
 _OUT_OF_BALANCE_S: Final = 10.0
 _TAKEN_BY: Final = {
@@ -24,11 +24,11 @@ _TAKEN_BY: Final = {
     "read bytes of catching up": ("partitions being read",),
     "cold read bytes": ("cold reads",),
 }
-"""Amounts that may be positive only while one of these is."""
+"""Amounts that may be positive only while the amount of one of these kinds of work is positive."""
 
 
 def out_of_balance(in_hand: Mapping[str, int]) -> Iterator[str]:
-    """Amounts below zero, or positive without the work that holds them."""
+    """Amounts that are below zero, or that are positive without the work that uses them."""
     for name, value in in_hand.items():
         takers = _TAKEN_BY.get(name, ())
         if value < 0 or (value and takers and not any(in_hand.get(taker, 0) for taker in takers)):
@@ -54,14 +54,14 @@ async def watch_budgets(host: Host, history: History) -> None:
 
 
 async def stop_and_check(host: Host, history: History) -> None:
-    """Stop a node cleanly; it must have no resources in use after that."""
+    """Stop a node cleanly. It must have no resources in use afterwards."""
     process = host.process
     if process is None or process.main is None or process.exhibit is None:
         host.kill()
         return
     node: Any = process.exhibit
     context = process.context()
-    process.serves = False  # its loop may wait for the disk from now on
+    process.serves = False  # from here on its event loop may wait for the disk
     process.main.cancel()
     await asyncio.wait([process.main], timeout=STOP_LIMIT_S)
     stopping = context.run(asyncio.get_running_loop().create_task, node.stop(), context=context)
@@ -95,6 +95,7 @@ def check_defects(host: Host, history: History) -> None:
     met = sum(host.defects.met.values())
     if met and not reported:
         history.violate(f"{host.name} met {dict(host.defects.met)} and reported nothing")
-    if reported and not met and not host.disk.error_count:  # a broken disk surprises SQLite, too
+    # a broken disk also causes unexpected errors of SQLite
+    if reported and not met and not host.disk.error_count:
         problems = {error for errors in host.unexpected for error in errors.last_errors}
         history.violate(f"{host.name} reported what nobody made it meet: {sorted(problems)}")

@@ -1,13 +1,13 @@
-"""The first checker: compares every log with the history, by a full read at the end.
+"""The first checker. It compares every log with the history, after a full read at the end.
 
-* No acknowledged record is lost, or stands at another offset than was acknowledged.
-* A record is there once at most (a plain producer does not retry, so this holds for it too).
-* A record that was refused permanently, or never sent, is not there.
-* Offsets are dense, and a producer's records stand in the order in which it sent them.
-* A consumer reads on without gaps or steps back, and what it read is still there, at that offset.
+- No acknowledged record is lost, or has another offset than the acknowledged one.
+- No record occurs twice. (A plain producer does not retry, so the rule holds for it, too.)
+- A record that was refused permanently, or never sent, does not occur.
+- Offsets are dense, and the records of a producer are in the order in which it sent them.
+- A consumer reads without gaps or steps back, and each record that it read is still at that offset.
 
-Where the first records of a partition are deleted, all of this holds from its first offset on, and
-acknowledged deletions are not undone.
+In a partition whose first records are deleted, these rules hold from its first offset on, and acknowledged
+deletions are not undone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from moldau.simulation.history import History, Outcome, PartitionName
 
 FinalLog = Sequence[tuple[int, bytes]]
-"""(offset, value) of every record, read from the first offset on at the end of the story."""
+"""(offset, value) of every record, read from the first offset on at the end of a scenario."""
 
 
 def check(
@@ -23,9 +23,9 @@ def check(
     final: Mapping[PartitionName, FinalLog],
     first_offsets: Mapping[PartitionName, int] | None = None,
 ) -> list[str]:
-    """Every broken rule, one sentence each; empty when there is none.
+    """Every broken rule in a sentence; empty when no rule is broken.
 
-    ``first_offsets``: those of the partitions whose first records may have been deleted.
+    ``first_offsets`` has the first offsets of partitions whose first records may have been deleted.
     """
     shortened = first_offsets or {}
     found = list(history.violations)
@@ -73,7 +73,7 @@ def _check_productions(
             offset = production.base_offset + index
             if production.outcome is Outcome.OK:
                 if first_offset > 0 and (production.base_offset < 0 or offset < first_offset):
-                    continue  # deleted, or perhaps
+                    continue  # deleted, or possibly deleted
                 if value not in present:
                     yield f"{_name(partition)}: acknowledged {value!r} is lost (was at {offset})"
                 elif production.base_offset >= 0 and by_offset.get(offset) != value:

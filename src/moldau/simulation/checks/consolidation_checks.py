@@ -22,10 +22,10 @@ REMOVER_QUIET_S = 100.0
 
 
 class ConsolidationAfterlife(DisklessAfterlife):
-    """The end of a diskless story, with the remote tier's part."""
+    """The end of a diskless scenario, including its remote tier."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """A round of the remover, and the grace period of the objects that it finds."""
+        """Time for a round of the remover, and for the grace period of the objects that it finds."""
         await super().quiet(world, node, history)
         await asyncio.sleep(REMOVER_QUIET_S)
 

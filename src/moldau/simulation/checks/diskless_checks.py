@@ -1,4 +1,4 @@
-"""Checks the objects of diskless topics: every reference has its object, every object a reference."""
+"""Checks the objects of diskless topics: every reference has its object, and every object has a reference."""
 
 import asyncio
 from collections import Counter
@@ -24,22 +24,24 @@ from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 
 QUIET_S = 300.0
-"""Enough time for an orphan to be old enough, for the scan, and for deleting handed-over files."""
+"""Time that is sufficient for an orphan to become old enough, for the scan, and for deleting the files
+that were handed over.
+"""
 SETTLE_LIMIT_S = 120.0
 
 
 class DisklessAfterlife:
-    """The end of a diskless story; the node is its process's exhibit."""
+    """The end of a diskless scenario. The program's exhibit in its process must be the node."""
 
     def __init__(self, topics: tuple[str, ...], *, checks_leaks: bool = True) -> None:
-        """Without ``checks_leaks``, objects may be left: with a clock that went back they are not old enough
-        yet.
+        """Without ``checks_leaks``, objects may be left. After a clock went back, some objects are not old
+        enough yet.
         """
         self._topics = topics
         self._checks_leaks = checks_leaks
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Let grace periods pass, and some rounds of background work."""
+        """Let the grace periods and some rounds of background work pass."""
         history.note("quiet")
         await asyncio.sleep(QUIET_S)
 
@@ -60,7 +62,7 @@ class DisklessAfterlife:
 
 
 class ObjectsChecker:
-    """Compares the coordinators' references with the objects, node after node of one cluster."""
+    """Compares the coordinators' references with the objects, for each node of a cluster in turn."""
 
     def __init__(self, world: World, history: History) -> None:
         self._world = world
@@ -80,7 +82,7 @@ class ObjectsChecker:
             await task
 
     def check_leaks(self) -> None:
-        """After all nodes were checked: every object is referenced."""
+        """Check, after all nodes were checked, that every object is referenced."""
         for key in sorted(self._objects):
             if parse_object_key(key) is not None and key not in self._live:
                 self._history.violate(f"object {key} has leaked: {'; '.join(self._opinions.get(key, ()))}")
@@ -97,7 +99,7 @@ class ObjectsChecker:
 
 
 class _CoordinatorJudging:
-    """One coordinator that a node leads."""
+    """A coordinator that a node leads."""
 
     def __init__(
         self,

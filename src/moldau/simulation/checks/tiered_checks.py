@@ -1,4 +1,4 @@
-"""Checks the objects of tiered topics: every segment has its objects, every object its segment."""
+"""Checks the objects of tiered topics: every segment has its objects, and every object has its segment."""
 
 import asyncio
 from typing import cast
@@ -13,15 +13,15 @@ from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.storage.object_layout import parse_segment_key
 
 QUIET_S = 400.0
-"""Time after which the leftovers of failed copies are old enough, found and deleted."""
+"""Time after which the leftovers of failed copies are old enough, and are found and deleted."""
 SETTLE_LIMIT_S = 120.0
 
 
 class TieredAfterlife:
-    """The end of a tiered story; the node is its process's exhibit."""
+    """The end of a tiered scenario. The program's exhibit in its process must be the node."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
-        """Let grace periods pass, and some rounds of background work."""
+        """Let the grace periods and some rounds of background work pass."""
         history.note("quiet")
         await asyncio.sleep(QUIET_S)
 
@@ -36,7 +36,7 @@ class TieredAfterlife:
     async def spoil(self, world: World, node: Host, history: History) -> None:
         history.note("caches of the remote tier are lost")
         node.kill()
-        node.clock.skew_ms = 0  # a node that starts with a wrong clock uses it
+        node.clock.skew_ms = 0  # a node that starts with a wrong clock goes on using it
         lose_databases(node)
 
 

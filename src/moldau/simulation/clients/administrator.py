@@ -1,4 +1,4 @@
-"""Operations of an administrator in several stories, drawn from the client's randomness."""
+"""Operations of an administrator in several scenarios, drawn from the client's random stream."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,9 @@ async def open_passing_topic(
     records: int,
     pause_s: float,
 ) -> None:
-    """Create a topic of two partitions, at times with a retention of 8 s, and produce into one of them."""
+    """Create a topic of two partitions, sometimes with a retention of 8 s, and produce into one of the
+    partitions.
+    """
     chance = client.chance
     retention = {"retention.ms": "8000"} if chance.random() < 0.5 else {}
     await client.create_topic(topic, 2, {**configs, **retention})
@@ -34,7 +36,7 @@ async def open_passing_topic(
 
 
 async def delete_some_records(client: SimulatedClient, partition: PartitionName) -> None:
-    """Move the start of a partition to a random offset in it, if its end can be requested."""
+    """Move the start of a partition to a random offset in it, if the request for its end succeeds."""
     try:
         end = await client.list_offset(partition, -1)
     except (OSError, RetryError):

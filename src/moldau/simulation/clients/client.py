@@ -70,12 +70,12 @@ RETRIABLE = frozenset(
 
 
 class RetryError(Exception):
-    """A transient failure: retry on a new connection."""
+    """A transient failure, after which a client retries on a new connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """The first address of a client."""
+    """The first address to which a client connects."""
 
     host: str
     port: int
@@ -85,7 +85,7 @@ class SimulatedClient:
     """Common base of producers and consumers: leader lookup and retries."""
 
     others: Sequence[Bootstrap] = ()
-    """Further brokers to begin at: one of all is chosen each time."""
+    """Further brokers to begin at. Each time, one of all brokers is chosen."""
 
     def __init__(self, name: str, bootstrap: Bootstrap, history: History, chance: random.Random) -> None:
         self.name = name
@@ -140,7 +140,7 @@ class SimulatedClient:
                 code = response.topics[0].error_code
                 if code in (ErrorCode.none, ErrorCode.topic_already_exists):
                     return
-                # Kafka's answer while every broker is still fenced is the replication factor's error.
+                # Kafka answers with an error about the replication factor while every broker is still fenced.
                 if code not in RETRIABLE and code is not ErrorCode.invalid_replication_factor:
                     self.history.violate(f"{self.name}: CreateTopics of {topic}: {code.name}")
                     return
@@ -187,7 +187,7 @@ class SimulatedClient:
             await self.pause()
 
     async def delete_records(self, partition: PartitionName, before_offset: int) -> int:
-        """Delete the records below an offset; returns the partition's first offset afterwards."""
+        """Delete the records before an offset. Returns the partition's first offset afterwards."""
         wanted = DeleteRecordsPartition(partition_index=partition.index, offset=before_offset)
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=partition.topic, partitions=[wanted])], timeout_ms=5_000
@@ -213,7 +213,7 @@ class SimulatedClient:
     async def list_offset(
         self, partition: PartitionName, timestamp: int, version: int = LIST_OFFSETS_VERSION
     ) -> int:
-        """-2 for the first offset, -1 for the end; raises RetryError or OSError."""
+        """The first offset for -2, the end for -1. Raises RetryError or OSError."""
         connection = await self.leader(partition)
         wanted = ListOffsetsPartition(partition_index=partition.index, timestamp=timestamp)
         topic = ListOffsetsTopic(name=partition.topic, partitions=[wanted])
@@ -225,7 +225,7 @@ class SimulatedClient:
         return int(answer.offset)
 
     def begins_at(self) -> Bootstrap:
-        """The broker to begin at this time."""
+        """The broker to connect to this time."""
         return self.chance.choice((self.bootstrap, *self.others)) if self.others else self.bootstrap
 
     async def _begin(self) -> RpcConnection:
@@ -233,7 +233,7 @@ class SimulatedClient:
         return await RpcConnection.open(self.name, found.host, found.port)
 
     async def ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
-        """One request to one of the bootstrap brokers, on a connection of its own."""
+        """Send a request to one of the bootstrap brokers, on a connection of its own."""
         connection = await self._begin()
         try:
             return await connection.request(api_key, version, request)
@@ -246,18 +246,18 @@ class Sending:
     """How a producer sends its records."""
 
     idempotent: bool = True
-    """Whether batches have sequence numbers, and are sent until they are acknowledged."""
+    """Whether batches have sequence numbers and are sent again until they are acknowledged."""
     keyed: bool = False
-    """Each record has a key of its own."""
+    """Whether each record has a key of its own."""
     stamped: bool = False
-    """Records have their client's time."""
+    """Whether records have the time of their client's clock."""
 
 
 class Producer(SimulatedClient):
-    """Sends numbered records to one partition, several batches in flight.
+    """Sends numbered records to a partition, with several batches in flight.
 
-    An idempotent one retries for ever, from its first unacknowledged batch on. A plain one sends a
-    batch once.
+    An idempotent producer retries forever, from its first unacknowledged batch on. A plain producer sends
+    each batch once.
     """
 
     in_flight_max = 5
@@ -282,7 +282,9 @@ class Producer(SimulatedClient):
         self._next_number = 0
 
     async def run(self, record_count: int, *, pause_s: float) -> None:
-        """Send that many records; returns when all are acknowledged (plain: when all were tried)."""
+        """Send this number of records. Returns when all are acknowledged; for a plain producer, when all
+        were sent.
+        """
         while self._next_number < record_count or self._unacknowledged:
             try:
                 await self._send_on_one_connection(record_count, pause_s)
@@ -376,7 +378,7 @@ class Producer(SimulatedClient):
 
 
 class Consumer(SimulatedClient):
-    """Reads one partition from its first offset on, by Fetch."""
+    """Reads a partition from its first offset on, by Fetch."""
 
     def __init__(
         self,
@@ -389,8 +391,8 @@ class Consumer(SimulatedClient):
         observed: bool = True,
         shortened: bool = False,
     ) -> None:
-        """``shortened``: the first records are deleted meanwhile, so it may have to skip to a later
-        offset.
+        """``shortened``: the first records are deleted meanwhile, so the consumer may have to skip to a
+        later offset.
         """
         super().__init__(name, bootstrap, history, chance)
         self.partition = partition
@@ -407,13 +409,13 @@ class Consumer(SimulatedClient):
             await self.step()
 
     async def read_to_end(self) -> list[tuple[int, bytes]]:
-        """Read everything below the leader's high watermark, with retries."""
+        """Read everything before the leader's high watermark, with retries."""
         while not 0 <= self.high_watermark <= self.position:
             await self.step()
         return self.read
 
     async def step(self) -> None:
-        """One fetch, or one pause when it fails."""
+        """Fetch once; pause when the fetch fails."""
         try:
             await self._fetch(await self.leader(self.partition))
         except (OSError, RetryError):

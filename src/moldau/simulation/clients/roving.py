@@ -15,7 +15,7 @@ CHANGE_CHANCE = 0.2
 
 
 class BrokerConnections:
-    """Connections to all brokers, used as one; a request may use another connection than the previous one."""
+    """Connections to all brokers, used like a single connection. Each request may use another of them."""
 
     def __init__(self, name: str, brokers: list[tuple[str, int]], chance: random.Random) -> None:
         self._name = name
@@ -28,11 +28,13 @@ class BrokerConnections:
 
     @property
     def closed(self) -> bool:
-        """Whether one of them is lost: as in real clients, everything is then started over."""
+        """Whether one of the connections is lost. As in real clients, all connections are then opened
+        again.
+        """
         return self._is_closed or any(each.closed for each in self._connections.values())
 
     async def request(self, api_key: int, version: int, message: Message) -> Any:
-        """Like the request of one connection."""
+        """Send a request, as on a single connection."""
         if api_key == ApiKey.PRODUCE and self._chance.random() < CHANGE_CHANCE:
             self._at = self._chance.choice(self._brokers)
         at = self._at
@@ -42,7 +44,7 @@ class BrokerConnections:
         return await self._connections[at].request(api_key, version, message)
 
     def close(self) -> None:
-        """Drop the requests in flight."""
+        """Close the connections and drop the requests in flight."""
         self._is_closed = True
         for each in self._connections.values():
             each.close()

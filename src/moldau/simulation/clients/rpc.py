@@ -11,7 +11,7 @@ from moldau.simulation.world.process import PROCESS
 
 
 class RpcConnection(asyncio.Protocol):
-    """Speaks Kafka's protocol; every request in flight fails with the connection."""
+    """Speaks Kafka's protocol. When the connection fails, every request in flight fails."""
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -23,7 +23,7 @@ class RpcConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, client_id: str, host: str, port: int, *, timeout_s: float = 5.0) -> "RpcConnection":
-        """Connect; raises OSError (TimeoutError among them)."""
+        """Connect to the node. Raises OSError (including TimeoutError)."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
             _, connection = await loop.create_connection(lambda: cls(client_id), host, port)
@@ -56,10 +56,10 @@ class RpcConnection(asyncio.Protocol):
             answer = self._waiting.popleft()[3]
             if not answer.done():
                 answer.set_exception(ConnectionResetError("the connection is lost"))
-                answer.exception()  # the caller may have been cancelled and will not retrieve it
+                answer.exception()  # the caller may have been cancelled, and then retrieves no exception
 
     async def request(self, api_key: int, version: int, message: Message, *, timeout_s: float = 10.0) -> Any:
-        """Send, and await the answer; raises OSError (TimeoutError among them)."""
+        """Send a request and await its answer. Raises OSError (including TimeoutError)."""
         if self.closed or self._transport is None:
             raise ConnectionResetError("the connection is lost")
         self._correlation_id += 1
@@ -77,7 +77,7 @@ class RpcConnection(asyncio.Protocol):
             raise
 
     def close(self) -> None:
-        """Drop the requests in flight."""
+        """Close the connection and drop the requests in flight."""
         self.closed = True
         if self._transport is not None:
             self._transport.abort()

@@ -1,1 +1,1 @@
-"""Stories of several nodes: programs on hosts of one world, and the checkers of their agreement."""
+"""Scenarios of several nodes: programs on hosts of a world, and the checkers of their agreement."""

@@ -1,15 +1,16 @@
-"""Checkers of replicated logs, for stories of several nodes: the replicas' reports are compared as they
+"""Checkers of replicated logs, for scenarios of several nodes. They compare the replicas' reports as they
 arrive.
 
-Each checker is for one log. They do not depend on the quorum, and work for any log with offsets, epochs and a
-watermark.
+Each checker is for a single log. The checkers do not depend on the quorum, and work for any log with offsets,
+epochs and a watermark.
 
-* :class:`LogAgreement`: below the watermark every replica has the same batches, and applies each once.
-* :class:`LeaderAgreement`: an epoch has at most one leader.
-* :class:`WatermarkMonotonicity`: a replica's watermark does not go back while it lives, and a new leader
-  does not answer with a lower watermark than its predecessors.
-* :class:`StateAgreement`: the state that follows from the log up to an offset is the same on every
-  replica, whether it was led, followed, rebuilt from the log or loaded from a snapshot.
+- :class:`LogAgreement`: every replica has the same batches below the watermark, and applies each of them
+  once.
+- :class:`LeaderAgreement`: an epoch has at most one leader.
+- :class:`WatermarkMonotonicity`: a replica's watermark does not go back while the replica lives, and a new
+  leader does not answer with a lower watermark than its predecessors.
+- :class:`StateAgreement`: the state that follows from the log up to an offset is the same on every replica,
+  whether the replica led, followed, rebuilt the state from the log or loaded it from a snapshot.
 """
 
 import zlib
@@ -20,7 +21,7 @@ from moldau.records.batch import iter_headers
 from moldau.simulation.history import History
 
 STATES_KEPT: Final = 400
-"""Number of offsets whose states are kept: a replica that is further behind is not compared."""
+"""Number of offsets whose states are kept. A replica that is further behind is not compared."""
 
 
 class Batch(NamedTuple):
@@ -40,11 +41,11 @@ class LogAgreement:
         self._end_offsets: dict[str, int] = {}
 
     def restored(self, replica: str, end_offset: int) -> None:
-        """Note that a replica has loaded a snapshot of all below ``end_offset``."""
+        """Record that a replica has loaded a snapshot of everything below ``end_offset``."""
         self._end_offsets[replica] = end_offset
 
     def committed(self, replica: str, base_offset: int, end_offset: int, views: list[memoryview]) -> None:
-        """Record the batches that a replica has applied. ``replica`` is one process of one node."""
+        """Record the batches that a replica has applied. A ``replica`` is a process of a node."""
         applied_offset = self._end_offsets.get(replica, 0)
         if base_offset < applied_offset:
             self._history.violate(f"{replica} has applied {base_offset} after {applied_offset}")
@@ -64,14 +65,14 @@ class LogAgreement:
 
 
 class LeaderAgreement:
-    """The leader of each epoch, according to the replicas."""
+    """The leader of each epoch, as reported by the replicas."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._leaders: dict[int, int] = {}
 
     def led(self, replica: str, epoch: int, leader_id: int) -> None:
-        """Record the leader of an epoch according to a replica."""
+        """Record the leader of an epoch, as a replica reports it."""
         known = self._leaders.setdefault(epoch, leader_id)
         if known != leader_id:
             self._history.violate(f"{replica}: epoch {epoch} is led by {leader_id} and by {known}")
@@ -86,14 +87,16 @@ class WatermarkMonotonicity:
         self._of_leaders: dict[int, int] = {}
 
     def seen(self, replica: str, watermark: int) -> None:
-        """Record the watermark of a replica. ``replica`` is one process of one node."""
+        """Record the watermark of a replica. A ``replica`` is a process of a node."""
         known = self._of_replicas.get(replica, 0)
         if watermark < known:
             self._history.violate(f"{replica}: the watermark went back from {known} to {watermark}")
         self._of_replicas[replica] = max(known, watermark)
 
     def answered(self, epoch: int, watermark: int) -> None:
-        """Note the watermark that the leader of an epoch answers with, once it has one in its epoch."""
+        """Record the watermark with which the leader of an epoch answers, once it has a watermark in its
+        epoch.
+        """
         before = max((told for led, told in self._of_leaders.items() if led <= epoch), default=0)
         if watermark < before:
             self._history.violate(
@@ -110,7 +113,9 @@ class StateAgreement:
         self._states: OrderedDict[int, tuple[str, Any]] = OrderedDict()
 
     def reached(self, replica: str, offset: int, state: Any) -> None:
-        """Record the state of a replica that has applied everything up to ``offset`` and nothing beyond."""
+        """Record the state of a replica that has applied everything up to ``offset``, and nothing after
+        it.
+        """
         other, known = self._states.setdefault(offset, (replica, state))
         if known != state:
             self._history.violate(f"{replica} and {other} disagree: their states at {offset} are not equal")
@@ -118,6 +123,8 @@ class StateAgreement:
             self._states.popitem(last=False)
 
     def decides_on(self, replica: str, led: Any, applied: Any) -> None:
-        """Compare the state that a leader decides on with the one that its committed log leads to."""
+        """Compare the state from which a leader decides with the state that follows from its committed
+        log.
+        """
         if led != applied:
             self._history.violate(f"{replica} decides on a state that its log disagrees with")

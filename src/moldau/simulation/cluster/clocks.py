@@ -1,4 +1,6 @@
-"""The jumps of clocks in stories of several nodes, and the rules of logs under which they could do harm."""
+"""Jumps of clocks in scenarios of several nodes, and the log settings with which such a jump could do
+harm.
+"""
 
 from typing import Final
 

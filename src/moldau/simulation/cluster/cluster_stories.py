@@ -1,8 +1,8 @@
 """Whole clusters under load: nodes fail while clients write, read, commit offsets and rebalance.
 
-Partitions have one replica, so clients wait for a broker that is down. Checked are: histories of producers
-and consumers, of committed offsets and of a group's generations; the states of all coordinators against their
-logs; the metadata log, its leaders and its images on all nodes.
+Partitions have a single replica, so clients wait for a broker that is down. The scenario checks the histories
+of producers and consumers, of committed offsets and of a group's generations. It also checks the states of
+all coordinators against their logs, and the metadata log, its leaders and its images on all nodes.
 """
 
 import asyncio
@@ -48,10 +48,10 @@ _COMMON: Final = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "200",
-    # Short, so that brokers are fenced in a story, and a killed broker may register again soon.
+    # Short time-outs, so that brokers are fenced in a run and a killed broker can register again soon.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "300",
-    # Often, so that every story has rolls and recoveries.
+    # Frequent rolls, so that every run has rolls and recoveries.
     "log.roll.ms": "400",
     "log.index.interval.bytes": "256",
 }
@@ -59,12 +59,12 @@ _FAULTS: Final = (*(Fault.KILL,) * 4, *(Fault.CUT, Fault.ONE_WAY) * 2, Fault.PAU
 
 
 def cluster() -> Scenario:
-    """Three controllers and two brokers, each on a host of its own."""
+    """Three controllers and two brokers, each on its own host."""
     return _scenario(SEPARATE)
 
 
 def cluster_combined() -> Scenario:
-    """A controller, and two nodes that are controller and broker."""
+    """A controller, and two nodes that are both controller and broker."""
     return _scenario(COMBINED)
 
 
@@ -86,7 +86,7 @@ def _scenario(roles: Mapping[int, str]) -> Scenario:
 
 
 class ClusterStory:
-    """One seeded story of a cluster."""
+    """A seeded run of a cluster."""
 
     def __init__(self, world: World, scenario: Scenario, *, roles: Mapping[int, str]) -> None:
         self._world = world
@@ -97,10 +97,10 @@ class ClusterStory:
         self.history = History(world.loop.elapsed_s)
         self._checkers = QuorumCheckers(self.history)
         self.nodes: dict[int, ServerNode] = {}
-        """The newest life of each node that has started."""
+        """The newest process of each node that has started."""
 
     async def run(self) -> list[str]:
-        """Play, and return the violations."""
+        """Run the scenario; return the violations."""
         world, scenario = self._world, self._scenario
         programs: dict[Host, Program] = {
             world.host(f"node-{node_id}"): partial(self._node, node_id) for node_id in self._roles
@@ -111,7 +111,7 @@ class ClusterStory:
         supervisor = asyncio.create_task(nemesis.supervise())
         watches = [asyncio.create_task(self._watch(node_id)) for node_id in BROKERS]
         admin = SimulatedClient("admin", self._bootstrap(0), self.history, stream(world.seed, "admin"))
-        await self._converge(self._brokers_problem)  # so that both of them get partitions
+        await self._converge(self._brokers_problem)  # so that both brokers get partitions
         await self._on("admin", admin.create_topic(TOPIC, len(PARTITIONS), {}))
         storm = asyncio.create_task(nemesis.storm(scenario.fault_count))
         consumers = [self._consumer(name, number) for number, name in self._names("consumer")]
@@ -120,7 +120,7 @@ class ClusterStory:
         await asyncio.gather(*self._work(committers))
         await storm
         self.history.note("clients are done")
-        # Sent to the other broker, and decided by the current controller.
+        # The request goes to the other broker, and the current controller decides it.
         later = SimulatedClient(
             "late admin", self._bootstrap(1), self.history, stream(world.seed, "late admin")
         )
@@ -150,7 +150,7 @@ class ClusterStory:
         return Bootstrap(f"node-{BROKERS[number % len(BROKERS)]}", BROKER_PORT)
 
     def _work(self, committers: list[OffsetCommitter]) -> "list[asyncio.Task[Any]]":
-        """Everything that clients do until they are done."""
+        """Run all clients until they have finished."""
         scenario, seed, monitor = self._scenario, self._world.seed, GroupMonitor("members", self.history)
         tasks = []
         for number, name in self._names("producer"):
@@ -247,7 +247,7 @@ class ClusterStory:
             await asyncio.sleep(0.5)
 
     def _brokers_problem(self) -> str | None:
-        """The reason why not every node has the same metadata with both brokers unfenced."""
+        """The reason why the nodes do not yet have the same metadata with both brokers unfenced."""
         hosts = {node_id: self._world.host(f"node-{node_id}") for node_id in self._roles}
         down = [node_id for node_id, host in hosts.items() if not host.running or node_id not in self.nodes]
         if down:
@@ -262,7 +262,7 @@ class ClusterStory:
         return None if unfenced == set(BROKERS) else f"brokers {unfenced}"
 
     def _problem(self) -> str | None:
-        """The brokers' problem, or a reason why a broker does not lead its partitions."""
+        """The problem of the brokers, or the reason why a broker does not lead its partitions."""
         problem = self._brokers_problem()
         if problem is not None:
             return problem

@@ -1,9 +1,9 @@
-"""Diskless topics on three combined nodes and one object store: produced through any broker.
+"""Diskless topics on three combined nodes and one object store: clients produce through any broker.
 
-Nodes fail while clients work. No acknowledged record is lost, no record of an idempotent producer is
-duplicated, and its order is kept although it changes brokers with requests in flight. At the end, every
-replica's cache has the same bytes, the coordinators' states agree with their logs over all terms on all
-nodes, and the store has every referenced object.
+Nodes fail while clients work. No acknowledged record is lost, and no record of an idempotent producer is
+duplicated. Its order is kept although the producer changes brokers with requests in flight. At the end, every
+replica's cache has the same bytes, the coordinators' states agree with their logs in all terms on all nodes,
+and the store has every referenced object.
 """
 
 import asyncio
@@ -57,8 +57,9 @@ TOPIC: Final = "events"
 COORDINATORS: Final = 2
 PARTITIONS: Final = tuple(PartitionName(TOPIC, index) for index in range(3))
 REPLICAS: Final = 2
-"""Replication factor of the topic: one of three brokers has no replica of a partition, and accepts records
-for it."""
+"""Replication factor of the topic. One of the three brokers has no replica of a partition, and accepts
+records for it.
+"""
 METADATA_REPLICAS: Final = 3
 """Replication factor of ``__diskless_metadata``."""
 CONVERGENCE_LIMIT_S: Final = 60.0
@@ -79,12 +80,12 @@ _COMMON: Final = {
     "diskless.metadata.topic.replication.factor": "3",
     "diskless.storage.class.name": CLASS_NAME,
     "diskless.storage.url": "simulated:",
-    # Often, so that every story has snapshots, fetched ones, too.
+    # Frequent snapshots, so that every run has snapshots, including fetched ones.
     "diskless.metadata.max.new.records.between.snapshots": "20",
     "diskless.coordinator.orphan.scan.interval.ms": "20000",
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
     "log.index.interval.bytes": "256",
-    # Short, so that one story sees brokers fenced and followers leave the in-sync sets.
+    # Short time-outs, so that in a run brokers are fenced and followers leave the in-sync sets.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "300",
     "replica.lag.time.max.ms": "1500",
@@ -94,27 +95,27 @@ _COMMON: Final = {
 
 
 def diskless_cluster() -> Scenario:
-    """Nodes that are killed, paused, cleanly restarted and lose caches; links that break."""
+    """Nodes are killed, paused and cleanly restarted, they lose caches, and links break."""
     faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
     return scenario_of((*faults, Fault.CACHE_LOST, Fault.DATABASES_LOST))
 
 
 def diskless_cluster_power() -> Scenario:
-    """Nodes that also lose power: committed records are on the disks of two of them."""
+    """Nodes also lose power; committed records are on the disks of two nodes."""
     scenario = scenario_of((*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=partial(DisklessClusterStory, loses_all_power=True))
 
 
 def diskless_cluster_store() -> Scenario:
-    """A store that is down, slow or throttled; at the end, no unreferenced object may be left."""
+    """The store is down, slow or throttled. At the end, no unreferenced object may be left."""
     faults = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR, Fault.KILL, Fault.PAUSE, Fault.CUT)
     scenario = scenario_of(faults)
     return replace(scenario, story=partial(DisklessClusterStory, checks_leaks=True), fault_count=4)
 
 
 def diskless_cluster_behind() -> Scenario:
-    """Nodes that are down until the others' logs begin after the end of their own: they download
-    snapshots.
+    """Nodes are down until the logs of the others begin after the end of their own logs. They then
+    download snapshots.
     """
     scenario = scenario_of((Fault.KILL,))
     story = partial(DisklessClusterStory, leaves_behind=True)
@@ -122,9 +123,10 @@ def diskless_cluster_behind() -> Scenario:
 
 
 def diskless_cluster_clock() -> Scenario:
-    """The nodes' clocks jump by an hour both ways, independently; records are kept for 45 minutes.
+    """The nodes' clocks jump independently by an hour, forwards and backwards; records are kept for 45
+    minutes.
 
-    No node is restarted, because a node with a wrong clock cannot detect that at its start.
+    No node is restarted, because a node cannot detect at its start that its clock is wrong.
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY, Fault.RESET)
     scenario = scenario_of(faults)
@@ -139,7 +141,7 @@ def diskless_cluster_clock() -> Scenario:
 
 
 def scenario_of(faults: tuple[Fault, ...]) -> Scenario:
-    """Producers and consumers of all partitions under faults of these kinds."""
+    """Producers and consumers of all partitions, with faults of these kinds."""
     return Scenario(
         partitions=PARTITIONS,
         story=DisklessClusterStory,
@@ -155,23 +157,23 @@ def scenario_of(faults: tuple[Fault, ...]) -> Scenario:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """The nodes of a story's cluster, and the replicas of its metadata topic."""
+    """The nodes of a scenario's cluster, and the replicas of its metadata topic."""
 
     racks: Mapping[int, str] = field(default_factory=dict)
-    """Of all nodes, by id; empty: the three controllers, without racks."""
+    """The racks of all nodes, by node id; empty for three controllers without racks."""
     replicas: int = REPLICAS
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Configuration of every node, beside that of all stories."""
+    """Configuration of every node, in addition to the configuration of all scenarios."""
 
 
 class DisklessClusterStory:
-    """One seeded story of diskless topics on several nodes."""
+    """A seeded run of diskless topics on several nodes."""
 
     def __init__(
         self,
         world: World,
         scenario: Scenario,
-        layout: ClusterLayout = ClusterLayout(),  # it is immutable
+        layout: ClusterLayout = ClusterLayout(),  # the default is immutable
         *,
         checks_leaks: bool = False,
         leaves_behind: bool = False,
@@ -186,10 +188,10 @@ class DisklessClusterStory:
         self._loses_all_power = loses_all_power
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, ServerNode] = {}
-        """The newest life of each node that has started."""
+        """The newest process of each node that has started."""
 
     async def run(self) -> list[str]:
-        """Play, and return the violations."""
+        """Run the scenario; return the violations."""
         world, scenario = self._world, self._scenario
         hosts = {node_id: world.host(f"node-{node_id}") for node_id in self._node_ids}
         programs: dict[Host, Program] = {host: partial(self._node, id) for id, host in hosts.items()}
@@ -230,7 +232,7 @@ class DisklessClusterStory:
         return check(self.history, final)
 
     async def _storm(self, nemesis: Nemesis) -> None:
-        """Faults, and isolated leaders of coordinators."""
+        """Inject faults, and isolate leaders of coordinators."""
         chance = stream(self._world.seed, "leaders")
         for _ in range(self._scenario.fault_count):
             if self._leaves_behind:
@@ -253,13 +255,15 @@ class DisklessClusterStory:
         self._set_clocks_right()
 
     def _set_clocks_right(self) -> None:
-        """A coordinator refuses files that are two minutes old by its clock."""
+        """Correct the clocks of all nodes. A coordinator refuses files that are two minutes old by its
+        clock.
+        """
         for node_id in NODE_IDS:
             self._world.host(f"node-{node_id}").clock.skew_ms = 0
 
     async def _isolate_coordinator(self, chance: random.Random) -> None:
-        """Disconnect the leader of a coordinator from the other nodes; clients and the store reach it as
-        before.
+        """Disconnect the leader of a coordinator from the other nodes. Clients and the store can still
+        reach it.
         """
         wanted = PartitionName(DISKLESS_METADATA_TOPIC, chance.randrange(COORDINATORS))
         leader_id = next((id for id, each in self._replicas(wanted) if each.is_leader), None)
@@ -346,7 +350,7 @@ class DisklessClusterStory:
     # The end
 
     async def _converge(self) -> None:
-        """Wait until the replicas of coordinators are in sync, and caches have all that is committed."""
+        """Wait until the replicas of coordinators are in sync and the caches have all committed records."""
         deadline = self._world.loop.elapsed_s() + CONVERGENCE_LIMIT_S
         while (problem := self._problem()) is not None:
             if self._world.loop.elapsed_s() > deadline:

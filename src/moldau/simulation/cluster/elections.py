@@ -1,4 +1,4 @@
-"""Storms over a quorum: elections that are disturbed, and voters that stop right after they have voted."""
+"""Disturbed elections of a quorum, and voters that stop right after they have voted."""
 
 import asyncio
 import contextlib
@@ -14,19 +14,19 @@ from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 
 ELECTIONS: Final = 3
-"""Number of elections that are disturbed in each story of whole nodes."""
+"""Number of elections that are disturbed in each run of whole nodes."""
 VOTES: Final = 5
-"""Number of votes after which a voter stops, in a story about votes."""
+"""Number of votes after which a voter stops, in a scenario about votes."""
 LOOK_EVERY_S: Final = 0.000_5
 STAND_LIMIT_S: Final = 6.0
-"""Time limit for two voters without a leader to become candidates; then the round is abandoned."""
+"""Time limit within which two voters without a leader become candidates. After it, the round is abandoned."""
 
 
 class Voters(Protocol):
-    """The voters of a quorum for a storm."""
+    """The voters of a quorum whose elections are disturbed."""
 
     def leader_id(self) -> int:
-        """The leader that a replica knows of; 0 when there is none."""
+        """The leader that a replica knows; 0 when it knows none."""
         ...
 
     def election(self, node_id: int) -> ElectionState:
@@ -34,13 +34,13 @@ class Voters(Protocol):
         ...
 
     def next_acknowledgement(self) -> asyncio.Event:
-        """Set when a client next gets the acknowledgement of a change."""
+        """Set when a client gets the next acknowledgement of a change."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The parts of a story that a storm uses."""
+    """The parts of a scenario that disturbing elections needs."""
 
     world: World
     history: History
@@ -53,7 +53,7 @@ class Scene:
 
     @property
     def power_lost(self) -> bool:
-        """Whether a voter that stops loses its power, or its process only."""
+        """Whether the host of a stopped voter loses its power; otherwise only the voter's process ends."""
         return Fault.POWER_LOSS in self.weather.faults
 
     def host(self, node_id: int) -> Host:
@@ -61,7 +61,7 @@ class Scene:
 
     @contextlib.contextmanager
     def cut(self, *links: tuple[int, int]) -> Iterator[None]:
-        """Hold messages in these directions."""
+        """Hold back messages in these directions."""
         for source, target in links:
             self.world.network.cut(_name(source), _name(target))
         try:
@@ -77,7 +77,7 @@ class Scene:
 
 
 async def disturb_elections(scene: Scene) -> None:
-    """Disturb some elections, then let the nemesis strike anywhere."""
+    """Disturb some elections, then let the nemesis inject faults into any node."""
     for _ in range(ELECTIONS):
         await asyncio.sleep(scene.chance.uniform(0.5, 3.0))
         await _disturb_election(scene)
@@ -93,14 +93,14 @@ async def stop_after_votes(scene: Scene) -> None:
 
 
 async def strike(scene: Scene) -> None:
-    """Let the nemesis strike anywhere."""
+    """Let the nemesis inject faults into any node."""
     await scene.nemesis.storm(scene.fault_count)
 
 
 async def _disturb_election(scene: Scene) -> None:
-    """Restart the leader and then voters; often, two of them do not see each other.
+    """Restart the leader and then voters; often, two voters cannot reach each other.
 
-    A voter that forgets its vote can then vote for both in one epoch.
+    A voter that forgets its vote can then vote for both candidates in the same epoch.
     """
     chance, network = scene.chance, scene.world.network
     one, other, third = (_name(node_id) for node_id in chance.sample(scene.voter_ids, 3))
@@ -141,11 +141,12 @@ async def _black_out(scene: Scene) -> None:
 
 
 async def _stop_after_vote(scene: Scene) -> None:
-    """Let two disconnected voters be candidates in one epoch; the third stops after its vote.
+    """Let two disconnected voters be candidates in the same epoch; the third voter stops after its vote.
 
-    The third is the leader, disconnected from both and restarted, so that both wait for its pre-vote. Their
-    messages to it are slow, so that it grants both pre-votes before it gets a vote request. It receives the
-    request of one candidate only, stops, and receives only the other's after its restart.
+    The third voter is the leader. It is disconnected from both and restarted, so that both wait for its
+    pre-vote. Their messages to it are slow, so that it grants both pre-votes before it gets a vote request.
+    It receives only the request of one candidate, stops, and after its restart receives only the request of
+    the other.
     """
     chance, voters = scene.chance, scene.voters
     if not await _look_for(scene, lambda: voters.leader_id() != 0, STAND_LIMIT_S):
@@ -155,10 +156,11 @@ async def _stop_after_vote(scene: Scene) -> None:
     slow_s = chance.uniform(0.1, 0.2)
     with scene.cut((first, second), (second, first)):
         with scene.cut((first, third), (third, first), (second, third), (third, second)):
-            # Longer than followers trust a silent leader, shorter than an election time-out beyond that.
+            # The time is longer than followers trust a silent leader. It exceeds this by less than an
+            # election time-out.
             silence_s = chance.uniform(2.0, 2.6)
             await scene.nemesis.restart(scene.host(third), silence_s, power_lost=scene.power_lost)
-            # It starts resigned, and takes another epoch when an election time-out has passed.
+            # The restarted node has resigned, and takes another epoch when an election time-out has passed.
             await asyncio.sleep(0.4)
         scene.delay(third, slow_s, first, second)
         both_stand = await _look_for(
@@ -170,7 +172,7 @@ async def _stop_after_vote(scene: Scene) -> None:
 
 
 async def _stop_between(scene: Scene, third: int, first: int, second: int) -> None:
-    """Both candidates have sent vote requests to the third: deliver them one after the other."""
+    """Deliver the vote requests that both candidates have sent to the third voter, one after the other."""
     chance, voters = scene.chance, scene.voters
     epoch = voters.election(first).epoch
     with scene.cut((second, third)):

@@ -7,8 +7,8 @@ from moldau.runtime import Machine
 
 
 def format_folders(machine: Machine, config: BrokerConfig, cluster_id: str) -> None:
-    """Format a node's folders below ``/data``; those of an earlier life stay as they are."""
-    machine.disk.make_dirs("/data")  # a mount point: there long before the node
+    """Format a node's folders below ``/data``. Folders of an earlier process stay as they are."""
+    machine.disk.make_dirs("/data")  # a mount point, which exists long before the node
     machine.disk.sync_dir("/")
     try:
         if machine.disk.exists(f"{config.metadata_log_dir}/{FILE_NAME}"):

@@ -1,4 +1,4 @@
-"""Groups of a story with several nodes: committers of offsets, and members of one group that join and
+"""Groups of a scenario with several nodes: committers of offsets, and members of a group that join and
 leave.
 """
 
@@ -28,7 +28,9 @@ class GroupsAtWork:
         partitions: Sequence[PartitionName],
         run_on: "Callable[[str, Coroutine[Any, Any, Any]], asyncio.Task[Any]]",
     ) -> None:
-        """``partitions``: those of the topic whose offsets are committed. ``run_on`` runs work on a host."""
+        """``partitions`` are those of the topic whose offsets are committed. ``run_on`` runs a coroutine
+        on a host.
+        """
         first, *others = brokers
         topic, count, monitor = partitions[0].topic, len(partitions), GroupMonitor("members", history)
         self._scenario = scenario
@@ -45,7 +47,7 @@ class GroupsAtWork:
             each.others = tuple(others)
 
     def start(self) -> "list[asyncio.Task[Any]]":
-        """Start them; each task ends when its client has finished its work."""
+        """Start the clients. Each task ends when its client has finished its work."""
         scenario = self._scenario
         committing = [each.run(scenario.commits_per_committer, pause_s=PAUSE_S) for each in self._committers]
         joining = [each.run(scenario.joins_per_member) for each in self._members]

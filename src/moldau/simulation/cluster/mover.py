@@ -23,7 +23,7 @@ ELECT_VERSION: Final = 2
 
 
 class Mover:
-    """Moves partitions to random sets of brokers, of the smallest size that still takes acks=all or more."""
+    """Moves partitions to random sets of brokers. Each set has at least as many brokers as acks=all needs."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Mover:
         """Number of accepted moves."""
 
     async def run(self, goes_on: Callable[[], bool]) -> None:
-        """Move one partition after the other, while the story continues."""
+        """Move one partition after another while the scenario continues."""
         chance = self._client.chance
         while goes_on():
             await asyncio.sleep(chance.uniform(0.2, 3.0))
@@ -60,7 +60,7 @@ class Mover:
             self.move_count += 1
 
     async def settle(self) -> None:
-        """Give every partition all brokers, and return when that is done."""
+        """Give every partition replicas on all brokers. Returns when that is done."""
         for partition in self._partitions:
             while not await self.move(partition, self._brokers):
                 await self._client.pause()
@@ -77,7 +77,7 @@ class Mover:
             await self._client.pause()
 
     async def move(self, partition: PartitionName, target: Sequence[int] | None) -> bool:
-        """Request a move, or (None) its cancellation; returns whether it was accepted."""
+        """Request a move, or with None its cancellation. Returns whether the request was accepted."""
         self._client.history.note(f"move {partition} to {target}")
         wanted = ReassignablePartition(partition_index=partition.index, replicas=target)
         request = AlterPartitionReassignmentsRequest(
@@ -89,7 +89,7 @@ class Mover:
         return all(row.error_code is ErrorCode.none for row in response.responses[0].partitions)
 
     async def _ask(self, api: ApiKey, version: int, request: Message) -> Any:
-        """The answer of a broker; None where there is none."""
+        """The answer of a broker; None when the broker does not answer."""
         try:
             return await self._client.ask(api, version, request)
         except OSError:

@@ -1,7 +1,8 @@
-"""A quorum of controllers with additional brokers: it elects, replicates the metadata and survives faults.
+"""A quorum of controllers with additional brokers: it elects leaders, replicates the metadata and survives
+faults.
 
-Three controllers are whole nodes; two brokers are observers of the quorum that register and send heartbeats,
-without partitions. Clients create, alter and delete topics through the active controller.
+Three controllers are whole nodes. Two brokers are observers of the quorum that register and send heartbeats,
+but have no partitions. Clients create, alter and delete topics through the active controller.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ _COMMON: Final = {
     # Rarely: no-ops cost much of a story's time, and change little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
-    # Often, so that logs begin at snapshots, and replicas that were down download these.
+    # Frequent snapshots, so that logs begin at snapshots and replicas that were down download snapshots.
     "metadata.log.max.record.bytes.between.snapshots": "1000",
     "metadata.max.retention.bytes": "1",
     "metadata.log.segment.ms": "500",
@@ -78,33 +79,33 @@ Storm = Callable[[Scene], Coroutine[Any, Any, None]]
 
 
 def quorum() -> Scenario:
-    """Controllers and brokers whose processes are killed and whose links break."""
+    """Processes of controllers and brokers are killed, and their links break."""
     return _scenario((Fault.KILL, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.CUT, Fault.RESET))
 
 
 def quorum_power() -> Scenario:
-    """Controllers and brokers whose machines also lose power."""
+    """The machines of controllers and brokers also lose power."""
     return _scenario((Fault.KILL, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.PAUSE, Fault.CUT, Fault.RESET))
 
 
 def quorum_votes() -> Scenario:
-    """Voters whose processes end right after they have voted."""
+    """The processes of voters end right after the voters have voted."""
     return _scenario((Fault.KILL, Fault.CUT), stop_after_votes)
 
 
 def quorum_votes_power() -> Scenario:
-    """Voters that lose their power right after they have voted."""
+    """Voters lose power right after they have voted."""
     return _scenario((Fault.POWER_LOSS, Fault.CUT), stop_after_votes)
 
 
 def quorum_links() -> Scenario:
-    """Links that fail or delay in one direction, and deliver old requests after new ones."""
+    """Links fail or delay messages in one direction, and deliver old requests after new ones."""
     faults = (*(Fault.ONE_WAY, Fault.OVERTAKE) * 3, Fault.CUT, Fault.KILL)
     return replace(_scenario(faults, strike), fault_count=12)
 
 
 def quorum_clock() -> Scenario:
-    """Nodes whose wall clocks jump by an hour both ways and whose processes pause for a while."""
+    """The wall clocks of nodes jump by an hour, forwards and backwards, and processes pause for a while."""
     faults = (*(Fault.CLOCK_JUMP, Fault.PAUSE) * 2, Fault.KILL)
     scenario = _scenario(faults, strike)
     weather = replace(scenario.weather, clock_skew_ms=3_600_000)
@@ -131,7 +132,9 @@ class QuorumCheckers:
 
 
 class Witness:
-    """Reports one process's replica; a listener of its quorum and of its images."""
+    """Reports the replica of a process to the checkers. It is a listener of the replica's quorum and
+    images.
+    """
 
     def __init__(
         self,
@@ -169,7 +172,7 @@ class Witness:
 
 
 class QuorumStory:
-    """One seeded story of a quorum."""
+    """A seeded run of a quorum."""
 
     def __init__(self, world: World, scenario: Scenario, *, storm: Storm) -> None:
         self._world = world
@@ -178,15 +181,15 @@ class QuorumStory:
         self.history = History(world.loop.elapsed_s)
         self.checkers = QuorumCheckers(self.history)
         self.replicas: dict[int, MetadataNode] = {}
-        """The newest life of each node's replica."""
+        """The replica in the newest process of each node."""
         self._lives: dict[int, str] = {}
-        """Names of these lives."""
+        """The names of these processes."""
         self._clients: list[TopicClient] = []
         self._acknowledged = asyncio.Event()
         """Set when a client gets the acknowledgement of a change."""
 
     async def run(self) -> list[str]:
-        """Play, and return the violations."""
+        """Run the scenario; return the violations."""
         world = self._world
         programs: dict[Host, Program] = {
             world.host(f"node-{node_id}"): partial(self._controller, node_id) for node_id in CONTROLLER_IDS
@@ -223,7 +226,7 @@ class QuorumStory:
         supervisor.cancel()
         return self.history.violations
 
-    # The voters for storms
+    # The voters whose elections are disturbed
 
     def leader_id(self) -> int:
         return min((each.driver.leader_id or 0 for each in self.replicas.values()), default=0)
@@ -313,12 +316,14 @@ class QuorumStory:
                 self.checkers.watermarks.answered(driver.epoch, told)
 
     async def _read_current(self, node_id: int, metadata: MetadataNode) -> None:
-        """Compare a broker's claim that its image is current with the clients' acknowledgements."""
+        """Check that an image that a broker calls current contains every change that clients saw
+        acknowledged.
+        """
         told = {topic for client in self._clients for topic in client.present}
         try:
             await metadata.until_current()
         except (KafkaError, TimeoutError):
-            return  # the quorum's leader cannot be asked now
+            return  # the quorum's leader does not answer at this time
         image = metadata.publisher.image
         deleted = {topic for client in self._clients for topic in client.deleted}
         missing = {topic for topic in told - deleted if image.topics.get(topic) is None}
@@ -369,7 +374,7 @@ class QuorumStory:
 
 @dataclass(slots=True)
 class _Moved:
-    """Notifies a broker life cycle of each new image."""
+    """Notifies a broker's lifecycle of each new image."""
 
     call: Callable[[], None]
 

@@ -1,7 +1,7 @@
 """Diskless topics on six brokers in three racks, with clients that name their racks.
 
-In the calm story no byte of a record crosses racks, and each object takes at most one GET in each rack. In
-the storm gateways move while producers have batches in flight.
+In the calm scenario no byte of a record crosses racks, and each object causes at most one GET in each rack.
+In the scenario with faults, gateways move while producers have batches in flight.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from moldau.simulation.scenario import Scenario
 from moldau.simulation.world.world import World
 
 RACKS: Final = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"}
-"""By node. Rack ``a`` has the nodes 1 and 4, and so on; 1 to 3 are controllers, too."""
+"""The rack of each node. Rack ``a`` has the nodes 1 and 4, and so on. Nodes 1 to 3 are controllers, too."""
 NAMES: Final = ("a", "b", "c")
 REPLICAS: Final = 5
-"""Chosen so that some rack has two replicas of a partition, and one broker has none."""
+"""The number makes some rack have two replicas of a partition, and one broker have none."""
 
 
 _INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", client_software_version="1")
 
 
 class _Introduced(SimulatedClient):
-    """Sends ApiVersions first on each connection to a leader, as clients do."""
+    """Sends ApiVersions first on each connection to a leader, as real clients do."""
 
     async def leader(self, partition: PartitionName) -> RpcConnection:
         known = self._connection
@@ -56,20 +56,20 @@ class RackConsumer(_Introduced, Consumer):
 
 
 def diskless_racks() -> Scenario:
-    """Nothing fails: bytes that cross racks and GETs are counted."""
+    """No fault is injected; the scenario counts bytes that cross racks, and GETs."""
     scenario = scenario_of(())
     story = partial(RackStory, is_calm=True)
     return replace(scenario, story=story, fault_count=0, consumer_count=3, records_per_producer=60)
 
 
 def diskless_racks_storm() -> Scenario:
-    """Brokers are killed, stopped, paused and disconnected; each rack has another one most of the time."""
+    """Brokers are killed, stopped, paused and disconnected. Each rack has another broker most of the time."""
     scenario = scenario_of((Fault.KILL, Fault.KILL, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=RackStory, consumer_count=3, records_per_producer=150)
 
 
 class RackStory(DisklessClusterStory):
-    """The story of :class:`DisklessClusterStory` with racks."""
+    """The scenario of :class:`DisklessClusterStory` with racks."""
 
     def __init__(self, world: World, scenario: Scenario, *, is_calm: bool = False) -> None:
         super().__init__(world, scenario, ClusterLayout(racks=RACKS, replicas=REPLICAS))

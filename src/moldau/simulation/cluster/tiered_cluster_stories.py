@@ -1,10 +1,11 @@
-"""Tiered topics on three combined nodes with one object store: replicas are struck while segments move to it.
+"""Tiered topics on three combined nodes with one object store: replicas fail while segments move to the
+store.
 
-Local segments leave the disks within seconds, so a follower that was down finds its leader's first local
-offset after its own end, and restores its state from the remote tier; so does a new one, because replicas are
-also moved. At the end, every record is read from offset 0 with each of the nodes down in turn; the store
-contains all segments of existing topics, and nothing else; and the replicas of a partition are equal where
-all of them have local segments.
+Local segments are deleted within seconds. A follower that was down therefore finds that its leader's first
+local offset is after its own end, and restores its state from the remote tier. A new follower does the same,
+because replicas are also moved. At the end, every record is read from offset 0 with each of the nodes down in
+turn; the store contains all segments of existing topics, and no other objects; and the replicas of a
+partition are equal in the range that all of them have in local segments.
 """
 
 import asyncio
@@ -50,7 +51,9 @@ from moldau.tiered.storage.object_layout import parse_segment_key
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 QUIET_S: Final = 150.0
-"""The grace of failed copies and of missing topics, and some rounds of background work."""
+"""Time for the grace periods of failed copies and of missing topics, and for some rounds of background
+work.
+"""
 PASSING: Final = "passing"
 MOVED_REPLICAS_MIN: Final = 2
 OFFSETS_OF_TIERS_VERSION: Final = 9
@@ -64,7 +67,8 @@ _PROPERTIES: Final = {
     "log.segment.delete.delay.ms": "500",
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "7",
-    # Time without deletions of remote segments after a start that truncated a log: a part of the quiet time.
+    # Time without deletions of remote segments after a start that truncated a log. It is a part of the quiet
+    # time.
     "diskless.coordinator.orphan.scan.grace.period.ms": "20000",
 }
 _TIERED: Final = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1"}
@@ -77,12 +81,12 @@ _FAULTS: Final = (
 
 
 def tiered_cluster() -> Scenario:
-    """Kills, broken links, lost caches, store failures, and nodes that are down for long."""
+    """Kills, broken links, lost caches, failures of the store, and nodes that are down for a long time."""
     return _scenario({}, _FAULTS)
 
 
 def tiered_cluster_power() -> Scenario:
-    """Nodes lose their power, too, where logs are synced before anything is acknowledged."""
+    """Nodes also lose power; their logs are synced before anything is acknowledged."""
     return _scenario(_SYNCED, (*_FAULTS, *(Fault.POWER_LOSS,) * 4))
 
 
@@ -101,10 +105,10 @@ def _scenario(properties: Mapping[str, str], faults: tuple[Fault, ...]) -> Scena
 
 
 class TieredClusterStory(ReplicationStory):
-    """One seeded story of tiered partitions."""
+    """A seeded run of tiered partitions."""
 
     async def run(self) -> list[str]:
-        """Play, and return the violations."""
+        """Run the scenario; return the violations."""
         world, scenario = self._world, self._scenario
         programs: dict[Host, Program] = {
             world.host(f"node-{node_id}"): partial(self._node, node_id) for node_id in NODE_IDS
@@ -171,7 +175,7 @@ class TieredClusterStory(ReplicationStory):
             await client.pause()
 
     async def _pass_by(self, client: SimulatedClient) -> None:
-        """Create, fill and delete a topic of the same name repeatedly; the last one may be kept."""
+        """Repeatedly create, fill and delete a topic of the same name; the last topic may be kept."""
         chance = client.chance
         for number in range(3):
             await self._create_tiered(client, PASSING, 2)
@@ -186,7 +190,7 @@ class TieredClusterStory(ReplicationStory):
     # Faults
 
     async def _strike(self, nemesis: Nemesis) -> None:
-        """Faults, isolated leaders, and nodes that are down for long."""
+        """Inject faults, isolate leaders, and keep nodes down for a long time."""
         chance = stream(self._world.seed, "leaders")
         for _ in range(self._scenario.fault_count):
             draw = chance.random()
@@ -200,8 +204,8 @@ class TieredClusterStory(ReplicationStory):
         nemesis.calm()
 
     async def _send_away(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Keep a node down until the others have moved its missing records to the tier; its logs may be lost
-        meanwhile.
+        """Keep a node down until the other nodes have moved its missing records to the tier. Its logs may
+        be lost meanwhile.
         """
         node_id = chance.choice(NODE_IDS)
         host = self._world.host(f"node-{node_id}")
@@ -221,7 +225,9 @@ class TieredClusterStory(ReplicationStory):
     async def _read_with_others_leading(
         self, nemesis: Nemesis, final: Mapping[PartitionName, list[tuple[int, bytes]]]
     ) -> None:
-        """With each node down in turn, the other leaders return the same records and know the remote tier."""
+        """Check, with each node down in turn, that the other leaders return the same records and know the
+        remote tier.
+        """
         for node_id in NODE_IDS:
             down = asyncio.create_task(nemesis.restart(self._world.host(f"node-{node_id}"), 20.0))
             await asyncio.sleep(3.0)
@@ -234,7 +240,7 @@ class TieredClusterStory(ReplicationStory):
             await self._converge()
 
     async def _check_offsets(self, wanted: PartitionName) -> None:
-        """The leader's local log begins after the first offset, but not after the copied part."""
+        """Check that the leader's local log begins after the first offset, and not after the copied part."""
         client = self._begin_at_any(SimulatedClient, f"offsets of {wanted}")
         while True:
             try:
@@ -256,7 +262,9 @@ class TieredClusterStory(ReplicationStory):
                 yield f"the replicas of {each} are not equal from offset {start} on"
 
     def _check_store(self, world: World) -> Iterator[str]:
-        """Every finished segment of an existing topic has its objects, and there are no other objects."""
+        """Check that every finished segment of an existing topic has its objects, and that there are no
+        other objects.
+        """
         expected: set[tuple[str, bool]] = set()
         for node in self.nodes.values():
             for partition, tiered in self._led(node):

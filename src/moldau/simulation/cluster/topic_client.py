@@ -1,4 +1,4 @@
-"""A client of the controllers: creates, alters and deletes topics, and records the expected result."""
+"""A client of the controllers: it creates, alters and deletes topics, and records the expected result."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,14 +19,15 @@ ATTEMPT_TIMEOUT_MS: Final = 3_000
 _RETRIABLE: Final = frozenset(
     {ErrorCode.not_controller, ErrorCode.invalid_replication_factor, ErrorCode.request_timed_out}
 )
-"""A replication factor is invalid while no broker is registered and unfenced."""
+"""The error while no broker is registered and unfenced: every replication factor is then invalid."""
 
 
 class TopicClient:
     """Creates, alters and deletes its own topics, and records the expected result.
 
-    An attempt without an answer may be carried out at any later time. So nothing is done to a topic that such
-    an attempt could undo: a topic is altered once, and deleted only if it was created by the first attempt.
+    An attempt without an answer may be carried out at any later time. The client therefore does nothing to a
+    topic that such an attempt could undo: it alters a topic once, and deletes it only if the first attempt
+    created it.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class TopicClient:
         self._chance = stream(world.seed, name)
         self._history = history
         self.present: dict[str, str | None] = {}
-        """Topics that were acknowledged, with the acknowledged value of ``retention.ms``."""
+        """Topics whose creation was acknowledged, with the acknowledged value of ``retention.ms``."""
         self._absent: set[str] = set()
         self.deleted: set[str] = set()
         """Topics whose deletion was requested."""
@@ -122,8 +123,8 @@ class TopicClient:
     ) -> int:
         """Send a request to one controller after another until it is carried out.
 
-        Returns 1 when no earlier attempt may have been carried out, otherwise more. ``done_before`` are the
-        errors that only an attempt without an answer can have caused.
+        Returns 1 when no earlier attempt can have been carried out, otherwise a larger number. Only an
+        attempt without an answer can cause the errors in ``done_before``.
         """
         lost = 0
         voters = self._voters
@@ -146,7 +147,7 @@ class TopicClient:
                 if code not in _RETRIABLE:
                     self._history.violate(f"{self._name}: {request} was answered with {code.name}")
                     return lost + 1
-                # A former leader answers this for a change that may still be committed.
+                # A former leader answers with this code for a change that may still be committed.
                 lost += code is ErrorCode.not_controller
             position += 1
             await asyncio.sleep(self._chance.uniform(0.05, 0.3))

@@ -1,1 +1,1 @@
-"""Checks of coordinators in stories: the state of each term is the one that its log leads to."""
+"""Checks of coordinators in scenarios: the state of each term is the state that follows from its log."""

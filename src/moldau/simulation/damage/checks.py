@@ -1,9 +1,9 @@
 """Checks a start on damaged files.
 
-There are three valid outcomes. The start is refused with the name of a damaged file. Or it succeeds:
+There are three valid outcomes. The start is refused with the name of a damaged file. The start succeeds:
 everything missing is reported, only partitions with damaged files have lost anything, and no object of live
-records is deleted. Or it succeeds without some metadata: the health page names their damaged file, and
-partitions answer with errors.
+records is deleted. The start succeeds without some metadata: the health page names the damaged file of the
+metadata, and partitions answer with errors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +22,7 @@ class Contents:
     """Partitions by topic, without internal topics."""
     records: Mapping[PartitionName, Sequence[tuple[int, bytes]]]
     unreadable: Mapping[PartitionName, str] = field(default_factory=dict)
-    """The offset at which reading ends before the end of a partition, with the client's error."""
+    """The offset at which reading ends before the end of a partition, with the error that the client got."""
     live_objects: Collection[str] = ()
     """Keys of objects that hold records of existing topics."""
 
@@ -36,7 +36,7 @@ class Reports:
 
 
 def check_refusal(damages: Sequence[FileDamage], error: BaseException) -> list[str]:
-    """Check a refused start; ``error`` ended it, and its text is the line that an operator gets."""
+    """Check a refused start. ``error`` ended the start, and its text is the line that an operator gets."""
     text = str(error)
     if not any(_is_named(each, text) for each in damages):
         return [f"the refusal names none of the damaged files: {error!r}, after {_list(damages)}"]
@@ -52,9 +52,9 @@ def check_start(
     *,
     may_lose: Collection[str],
 ) -> list[str]:
-    """A start that succeeded.
+    """Check a start that succeeded.
 
-    ``objects``: keys in the store. ``may_lose``: topics with records that are on this disk only.
+    ``objects`` are the keys in the store. ``may_lose`` are topics with records that are only on this disk.
     """
     found = [
         f"topic {topic} has {after.topics.get(topic, 0)} of {count} partitions, after {_list(damages)}"
@@ -100,7 +100,7 @@ def _check_partition(
     if partition.topic not in may_lose:
         return [*found, f"{what}, and has them in the object store, {because}"]
     if error is not None:
-        return found  # not silent: consumers stop at it
+        return found  # the loss is not silent, because consumers stop at it
     if not any(name in line for line in reports.log_lines):
         found.append(f"{what}, and no log line names it, {because}")
     if name not in reports.health:

@@ -1,4 +1,4 @@
-"""The files of a stopped node: copies of all of them, and damage to a few, chosen by the seed."""
+"""The files of a stopped node: copies of all files, and damage to a few of them, chosen by the seed."""
 
 import posixpath
 import random
@@ -31,7 +31,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """All files below the data folder, and all folders, at one moment."""
+    """All files below the data folder, and all folders, at the same moment."""
 
     files: dict[str, bytes]
     folders: tuple[str, ...]
@@ -39,7 +39,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
-    """One file or folder that was damaged."""
+    """A file or folder that was damaged."""
 
     path: str
     way: Way
@@ -48,7 +48,7 @@ class FileDamage:
 
     @property
     def folder(self) -> str:
-        """Its partition's folder; the data folder for the files beside those."""
+        """The folder of the file's partition; the data folder for files outside the partitions' folders."""
         below = self.path.removeprefix(f"{DATA}/").partition("/")
         return f"{DATA}/{below[0]}" if below[1] or self.way is Way.FOLDER_REMOVED else DATA
 
@@ -66,7 +66,7 @@ def kind_of(path: str) -> str:
 
 
 def copy_of(host: Host) -> Copy:
-    """Copy everything; the host runs no program."""
+    """Copy everything. The host must run no program."""
     disk = _operator(host)
     files: dict[str, bytes] = {}
     folders: list[str] = []
@@ -104,9 +104,9 @@ def restore(host: Host, copy: Copy) -> None:
 def damage(
     host: Host, chance: random.Random, copy: Copy, older: Sequence[Copy], *, kinds: str, count: int
 ) -> list[FileDamage]:
-    """Damage this many files, each of another folder and kind; kinds are equally likely.
+    """Damage this number of files, each of another folder and kind; kinds are equally likely.
 
-    ``older``: copies of earlier moments. ``kinds``: a part of the names of the kinds to choose from.
+    ``older`` are copies from earlier moments. ``kinds`` is a part of the names of the kinds to choose from.
     """
     disk = _operator(host)
     done: list[FileDamage] = []
@@ -117,7 +117,7 @@ def damage(
     for kind in chance.sample(sorted(paths), min(count, len(paths))):
         path = chance.choice(paths[kind])
         if any(path.startswith(each.folder) for each in done if each.folder != DATA):
-            continue  # another file of the same folder is the evidence of the damage
+            continue  # another file of the same folder shows the damage
         done.append(_damage(disk, chance, path, copy, older))
     return done
 

@@ -16,7 +16,7 @@ async def live_objects(
     tiered: TieredSubsystem,
     topics: frozenset[str],
 ) -> set[str]:
-    """Keys of WAL objects and remote segments of these topics; call it in the node's context."""
+    """Keys of WAL objects and remote segments of these topics. Call it in the node's context."""
     live = await _wal_objects(coordinators, topics)
     segments: set[UUID] = set()
     for partition in tiered.manager.partitions:
@@ -42,7 +42,7 @@ async def _wal_objects(coordinators: DisklessCoordinator, topics: frozenset[str]
                 wanted = PartitionToFind(partition.topic_id, partition.partition_index, offset)
                 answer = (await coordinators.find_batches(coordinator_id, FindBatchesCall([wanted])))[0]
                 if answer.error is not ErrorCode.none or not answer.batches:
-                    break  # readers will report its missing records
+                    break  # readers will report the missing records of this object
                 found |= {batch.object_key for batch in answer.batches if batch.marker is None}
                 offset = answer.batches[-1].last_offset + 1
     return found

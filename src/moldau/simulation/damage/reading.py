@@ -1,4 +1,4 @@
-"""Reading of a node's contents as a client: topics, records with checksums, the health page."""
+"""Reads the contents of a node as a client does: topics, records with checksums, the health page."""
 
 import asyncio
 from typing import Final
@@ -21,11 +21,11 @@ from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import PartitionName
 
 PATIENCE_S: Final = 60.0
-"""Time with the same error after which a record counts as unreadable."""
+"""Time after which a record counts as unreadable, if each read has the same error."""
 
 
 class Reader(SimulatedClient):
-    """Reads like a client that checks checksums, and stops at records that it never gets."""
+    """Reads like a client that checks checksums. It stops at records that it never gets."""
 
     async def topics(self) -> dict[str, int]:
         """Partitions by topic, without internal topics."""
@@ -42,7 +42,7 @@ class Reader(SimulatedClient):
                 await self.pause()
 
     async def read(self, partition: PartitionName) -> tuple[list[tuple[int, bytes]], str | None]:
-        """Read all records, and the error at which reading ends early."""
+        """Read all records. Also returns the error at which reading ends early."""
         found: list[tuple[int, bytes]] = []
         position = -1
         error = ""

@@ -1,4 +1,4 @@
-"""The stories of damaged files, by the way in which a node ends before the damage."""
+"""The scenarios of damaged files, by the way in which a node ends before the damage."""
 
 from typing import Final
 
@@ -15,17 +15,17 @@ def kill_damage() -> Scenario:
 
 
 def stop_damage() -> Scenario:
-    """The node stops cleanly: it should not need recovery."""
+    """The node stops cleanly, so that its start should need no recovery."""
     return scenario(End.STOP)
 
 
 def power_damage() -> Scenario:
-    """The machine loses its power, where every append is synced."""
+    """The machine loses its power; every append was synced."""
     return scenario(End.POWER_LOSS)
 
 
 def scenario(end: End, kinds: str = "") -> Scenario:
-    """Processes that end in one way. ``kinds``: a subset of the kinds of files that are damaged."""
+    """The processes end in this way. ``kinds`` is a subset of the kinds of files that are damaged."""
     properties = _SYNCED if end is End.POWER_LOSS else {}
 
     def story(world: World, _scenario: Scenario) -> DamageStory:

@@ -1,5 +1,5 @@
-"""The story of a node that is stopped, whose files are damaged, and that starts again; several rounds of
-it.
+"""The scenario of a node that is stopped, whose files are damaged, and that starts again, in several
+rounds.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ WORK_LIMIT_S: Final = 300.0
 CHECKPOINTED_S: Final = 11.0
 """Time after which checkpoints contain the end of every log."""
 QUIET_S: Final = 150.0
-"""The graces of deletions, and some rounds of background work."""
+"""Time for the grace periods of deletions, and for some rounds of background work."""
 _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     CLASSIC: {"diskless.enable": "false"},
     COMPACTED: {"diskless.enable": "false", "cleanup.policy": "compact"},
@@ -60,9 +60,9 @@ _PROPERTIES: Final = {
     "diskless.metadata.topic.num.partitions": "2",
     "diskless.storage.class.name": CLASS_NAME,
     "diskless.storage.url": "simulated:",
-    # Objects of live records stay: nothing moves from the WAL to segments.
+    # Objects of live records stay, because nothing moves from the WAL to segments.
     "diskless.consolidation.enable": "false",
-    # Often, so that every story has all of them.
+    # Frequent work of each kind, so that every run has all kinds.
     "diskless.metadata.max.new.records.between.snapshots": "20",
     "diskless.coordinator.orphan.scan.interval.ms": "10000",
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
@@ -88,7 +88,7 @@ class End(Enum):
 
 
 class DamageStory:
-    """Rounds of work, end, damage and start; every start is checked."""
+    """Rounds of work, end, damage and start. Every start is checked."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class DamageStory:
         kinds: str = "",
         rounds: int = 3,
     ) -> None:
-        """``kinds``: a subset of the kinds of files that are damaged; all of them by default."""
+        """``kinds`` is a subset of the kinds of files that are damaged; all kinds by default."""
         self._world = world
         self._way_to_end = end
         self._properties = {**_PROPERTIES, **properties}
@@ -142,7 +142,7 @@ class DamageStory:
 
     async def _program(self, machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # a mount point: there long before the node
+        machine.disk.make_dirs(DATA)  # a mount point, which exists long before the node
         machine.disk.sync_dir("/")
         config = development_config(DATA, PORT, self._properties, host="node-1", diskless=True)
         node = ServerNode(config, machine, format_new=self._node.life == 1)
@@ -189,7 +189,7 @@ class DamageStory:
             await admin.create_topic(topic, PARTITION_COUNT, dict(configs))
 
     async def _work(self, before: Contents) -> Contents:
-        """Produce, commit, create and delete; returns the contents, which must be complete."""
+        """Produce, commit, create and delete. Returns the contents, which must be complete."""
         first = len(self.history.productions)
         producers = []
         for partition in self._partitions:
@@ -312,7 +312,8 @@ class DamageStory:
             records[partition], error = await self._on(where, each.read(partition))
             if error is not None:
                 unreadable[partition] = error
-        # A coordinator that does not load makes its partitions unreadable, and is checked by that.
+        # A coordinator that does not load makes its partitions unreadable, so the check of the partitions
+        # covers it.
         return Contents(topics, records, unreadable, set() if unreadable else await self._live_objects())
 
     async def _live_objects(self) -> set[str]:

@@ -1,1 +1,1 @@
-"""Committed offsets of consumer groups, through kills and losses of power."""
+"""Committed offsets of consumer groups, with kills and losses of power."""

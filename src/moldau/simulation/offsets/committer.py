@@ -1,7 +1,7 @@
-"""A member-less consumer that commits offsets and checks what it fetches back.
+"""A consumer without a group membership that commits offsets, fetches them and checks the fetched values.
 
-An acknowledged commit is never lost and never replaced by an older one. A commit without an answer may take
-effect later, but only while a connection or a paused node can still hold it.
+An acknowledged commit is never lost and never replaced by an older commit. A commit without an answer may
+take effect later, as long as a connection or a paused node can still hold its request.
 """
 
 import asyncio
@@ -25,25 +25,27 @@ from moldau.simulation.offsets.group_client import GroupClient
 OFFSET_COMMIT_VERSION: Final = 8
 OFFSET_FETCH_VERSION: Final = 7
 UNDER_WAY_S: Final = 60.0
-"""Longer than any request is held by a paused node or a broken link."""
+"""A value that is longer than a paused node or a broken link holds a request."""
 _FETCH_CHANCE: Final = 0.3
 
 
 @dataclass(slots=True)
 class Commits:
-    """The commits of one group to one set of partitions, and the values that a fetch may return."""
+    """The commits of a group to a set of partitions, and the values that a fetch may return."""
 
     settled: int = -1
     """The last value known to be committed; -1 for none."""
     pending: dict[int, float] = field(default_factory=dict)
-    """Values without an answer, by the time when they were sent."""
+    """Values of commits without an answer, with the time when each was sent."""
 
     def sent(self, value: int, now_s: float) -> None:
-        """A commit is sent."""
+        """Record that a commit is sent."""
         self.pending[value] = now_s
 
     def acknowledged(self, value: int, now_s: float) -> None:
-        """The commit took effect; recent ones without an answer may still take effect after it."""
+        """Record that the commit took effect. Recent commits without an answer may still take effect after
+        it.
+        """
         del self.pending[value]
         self.fetched(value, now_s)
 
@@ -52,7 +54,7 @@ class Commits:
         return {*self.pending, self.settled}
 
     def fetched(self, value: int, now_s: float) -> None:
-        """This is the committed value now: old commits can no longer take effect."""
+        """Record that this is the committed value now; old commits can no longer take effect."""
         self.settled = value
         self.pending = self._recent(now_s)
 
@@ -61,7 +63,7 @@ class Commits:
 
 
 class OffsetCommitter(GroupClient):
-    """Commits one value to all of its partitions at a time, with the value in the metadata too.
+    """Commits one value at a time to all of its partitions, and the same value in the metadata.
 
     Values go down as well as up, as after a reset, so that older values are distinguishable from newer ones.
     """
@@ -82,11 +84,11 @@ class OffsetCommitter(GroupClient):
         self._number = 0
 
     async def run(self, commit_count: int, *, pause_s: float) -> None:
-        """Commit this many times; returns when the last commit is acknowledged."""
+        """Commit this number of times. Returns when the last commit is acknowledged."""
         last = self._number + commit_count
         while self._number < last:
             self._number += 1
-            # Unique, and not in order.
+            # The values are unique, and not in order.
             value = self.chance.randrange(1_000) * 1_000_000 + self._number
             await self._commit_until_acknowledged(value)
             if self.chance.random() < _FETCH_CHANCE:

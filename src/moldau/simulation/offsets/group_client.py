@@ -14,7 +14,7 @@ FIND_COORDINATOR_VERSION: Final = 4
 
 
 class GroupClient(SimulatedClient):
-    """A client of one group."""
+    """A client of a group."""
 
     def __init__(
         self, name: str, bootstrap: Bootstrap, history: History, chance: random.Random, group_id: str
@@ -23,7 +23,7 @@ class GroupClient(SimulatedClient):
         self.group_id = group_id
 
     async def coordinator(self) -> RpcConnection:
-        """A connection to the group's coordinator; raises RetryError or OSError."""
+        """Returns a connection to the group's coordinator. Raises RetryError or OSError."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
         begun_at = self.begins_at()

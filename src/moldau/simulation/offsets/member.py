@@ -1,8 +1,8 @@
 """A member of a consumer group: it joins, gets its assignment, sends heartbeats, leaves and joins again.
 
 The members of one group share a :class:`GroupMonitor`. A generation whose assignment a member received is in
-the group's log. So no partition has two owners in it, whatever happens to the coordinator, and a member that
-synchronises later does not get an earlier one.
+the group's log. Therefore no partition has two owners in a generation, whatever happens to the coordinator,
+and a member that synchronises later does not get an earlier generation.
 """
 
 import asyncio
@@ -42,18 +42,20 @@ _EXPECTED: Final = RETRIABLE | {
 
 
 class GroupMonitor:
-    """Answers that the members of one group received."""
+    """The answers that the members of a group received."""
 
     def __init__(self, group_id: str, history: History) -> None:
         self.group_id = group_id
         self.history = history
         self._owners: dict[int, dict[int, str]] = {}
-        """Of each generation, the owner of each partition."""
+        """The owner of each partition, by generation."""
         self.newest = 0
-        """The last generation whose assignment was given to a member."""
+        """The last generation whose assignment a member received."""
 
     def assigned(self, member_id: str, generation: int, partitions: Collection[int], newest: int) -> None:
-        """A member received its part; ``newest`` is the last generation at the time of its request."""
+        """Record that a member received its assignment. ``newest`` is the last generation at the time of
+        its request.
+        """
         if generation < newest:
             self.history.violate(
                 f"{self.group_id}: generation {generation} is given out after {newest} was complete"
@@ -69,7 +71,7 @@ class GroupMonitor:
 
 
 class CommittingMember(GroupClient):
-    """One member, which joins this many times."""
+    """A member, which joins this number of times."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class CommittingMember(GroupClient):
         self._member_id = ""
 
     async def run(self, join_count: int) -> None:
-        """Be in the group until it has synchronised so many times, then leave."""
+        """Be a member until it has synchronised this number of times, then leave."""
         joined = 0
         while joined < join_count:
             try:
@@ -99,7 +101,7 @@ class CommittingMember(GroupClient):
         self.disconnect()
 
     async def _join(self, connection: RpcConnection) -> int:
-        """Join and synchronise; return the generation."""
+        """Join and synchronise. Returns the generation."""
         protocol = JoinGroupRequestProtocol(name=_PROTOCOL, metadata=self.name.encode())
         request = JoinGroupRequest(
             group_id=self.group_id,
@@ -133,7 +135,7 @@ class CommittingMember(GroupClient):
         return joined.generation_id
 
     def _assignments(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        """The leader assigns the partitions in turn; others leave it to the leader."""
+        """The leader assigns the partitions to the members in turn. Other members send no assignments."""
         if joined.leader != self._member_id:
             return []
         members = [each.member_id for each in joined.members]
@@ -146,7 +148,7 @@ class CommittingMember(GroupClient):
         ]
 
     async def _stay(self, connection: RpcConnection, generation: int) -> None:
-        """Send heartbeats until the group rebalances, or for a while; then possibly leave."""
+        """Send heartbeats until the group rebalances, or for a while. Then possibly leave."""
         for _ in range(self.chance.randint(1, _HEARTBEATS_MAX)):
             await asyncio.sleep(self.chance.uniform(0.05, 0.5))
             request = HeartbeatRequest(
@@ -163,7 +165,7 @@ class CommittingMember(GroupClient):
             await connection.request(ApiKey.LEAVE_GROUP, LEAVE_GROUP_VERSION, leave)
 
     def _check(self, code: ErrorCode) -> None:
-        """Raise RetryError for an error; check that a member of a live group may get this error."""
+        """Raise RetryError for an error, after a check that a member of a live group may get this error."""
         if code is ErrorCode.none:
             return
         if code not in _EXPECTED:

@@ -1,1 +1,1 @@
-"""Stories of one node, by subject."""
+"""Scenarios of a single node, by subject."""

@@ -1,4 +1,6 @@
-"""Stories of diskless topics that leave the WAL within seconds, with failures of node and store."""
+"""Scenarios of diskless topics whose records leave the WAL within seconds, with failures of node and
+store.
+"""
 
 from moldau.simulation.checks.consolidation_checks import ConsolidationAfterlife
 from moldau.simulation.nemesis import Fault
@@ -9,7 +11,7 @@ from moldau.simulation.world.object_storage import TIER_CLASS_NAME
 _PROPERTIES = {
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
     "remote.log.metadata.topic.num.partitions": "3",
-    # Often and in small amounts, so that every story has many segments.
+    # Frequent consolidation of small amounts, so that every run has many segments.
     "diskless.consolidation.interval.ms": "300",
     "diskless.consolidation.segment.bytes": "1500",
     "diskless.consolidation.max.age.ms": "2000",
@@ -18,7 +20,9 @@ _STORE = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
 
 
 def consolidation() -> Scenario:
-    """Kills at any step, losses of caches, and a store that is down, slow, throttled, or does not answer."""
+    """Kills at any step, losses of caches, and a store that is down, slow or throttled, or that does not
+    answer.
+    """
     return story((*ALWAYS, *_STORE), _PROPERTIES, ConsolidationAfterlife)
 
 

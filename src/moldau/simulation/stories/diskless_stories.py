@@ -1,4 +1,4 @@
-"""Stories of diskless topics: several coordinators, a failing store, and an administrator at work."""
+"""Scenarios of diskless topics: several coordinators, a failing store, and the work of an administrator."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,7 +30,7 @@ _PROPERTIES = {
     "diskless.metadata.topic.num.partitions": "3",
     "diskless.storage.class.name": CLASS_NAME,
     "diskless.storage.url": "simulated:",
-    # Often, so that every story has all of them.
+    # Frequent work of each kind, so that every run has all kinds.
     "diskless.metadata.max.new.records.between.snapshots": "20",
     "diskless.coordinator.orphan.scan.interval.ms": "20000",
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
@@ -54,43 +54,47 @@ def diskless() -> Scenario:
 
 
 def diskless_power() -> Scenario:
-    """Losses of power, too; only the coordinators' log is ever synced for a record."""
+    """Kills and losses of power. Only the coordinators' log is ever synced for a record."""
     return story((*ALWAYS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS))
 
 
 def diskless_disk() -> Scenario:
-    """A disk that fails and fills up under the coordinators' log, their databases and the cache."""
+    """The disk with the coordinators' log, their databases and the cache fails and fills up."""
     return story((*ALWAYS, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3))
 
 
 def diskless_store() -> Scenario:
-    """An object store that is down, slow, throttled, breaks off, or does not answer."""
+    """An object store is down, slow or throttled, breaks off, or does not answer."""
     store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
-    # A store whose requests are billed: objects are closed less often.
+    # Requests of this store are billed, so objects are closed less often.
     return story((*ALWAYS, *store, *store, Fault.POWER_LOSS), {"diskless.append.commit.interval.ms": "100"})
 
 
 def diskless_defects() -> Scenario:
-    """Ports that raise unexpected exceptions; there are no other faults, so every request is answered."""
+    """Ports raise unexpected exceptions. There are no other faults, so every request is answered."""
     return replace(story((Fault.DEFECTS,)), must_answer=True, watches_budgets=True, fault_count=8)
 
 
 def diskless_defects_kills() -> Scenario:
-    """Unexpected exceptions in a node that is also killed, and reads lost records from objects."""
+    """Ports raise unexpected exceptions in a node that is also killed, and that reads lost records from
+    objects.
+    """
     faults = (Fault.DEFECTS, Fault.DEFECTS, Fault.CACHE_LOST, Fault.KILL)
     return replace(story(faults), watches_budgets=True, fault_count=8)
 
 
 def diskless_stop() -> Scenario:
-    """Clean stops between kills and unexpected exceptions; the budgets of every process are checked."""
+    """Clean stops happen between kills and unexpected exceptions; the budgets of every process are
+    checked.
+    """
     faults = (*(Fault.STOP,) * 3, Fault.KILL, Fault.DEFECTS, Fault.PAUSE, Fault.RESET, Fault.CACHE_LOST)
     return replace(story(faults), watches_budgets=True, fault_count=8)
 
 
 def diskless_clock() -> Scenario:
-    """The node's clock jumps by an hour both ways, from one end to the other, too.
+    """The node's clock jumps by an hour, forwards and backwards, and also from one extreme to the other.
 
-    Records get their time from it and are kept for 45 minutes; none becomes that old.
+    Records get their time from this clock and are kept for 45 minutes; no record becomes that old.
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
     scenario = story(faults, new_afterlife=_clock_afterlife, configs=KEPT_FOR_LESS_THAN_A_JUMP)
@@ -99,11 +103,11 @@ def diskless_clock() -> Scenario:
 
 
 def diskless_transactions() -> Scenario:
-    """Transactions over diskless partitions, a classic one and offsets of groups.
+    """Transactions over diskless partitions, a classic partition and offsets of groups.
 
     Meanwhile the process is killed, and loses its caches and databases.
     """
-    # Imported here: the tiny node runs without the server.
+    # The import is here because the tiny node runs without the server.
     from moldau.simulation.transactions.story import LateTransactionStory
 
     values = {
@@ -113,7 +117,7 @@ def diskless_transactions() -> Scenario:
     }
 
     async def prepare(client: SimulatedClient) -> None:
-        kept = {"retention.ms": "-1"}  # the records are of 1970
+        kept = {"retention.ms": "-1"}  # the records' timestamps are in 1970
         await client.create_topic(KEPT, PARTITION_COUNT, {"diskless.enable": "true", **kept})
         await client.create_topic(CLASSIC, 1, {"diskless.enable": "false", **kept})
 
@@ -141,14 +145,14 @@ def story(
     new_afterlife: Callable[[tuple[str, ...]], Afterlife] = DisklessAfterlife,
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
-    """Diskless topics under ``faults``; ``properties`` extend those of all these stories."""
-    # Imported here: the tiny node runs without the server.
+    """Diskless topics with ``faults``; ``properties`` extend the properties of all these scenarios."""
+    # The import is here because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 
     async def program(machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # a mount point: there long before the node
+        machine.disk.make_dirs(DATA)  # a mount point, which exists long before the node
         machine.disk.sync_dir("/")
         values = {**_PROPERTIES, **(properties or {})}
         config = development_config(DATA, NODE_PORT, values, host="node-1", diskless=True)
@@ -184,7 +188,7 @@ def story(
 
 
 async def _meddle(client: SimulatedClient) -> None:
-    """Topics are created and deleted, and records are deleted, during the story."""
+    """Topics are created and deleted, and records are deleted, during the scenario."""
     chance = client.chance
     for number, topic in enumerate(PASSING):
         await open_passing_topic(

@@ -1,4 +1,4 @@
-"""Stories of tiered topics: segments leave the disk within seconds, while the store fails."""
+"""Scenarios of tiered topics: segments leave the disk within seconds, while the store fails."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,12 +28,13 @@ _PROPERTIES = {
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
     "remote.log.manager.task.interval.ms": "500",
     "remote.log.metadata.topic.num.partitions": "3",
-    # Often, so that every story has rolls, copies and deletions.
+    # Frequent rolls, so that every run has rolls, copies and deletions.
     "log.roll.ms": "400",
     "log.retention.check.interval.ms": "700",
     "log.index.interval.bytes": "256",
     "log.segment.delete.delay.ms": "500",
-    # Time without deletions of remote segments after a start that truncated a log: a part of the quiet time.
+    # Time without deletions of remote segments after a start that truncated a log. It is a part of the quiet
+    # time.
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
 }
 _SYNCED = {"log.flush.interval.messages": "1"}
@@ -44,23 +45,25 @@ _STORE = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
 
 
 def tiered() -> Scenario:
-    """Kills at any step, losses of caches, and a store that is down, slow, throttled, or does not answer."""
+    """Kills at any step, losses of caches, and a store that is down, slow or throttled, or that does not
+    answer.
+    """
     return _story((*_ALWAYS, *_STORE))
 
 
 def tiered_power() -> Scenario:
-    """Losses of power too, where every append is synced."""
+    """There are also losses of power; every append is synced."""
     return _story((*_ALWAYS, *_STORE, *(Fault.POWER_LOSS,) * 4), _SYNCED)
 
 
 def tiered_disk() -> Scenario:
-    """A disk that fails and fills up under the logs, the remote tier's caches and its metadata topic."""
+    """The disk with the logs, the remote tier's caches and its metadata topic fails and fills up."""
     return _story((*_ALWAYS, *_STORE, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3), _SYNCED)
 
 
 def tiered_clock() -> Scenario:
-    """The node's clock jumps by an hour both ways, and records with correct timestamps are kept for 45
-    minutes.
+    """The node's clock jumps by an hour, forwards and backwards; records with correct timestamps are kept
+    for 45 minutes.
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
     scenario = _story(
@@ -75,14 +78,14 @@ def _story(
     properties: Mapping[str, str] | None = None,
     configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
-    """Tiered topics under ``faults``; ``configs`` are those of the topics that keep all their records."""
-    # Imported here: the tiny node runs without the server.
+    """Tiered topics with ``faults``; ``configs`` are those of the topics that keep all their records."""
+    # The import is here because the tiny node runs without the server.
     from moldau.server.node import ServerNode
     from moldau.server.settings import development_config
 
     async def program(machine: Machine) -> None:
         assert isinstance(machine.disk, MountedDisk)
-        machine.disk.make_dirs(DATA)  # a mount point: there long before the node
+        machine.disk.make_dirs(DATA)  # a mount point, which exists long before the node
         machine.disk.sync_dir("/")
         values = {**_PROPERTIES, **(properties or {})}
         config = development_config(DATA, NODE_PORT, values, host="node-1")
@@ -122,7 +125,7 @@ def _story(
 
 async def _meddle(client: SimulatedClient) -> None:
     """Topics are created and deleted, tiering is switched off and on, and records are deleted, during the
-    story.
+    scenario.
     """
     chance = client.chance
     for number, topic in enumerate(PASSING):
@@ -133,11 +136,12 @@ async def _meddle(client: SimulatedClient) -> None:
             await client.delete_topic(topic)
         await client.pause()
     if chance.random() < 0.4:
-        await client.alter_topic(SWITCHING, _OFF)  # permanently: nothing of it may be left
+        # the deletion is permanent: no part of the topic may be left
+        await client.alter_topic(SWITCHING, _OFF)
 
 
 async def _switch(client: SimulatedClient) -> None:
-    """Tiering or copying is switched off, and on again after a while."""
+    """Switch off tiering or copying, and switch it on again after a while."""
     if client.chance.random() < 0.5:
         change = _OFF
     else:

@@ -1,6 +1,6 @@
-"""A minimal node: one partition over the real log, no groups, no controller.
+"""A minimal node: one partition on the real log, without groups and without a controller.
 
-It tests the simulation itself: a correct one passes every seed, and each planted defect is found.
+It tests the simulation itself. A correct node passes every seed, and each planted defect is found.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Flaw(Enum):
 
 
 class TinyNode:
-    """One process of the node: :meth:`run` never returns."""
+    """A process of the node: :meth:`run` never returns."""
 
     def __init__(self, machine: Machine, flaw: Flaw = Flaw.NONE, *, segment_bytes: int = 20_000) -> None:
         self._machine = machine
@@ -147,7 +147,7 @@ class TinyNode:
 
 
 class _Connection(asyncio.Protocol):
-    """Requests are answered one after another, in their order; produces overlap their syncs."""
+    """Sends answers in the order of the requests; the syncs of several appends overlap."""
 
     def __init__(self, node: TinyNode) -> None:
         self._node = node

@@ -1,1 +1,1 @@
-"""Transactions of several producers over several partitions and a group, through kills and cut links."""
+"""Transactions of several producers over several partitions and a group, with kills and cut links."""

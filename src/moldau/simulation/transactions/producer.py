@@ -1,4 +1,4 @@
-"""A transactional producer: it begins, writes, commits offsets, ends, and is fenced now and then."""
+"""A transactional producer: it begins, writes, commits offsets, ends, and is fenced sometimes."""
 
 import asyncio
 import random
@@ -44,7 +44,7 @@ _RETRIED: Final = frozenset(
 
 
 class TransactionalProducer(SimulatedClient):
-    """Sends transactions one after another. ``bumps``: it speaks transaction version 2 (KIP-890)."""
+    """Sends transactions one after another. With ``bumps`` it speaks transaction version 2 (KIP-890)."""
 
     def __init__(
         self,
@@ -57,10 +57,12 @@ class TransactionalProducer(SimulatedClient):
         bumps: bool,
         sends_late: bool = False,
     ) -> None:
-        """``sends_late``: now and then it aborts while a batch is on its way."""
+        """With ``sends_late`` the producer sometimes aborts while a batch is in flight."""
         super().__init__(name, bootstrap, history, chance)
         self._places = places
-        """The partitions that it writes to, each of which is named by its position from here on."""
+        """The partitions that it writes to. The other fields name a partition by its position in this
+        list.
+        """
         self._bumps = bumps
         self._sends_late = sends_late
         self._identity: tuple[int, int] | None = None
@@ -117,7 +119,9 @@ class TransactionalProducer(SimulatedClient):
                 await late
 
     def _send_late(self, each: RecordedTransaction) -> "asyncio.Task[None]":
-        """A batch that its broker takes before the transaction is aborted, and may commit after that."""
+        """Send a batch that its broker receives before the transaction is aborted, and that may be stored
+        after the abort.
+        """
         partition = self.chance.choice(sorted(each.values))
         value = f"{each.name}/{partition}/late"
         each.values[partition] = [*each.values[partition], value]
@@ -190,7 +194,7 @@ class TransactionalProducer(SimulatedClient):
         return ProduceRequest(transactional_id=self.name, acks=-1, timeout_ms=5_000, topic_data=rows)
 
     async def _haunt(self, identity: tuple[int, int], partition: int, name: str) -> None:
-        """Send with an identity that is fenced, during a transaction of the current one."""
+        """Send with an identity that is fenced, during a transaction of the current identity."""
         batch = self._batch(identity, partition, [f"{ZOMBIE} of {name}"], 0)
         answer = await self._ask(ApiKey.PRODUCE, 12 if self._bumps else 11, batch)
         if _produced(answer) is ErrorCode.none:
@@ -215,7 +219,9 @@ class TransactionalProducer(SimulatedClient):
         self._check(answer.topics[0].partitions[0].error_code)
 
     async def _end(self, *, committed: bool) -> None:
-        """Sent again over new connections: the coordinator tells a repetition from the next transaction."""
+        """End the transaction; repeat the request over new connections. The coordinator distinguishes a
+        repetition from the next transaction.
+        """
         producer_id, epoch = self._known()
         request = EndTxnRequest(
             transactional_id=self.name, producer_id=producer_id, producer_epoch=epoch, committed=committed
@@ -235,7 +241,7 @@ class TransactionalProducer(SimulatedClient):
         raise RetryError("no answer to EndTxn")
 
     async def _ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
-        """Repeat a request until the answer is not a transient error; raises OSError and RetryError."""
+        """Repeat a request until the answer is not a transient error. Raises OSError and RetryError."""
         for _ in range(100):
             connection = await self._connected()
             answer = await connection.request(api_key, version, request)
@@ -272,7 +278,7 @@ def _produced(answer: Any) -> ErrorCode:
 
 
 def _errors(answer: Any) -> set[ErrorCode]:
-    """All error codes of an answer, wherever they stand."""
+    """All error codes of an answer, at every level."""
     found: set[ErrorCode] = set()
     queue: list[Any] = [answer]
     while queue:

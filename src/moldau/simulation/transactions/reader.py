@@ -1,4 +1,4 @@
-"""A consumer with ``read_committed``: it leaves out aborted records as Kafka's clients do."""
+"""A consumer with ``read_committed``. It leaves out aborted records as Kafka's clients do."""
 
 import random
 from typing import Any, Final
@@ -18,7 +18,7 @@ _READ_COMMITTED: Final = 1
 
 
 class CommittedReader(SimulatedClient):
-    """Reads one partition from its start on."""
+    """Reads a partition from its start on."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class CommittedReader(SimulatedClient):
         self._offset = 0
         self._aborting: set[int] = set()
         self.is_at_end = False
-        """The last answer was empty, and its last stable offset was the high watermark."""
+        """Whether the last answer was empty and its last stable offset was the high watermark."""
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -44,7 +44,7 @@ class CommittedReader(SimulatedClient):
             await self.poll()
 
     async def poll(self) -> None:
-        """One fetch, over a new connection if necessary; the next call repeats a failed fetch."""
+        """Fetch once, over a new connection if necessary. The next call repeats a failed fetch."""
         try:
             await self._fetch()
         except (OSError, RetryError):

@@ -1,4 +1,4 @@
-"""Transactions as their producers know them, and the checks of the records that were read in the end."""
+"""Transactions as their producers know them, and the checks of the records that were read at the end."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,16 @@ class Fate(Enum):
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    """The commit of the transaction was never requested."""
+    """The producer never requested the commit of the transaction."""
     UNKNOWN = "unknown"
-    """Its commit was requested, and had no answer: it took effect in all partitions or in none."""
+    """The commit was requested and had no answer. It took effect in all partitions or in none of them."""
 
 
 @dataclass(slots=True)
 class RecordedTransaction:
-    """One transaction: its values by partition, and the offset that it commits for its group; -1 for none."""
+    """A transaction: its values by partition, and the offset that it commits for its group; -1 for no
+    offset.
+    """
 
     name: str
     group: str
@@ -36,12 +38,12 @@ def check_transactions(
     observed: Mapping[int, Sequence[str]],
     offsets: Mapping[str, int],
 ) -> list[str]:
-    """The violations, given all committed values by partition, those that were read during the story, and
-    offsets.
+    """The violations. The arguments are all committed values by partition, the values that were read during
+    the scenario, and offsets.
 
-    It looks for an aborted read (G1a), an intermediate read (G1b: a part of a transaction, or one without an
-    outcome yet), lost and repeated values, another order than that of sending, a zombie's value, offsets that
-    differ from the outcomes.
+    It finds an aborted read (G1a), an intermediate read (G1b: a part of a transaction, or a transaction
+    without an outcome yet), lost and repeated values, another order than the order of sending, a zombie's
+    value, and offsets that differ from the outcomes.
     """
     found: list[str] = []
     for partition, values in final.items():

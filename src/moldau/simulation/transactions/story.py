@@ -1,4 +1,6 @@
-"""The story: producers send transactions while a nemesis strikes; then all records are read and checked."""
+"""The scenario: producers send transactions while a nemesis injects faults. Then all records are read and
+checked.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -21,12 +23,13 @@ from moldau.simulation.world.world import World
 PRODUCER_COUNT: Final = 3
 TRANSACTION_COUNT: Final = 15
 END_WAIT_S: Final = 60.0
-"""Longer than a transaction's time-out and the interval of the check that aborts it: no transaction is
-open after this time."""
+"""The value is longer than a transaction's time-out and the interval of the check that aborts it. No
+transaction is open after this time.
+"""
 
 
 class TransactionStory:
-    """Three producers, two of which speak version 2, over all partitions of one node."""
+    """Three producers, two of which speak version 2, over all partitions of a node."""
 
     sends_late: ClassVar = False
 

@@ -1,4 +1,6 @@
-"""The wall clock of a simulated host: the loop's time from a fixed date on, with a skew that may jump."""
+"""The wall clock of a simulated host: the event loop's time, starting at a fixed date, with a skew that
+may jump.
+"""
 
 from moldau.simulation.world.loop import SimulatedLoop
 
@@ -6,7 +8,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class SimulatedClock:
-    """:class:`moldau.runtime.Clock` of one host."""
+    """:class:`moldau.runtime.Clock` of a host."""
 
     def __init__(self, loop: SimulatedLoop, skew_ms: int = 0) -> None:
         self._loop = loop
@@ -16,5 +18,5 @@ class SimulatedClock:
         return EPOCH_MS + self.skew_ms + int(self._loop.elapsed_s() * 1_000)
 
     def jump(self, by_ms: int) -> None:
-        """The clock was set."""
+        """Set the clock."""
         self.skew_ms += by_ms

@@ -1,4 +1,4 @@
-"""Ports that raise unexpected exceptions: a store's library, a plug-in or a thread with a defect."""
+"""Ports that raise unexpected exceptions, as a store's library, a plug-in or a thread with a defect would."""
 
 import random
 from collections import Counter
@@ -20,19 +20,19 @@ class Defect(Exception):
 
 
 class DefectPlace(Enum):
-    """Where an exception may be raised."""
+    """The places where an exception may be raised."""
 
     OBJECT_KEY = "object key"
-    """While a closed buffer becomes an object."""
+    """It is raised while a closed buffer becomes an object."""
     UPLOAD = "upload"
     FETCH = "fetch"
     SQLITE = "sqlite"
     WORKER = "worker"
-    """While own commits are written into the cache."""
+    """It is raised while the broker's own commits are written into the cache."""
 
 
 class Defects:
-    """The injected exceptions of one host; none by default."""
+    """The injected exceptions of a host; none by default."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -47,7 +47,7 @@ class Defects:
         return True
 
     def meet(self, place: DefectPlace) -> None:
-        """Raises :class:`Defect` when one is due."""
+        """Raise :class:`Defect` when an exception is due."""
         if self.is_due(place):
             raise Defect(place.value)
 

@@ -20,7 +20,7 @@ Program = Callable[[Machine], Coroutine[Any, Any, Any]]
 
 
 class Host:
-    """Runs at most one program at a time; keeps its disk over restarts."""
+    """Runs at most one program at a time. Its disk survives restarts."""
 
     def __init__(self, world: "World", name: str, number: int) -> None:
         self.world = world
@@ -32,14 +32,14 @@ class Host:
         self.process: Process | None = None
         self.defects = Defects(stream(world.seed, "defects", name))
         self.unexpected: list[UnexpectedErrors] = []
-        """Unexpected errors of each process."""
+        """The unexpected errors of each process."""
         self.clock = SimulatedClock(world.loop)
         self.disk_delay_s = stream(world.seed, "disk delay", name).choice((0.000_3, 0.001, 0.005, 0.03))
         self.disk = SimulatedDisk(stream(world.seed, "disk", name), self.clock.now_ms, trace=world.loop.trace)
 
     @property
     def running(self) -> bool:
-        """Whether a program runs here."""
+        """Whether a program runs on this host."""
         return self.process is not None and self.process.alive
 
     def machine(self, process: Process) -> Machine:
@@ -60,7 +60,7 @@ class Host:
         return machine
 
     def start(self, program: Program) -> Process:
-        """Run a program; errors that end it are errors of the world."""
+        """Run a program. Errors that end it are errors of the world."""
         if self.running:
             raise RuntimeError(f"{self.name} runs a program already")
         if not self.up:
@@ -79,7 +79,7 @@ class Host:
         return process
 
     def kill(self) -> None:
-        """SIGKILL: written bytes are kept, and nothing else."""
+        """SIGKILL: only the written bytes are kept."""
         self._end(power_lost=False)
 
     def lose_power(self) -> None:

@@ -55,7 +55,7 @@ class SimulatedServer(asyncio.AbstractServer):
         return self._listening
 
     def accept(self, transport: SimulatedTransport) -> None:
-        """Give a new connection its protocol, in the server's process."""
+        """Create the protocol of a new connection, in the server's process."""
         if transport.lost:
             return
         if self._closed:

@@ -1,8 +1,9 @@
-"""An asyncio event loop in virtual time: it jumps to the next timer, and one seed gives one order of events.
+"""An asyncio event loop in virtual time: it jumps to the next timer, and each seed produces a single order of
+events.
 
-Callbacks of one process run in the order in which they were scheduled, as asyncio guarantees. The seed
-chooses among processes that are ready at the same moment, as the operating system would. A turn of the loop
-costs one virtual microsecond, so that time passes for a polling program, too.
+Callbacks of a process run in the order in which they were scheduled, as asyncio guarantees. The seed chooses
+among processes that are ready at the same moment, as the operating system would. A turn of the event loop
+takes one virtual microsecond, so that time also passes for a polling program.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ class SimulationError(Exception):
 
 
 class DeadlockError(SimulationError):
-    """Nothing is ready and no timer is set, but a task is waiting."""
+    """No callback is ready and no timer is set, while a task is waiting."""
 
 
 class LimitError(SimulationError):
@@ -41,7 +42,7 @@ class LimitError(SimulationError):
 
 
 class SimulatedTask(asyncio.Task[T]):
-    """A task whose hash is its order of creation, so that sets of tasks iterate the same in every run."""
+    """A task whose hash is its order of creation, so that sets of tasks have the same order in every run."""
 
     def __init__(self, order: int, coro: Any, **options: Any) -> None:
         self._order = order
@@ -90,7 +91,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def trace(self, event: bytes) -> None:
-        """Fold an event into the digest of this history."""
+        """Add an event to the digest of this history."""
         self.digest = zlib.crc32(event, self.digest)
 
     def _refuse_when_closed(self) -> None:
@@ -191,7 +192,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for _ in range(sum([len(process.ready) for process in runnable])):
             count = len(runnable)
             if not count:
-                break  # a kill or a pause in this turn removed the rest
+                break  # a kill or a pause in this turn removed the other processes
             index = int(self._random() * count) if count > 1 else 0
             process = runnable[index]
             handle = process.ready.popleft()
@@ -202,7 +203,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _jump(self) -> None:
-        """Move time to the next active timer."""
+        """Advance the time to the next active timer."""
         timers = self._timers
         while timers:
             when, _, handle, process = timers[0]
@@ -233,13 +234,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # Processes -------------------------------------------------------------------------------
 
     def new_process(self, name: str, host: Any = None) -> Process:
-        """A process without callbacks."""
+        """A process that has no callbacks."""
         process = Process(name, host)
         self.processes.append(process)
         return process
 
     def pause(self, process: Process) -> None:
-        """SIGSTOP: callbacks and timers pile up."""
+        """SIGSTOP: callbacks and timers wait until the process continues."""
         if process.alive and not process.paused:
             process.paused = True
             if process in self._runnable:
@@ -253,7 +254,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self._runnable.append(process)
 
     def kill(self, process: Process) -> None:
-        """SIGKILL: nothing of this process runs again, not even a ``finally``."""
+        """SIGKILL: no code of this process runs again, not even a ``finally`` block."""
         if not process.alive:
             return
         process.alive = False
@@ -319,7 +320,8 @@ def _position(task: "asyncio.Task[Any]") -> str:
 def _close_quietly(coroutine: Any) -> None:
     """Close a coroutine from the inside out, even if its ``finally`` blocks await repeatedly.
 
-    Closing only the outermost would leave the others to the garbage collector, which would log warnings.
+    If only the outermost coroutine were closed, the garbage collector would close the inner ones and log
+    warnings.
     """
     for _ in range(_CLOSES_MAX):
         innermost = coroutine
@@ -336,5 +338,5 @@ def _suspended(coroutine: Any) -> bool:
 
 
 def current_process(loop: SimulatedLoop) -> Process:
-    """The process that the running callback belongs to."""
+    """The process to which the running callback belongs."""
     return PROCESS.get(None) or loop.world_process

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "", None})
 EPHEMERAL_PORT_FIRST = 32_768
 CONNECT_TIMEOUT_S = 127.0
-"""Linux' default time-out of a SYN (six retries)."""
+"""Default time-out of a SYN on Linux (six retries)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkOptions:
-    """Behaviour of the links. Times in seconds; probabilities in [0, 1]."""
+    """The behaviour of the links. Times are in seconds; probabilities are in [0, 1]."""
 
     latency_s_min: float = 0.000_1
     latency_s_max: float = 0.002
@@ -43,7 +43,7 @@ class NetworkOptions:
 
 
 class Network:
-    """All links of a world. Each direction is cut and healed separately, by host name."""
+    """All links of a world. Each direction is cut and healed separately, by the names of the hosts."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, options: NetworkOptions | None = None) -> None:
         self.loop = loop
@@ -65,7 +65,7 @@ class Network:
     # Names -----------------------------------------------------------------------------------
 
     def resolve(self, name: str | None) -> "Host":
-        """The host behind a name; local names mean the caller's own host."""
+        """The host that has a name. Local names mean the caller's own host."""
         if name in LOCAL_NAMES:
             host: Host | None = current_process(self.loop).host
         else:
@@ -86,7 +86,7 @@ class Network:
     async def listen(
         self, protocol_factory: Callable[[], Any], name: Any, port: int | None, **options: Any
     ) -> SimulatedServer:
-        """``create_server``: one listening socket on the caller's host."""
+        """``create_server``: opens a listening socket on the caller's host."""
         _refuse_unsimulated(options)
         process = current_process(self.loop)
         if isinstance(name, list | tuple):
@@ -116,7 +116,7 @@ class Network:
     async def connect(
         self, protocol_factory: Callable[[], Any], name: Any, port: int, **options: Any
     ) -> tuple[SimulatedTransport, Any]:
-        """``create_connection``: a SYN, its answer, and two transports."""
+        """``create_connection``: sends a SYN, waits for its answer, and makes two transports."""
         _refuse_unsimulated(options)
         process = current_process(self.loop)
         if process.host is None:
@@ -143,7 +143,7 @@ class Network:
         return mine, protocol
 
     async def _pass(self, source: "Host", target: "Host") -> None:
-        """Wait for the duration of one packet, and while the link is cut."""
+        """Wait for the duration of a packet, and for as long as the link is cut."""
         await asyncio.sleep(self._latency(source.name, target.name))
         while (link := (source.name, target.name)) in self._cut:
             healed: asyncio.Future[None] = self.loop.create_future()
@@ -151,7 +151,9 @@ class Network:
             await healed
 
     def _accept(self, server: SimulatedServer, source: "Host", port: int) -> SimulatedTransport:
-        """Both ends of a new connection; returns the server's, whose protocol comes with the accept."""
+        """Make both ends of a new connection. Returns the server's end, which gets its protocol at the
+        accept.
+        """
         target: Host = server.process.host
         client_address = (source.ip, self._ephemeral_port(source))
         client_context = contextvars.copy_context()
@@ -169,7 +171,7 @@ class Network:
         return theirs
 
     def forget(self, transport: SimulatedTransport) -> None:
-        """The protocol was notified that its connection is lost."""
+        """Record that the protocol was notified of the loss of its connection."""
         self._transports.pop(transport.number, None)
 
     # Bytes on their way --------------------------------------------------------------------------
@@ -186,7 +188,7 @@ class Network:
         return base + jitter_s + self._delay_s.get((source, target), 0.0)
 
     def send(self, sender: SimulatedTransport, data: bytes) -> None:
-        """Send data (or FIN, RST) to the sender's peer."""
+        """Send data, or FIN or RST, to the sender's peer."""
         if sender.peer.vanished:
             self._reset_from_rebooted(sender)
             return
@@ -214,8 +216,8 @@ class Network:
             self._arm(sender, due)
 
     def _arm(self, sender: SimulatedTransport, due: float) -> None:
-        # The arrival runs in the receiver's process: an ended one ignores it, a paused one processes it
-        # later.
+        # The arrival runs in the receiver's process. An ended process ignores it, and a paused process
+        # handles it later.
         sender.outgoing_timer = self.loop.call_at(due, self._arrive, sender, context=sender.peer.context)
 
     def _arrive(self, sender: SimulatedTransport) -> None:
@@ -249,13 +251,13 @@ class Network:
         receiver.read_ready()
 
     def window_opened(self, receiver: SimulatedTransport) -> None:
-        """The receiver read: waiting segments may arrive now."""
+        """Deliver waiting segments, because the receiver has read."""
         sender = receiver.peer
         if sender.outgoing and sender.outgoing_timer is None and sender not in self._held:
             self._arm(sender, max(self.loop.time(), sender.outgoing[0][0]))
 
     def _refuse_late_bytes(self, receiver: SimulatedTransport) -> None:
-        """Bytes for a closed socket are answered with a reset."""
+        """Answer bytes for a closed socket with a reset."""
         if not receiver.peer.lost and not any(chunk is RST for _, chunk in receiver.outgoing):
             self._push(receiver, RST)
 
@@ -270,11 +272,11 @@ class Network:
     # Faults ----------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Hold all messages from one host to another (one direction)."""
+        """Hold back all messages from one host to another (one direction)."""
         self._cut.add((source, target))
 
     def heal(self, source: str, target: str) -> None:
-        """Deliver messages again: each held connection continues, or is reset, chosen by the seed."""
+        """Deliver messages again. Each held connection continues or is reset; the seed chooses."""
         self._cut.discard((source, target))
         held, self._held = self._held, []
         for sender in held:
@@ -295,22 +297,23 @@ class Network:
             self.heal(source, target)
 
     def delay(self, source: str, target: str, seconds: float) -> None:
-        """Delay all messages from one host to another from now on (one direction); 0 ends it."""
+        """Delay all messages from one host to another from now on (one direction). A delay of 0 ends it."""
         self._delay_s[source, target] = seconds
 
     def connections(self) -> list[SimulatedTransport]:
-        """One end of every open connection, in the order of their creation."""
+        """One of the two ends of every open connection, in the order of creation."""
         return [end for end in self._transports.values() if end.number % 2 == 0 and not end.lost]
 
     def break_connection(self, end: SimulatedTransport) -> None:
-        """Reset both ends at once; data in flight is lost, even in the middle of a frame."""
+        """Reset both ends at once. Data in flight are lost, even in the middle of a frame."""
         for side in (end, end.peer):
             side.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
 
     def tear(self, end: SimulatedTransport) -> None:
-        """Reset one end of a connection. The bytes that it had sent arrive when they are due, then a reset.
+        """Reset an end of a connection. The bytes that it had sent arrive when they are due, followed by a
+        reset.
 
-        Without this, a connection never delivers bytes after those of its successor.
+        Without this fault, a connection never delivers bytes after the bytes of its successor.
         """
         under_way = list(end.outgoing)
         end.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
@@ -318,12 +321,14 @@ class Network:
         end.outgoing_bytes = sum(len(chunk) for _, chunk in end.outgoing if chunk is not RST)
         if end.outgoing:
             self._arm(end, end.outgoing[0][0])
-        # Not immediately: a reset discards unread data of the receiver.
+        # The reset is not immediate, because a reset discards unread data of the receiver.
         end.outgoing_due_s += self.options.latency_s_max
         self._push(end, RST)
 
     def process_killed(self, process: Process, *, power_lost: bool) -> None:
-        """Close the connections of an ended process: resets after a kill, silence after a loss of power."""
+        """Close the connections of an ended process: by resets after a kill, silently after a loss of
+        power.
+        """
         for server in [server for server in self._servers.values() if server.process is process]:
             self.stop_listening(server)
         for end in [end for end in self._transports.values() if end.process is process]:
@@ -337,7 +342,7 @@ class Network:
             end._closing = True
 
     def _cut_short(self, end: SimulatedTransport) -> None:
-        """Deliver a killed process's bytes up to a random segment, then a reset."""
+        """Deliver the bytes of a killed process up to a random segment, then a reset."""
         kept = self._random.randint(0, len(end.outgoing))
         segments = list(end.outgoing)[:kept]
         self.drop_outgoing(end)
@@ -348,7 +353,9 @@ class Network:
         self._push(end, RST)
 
     def host_booted(self, host: "Host") -> None:
-        """A machine is back: it resets the connections of its former boot that still send."""
+        """Reset the connections of a machine's former boot that still send, because the machine runs
+        again.
+        """
         for end in list(self._transports.values()):
             if end.peer.vanished and end.peer.host is host and (end.outgoing or end.outgoing_bytes):
                 self._reset_from_rebooted(end)

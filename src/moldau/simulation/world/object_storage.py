@@ -1,7 +1,7 @@
 """A host's access to the world's object store: :class:`moldau.objects.ObjectStorage` in virtual time.
 
-Configured as ``diskless.storage.class.name``. A request belongs to the world from the moment it is sent: it
-may take effect after its sender was cancelled, killed or lost power, as with a real server.
+It is configured as ``diskless.storage.class.name``. A request belongs to the world from the moment when it is
+sent. It may take effect after its sender was cancelled, was killed or lost power, as with a real server.
 """
 
 import asyncio
@@ -35,14 +35,16 @@ T = TypeVar("T")
 
 
 def open_simulated(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
-    """Function for ``diskless.storage.class.name``; a world has one store for all URLs."""
+    """The function for ``diskless.storage.class.name``. A world has a single store for all URLs."""
     assert isinstance(machine.disk, MountedDisk)
     process = machine.disk.process
     return SimulatedObjectStorage(process.host.world.object_store, process, process.host.world.loop)
 
 
 def open_simulated_tier(configs: Mapping[str, str], machine: Machine, meters: Meters) -> RemoteStorageManager:
-    """Function for ``remote.log.storage.manager.class.name``: the built-in manager, on that store."""
+    """The function for ``remote.log.storage.manager.class.name``: the built-in manager, on the world's
+    store.
+    """
     store = open_simulated("", configs, machine)
     reads = RetryingStorage(store, machine.entropy, name="simulated")
     copies = RetryingStorage(store, machine.entropy, policy=COPY_POLICY, name="simulated")
@@ -50,7 +52,7 @@ def open_simulated_tier(configs: Mapping[str, str], machine: Machine, meters: Me
 
 
 class SimulatedObjectStorage:
-    """The store as one process sees it."""
+    """The store as a process sees it."""
 
     def __init__(self, store: SimulatedObjectStore, process: Process, loop: SimulatedLoop) -> None:
         self._store = store
@@ -87,7 +89,7 @@ class SimulatedObjectStorage:
         await check_by_use(self, "simulated")
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing, because there is nothing to release."""
 
     async def _send(
         self, request: Callable[[], Coroutine[Any, Any, T]], done: Callable[[], None] = lambda: None
@@ -98,7 +100,7 @@ class SimulatedObjectStorage:
         def finish(task: "asyncio.Task[T]") -> None:
             done()
             if not task.cancelled():
-                task.exception()  # its sender may be gone
+                task.exception()  # its sender may have ended
 
         under_way.add_done_callback(finish, context=context)
         try:

@@ -1,7 +1,7 @@
-"""An object store in memory, with a store's latency and failures, in virtual time.
+"""An object store in memory, with the latency and the failures of a real store, in virtual time.
 
-Its four calls are those of a store's server; ``object_storage`` is the client's side. It belongs to no host
-and survives every crash.
+Its four calls are the calls of a store's server; ``object_storage`` is the client's side. The store belongs
+to no host and survives every crash.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 
 class ObjectStoreError(Exception):
-    """The store refused or did not answer. ``retriable`` is what a client may conclude."""
+    """The store refused the request or did not answer. ``retriable`` is the conclusion that a client may
+    draw.
+    """
 
     def __init__(self, message: str, *, retriable: bool = True) -> None:
         super().__init__(message)
@@ -28,7 +30,7 @@ class NoSuchObjectError(ObjectStoreError):
 
 
 class SlowDownError(ObjectStoreError):
-    """The store asks for fewer requests."""
+    """The store asks the client to send fewer requests."""
 
 
 class NoAnswerError(ObjectStoreError):
@@ -37,27 +39,27 @@ class NoAnswerError(ObjectStoreError):
 
 @dataclass(slots=True)
 class StoreWeather:
-    """Probabilities in [0, 1] for each request; may be changed at any time."""
+    """Probabilities in [0, 1] for each request. They may be changed at any time."""
 
     slow_chance: float = 0.02
     throttled_chance: float = 0.0
     partial_read_chance: float = 0.0
-    """A read breaks off in the middle of its bytes."""
+    """Probability that a read breaks off in the middle of its bytes."""
     answer_lost_chance: float = 0.0
-    """The request takes effect, but its sender gets no answer."""
+    """Probability that the request takes effect and its sender gets no answer."""
     down: bool = False
 
 
 @dataclass(slots=True)
 class StoreCounts:
-    """Requests that were billed."""
+    """The number of requests that were billed."""
 
     puts: int = 0
     gets: int = 0
     deletes: int = 0
     lists: int = 0
     gets_of: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """GETs by the host that made them and the object's key."""
+    """The number of GETs, by the host that sent them and the object's key."""
 
 
 class SimulatedObjectStore:
@@ -84,8 +86,8 @@ class SimulatedObjectStore:
         self._time_limit_s = time_limit_s
 
     async def put(self, key: str, data: bytes | memoryview) -> None:
-        """Store a whole object, with the content of ``data`` on arrival; a second put of a key replaces
-        it.
+        """Store a whole object, with the content of ``data`` on arrival. A second put of a key replaces
+        the object.
         """
         await self._arrive()
         self.counts.puts += 1
@@ -95,7 +97,7 @@ class SimulatedObjectStore:
         await self._answer()
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Bytes of an object, fewer at its end; raises NoSuchObjectError."""
+        """Bytes of an object; fewer bytes at its end. Raises NoSuchObjectError."""
         await self._arrive()
         self.counts.gets += 1
         content = self.objects.get(key)
@@ -108,7 +110,7 @@ class SimulatedObjectStore:
         return found
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects; fine when they are absent."""
+        """Remove objects. Absent objects are no error."""
         doomed = list(keys)
         await self._arrive()
         self.counts.deletes += 1

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 PROCESS: contextvars.ContextVar["Process"] = contextvars.ContextVar("moldau_simulated_process")
-"""The process on whose behalf the current callback runs; carried by the context of handles and tasks."""
+"""The process for which the current callback runs. The context of handles and tasks carries it."""
 
 _TASKS_PRUNE_MIN = 256
 _SIMULATION = "moldau/simulation/"
 
 
 class Process:
-    """One process of a program on a host.
+    """A process of a program on a host.
 
-    A killed process keeps strong references to its unfinished tasks: if they were collected, their
-    ``finally`` blocks would run, which SIGKILL does not do.
+    A killed process keeps strong references to its unfinished tasks. If they were collected, their
+    ``finally`` blocks would run, which does not happen after a SIGKILL.
     """
 
     __slots__ = (
@@ -41,7 +41,7 @@ class Process:
         self.name = name
         self.host = host
         self.exhibit: Any = None
-        """The program's object for the checks of the world."""
+        """The program's object that the checks of the world use."""
         self.alive = True
         self.main: asyncio.Task[Any] | None = None
         self.paused = False
@@ -51,26 +51,26 @@ class Process:
         self.serves = False
         """Whether its event loop answers clients. From then on only workers may wait for a disk."""
         self.working = 0
-        """Jobs of workers that are taking effect just now."""
+        """Jobs of workers that are taking effect at this moment."""
         self.loop_syncs: list[str] = []
-        """Syncs that its event loop has waited for while it served."""
+        """Syncs for which its event loop has waited while the process served clients."""
         self._prune_at = _TASKS_PRUNE_MIN
 
     def context(self) -> contextvars.Context:
-        """A fresh context in which everything belongs to this process."""
+        """A new context in which everything belongs to this process."""
         context = contextvars.Context()
         context.run(PROCESS.set, self)
         return context
 
     def adopt(self, task: "asyncio.Task[Any]") -> None:
-        """Remember a task until it has finished."""
+        """Keep a task until it has finished."""
         self.tasks.append(task)
         if len(self.tasks) >= self._prune_at:
             self.tasks = self.pending_tasks()
             self._prune_at = max(_TASKS_PRUNE_MIN, 2 * len(self.tasks))
 
     def note_sync(self, path: str) -> None:
-        """A sync begins: it must be in a worker once the process serves."""
+        """Begin a sync. It must run in a worker when the process serves clients."""
         if self.serves and not self.working:
             calls = [call.name for call in traceback.extract_stack() if _SIMULATION not in call.filename]
             self.loop_syncs.append(f"{self.name}: sync of {path} on the loop, in {' > '.join(calls[-8:])}")
@@ -83,5 +83,5 @@ class Process:
 
 
 def serving() -> None:
-    """The calling program serves clients from now on; see :attr:`Process.serves`."""
+    """Declare that the calling program serves clients from now on; see :attr:`Process.serves`."""
     PROCESS.get().serves = True

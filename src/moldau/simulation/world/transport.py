@@ -1,7 +1,7 @@
 """One end of a simulated TCP connection, with asyncio's transport semantics.
 
-Written data leaves in segments, each with an arrival time. A segment stays with the sender until the
-receiver's kernel has room for it: that is the back-pressure shown by ``pause_writing``.
+Written data are sent in segments, each with an arrival time. A segment stays with the sender until the
+receiver's kernel has room for it. ``pause_writing`` shows this back-pressure.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class SimulatedTransport(asyncio.Transport):
             self.protocol.pause_writing()
 
     def drained(self) -> None:
-        """The network took bytes from ``outgoing``."""
+        """Handle that the network has sent bytes of ``outgoing``."""
         if self.lost or self.get_write_buffer_size() > self._low_water:
             return
         if self._writing_paused:
@@ -177,7 +177,7 @@ class SimulatedTransport(asyncio.Transport):
             protocol.data_received(data)
 
     def arrived(self, chunk: bytes) -> None:
-        """A segment reached this end's kernel."""
+        """Receive a segment in this end's kernel."""
         if chunk is RST:
             self.reset(ConnectionResetError(104, "Connection reset by peer"))
         elif chunk is FIN:
@@ -201,7 +201,7 @@ class SimulatedTransport(asyncio.Transport):
         self._force_close(None)
 
     def reset(self, error: Exception) -> None:
-        """The connection broke: data in flight is lost."""
+        """Handle the loss of the connection: data in flight are lost."""
         if not self.lost:
             self.received.clear()
             self.network.drop_outgoing(self)
@@ -229,7 +229,8 @@ class SimulatedTransport(asyncio.Transport):
             return
         self.lost = True
         if tell_peer:
-            # Closing with unread bytes makes a kernel answer with a reset instead of an end of stream.
+            # When a socket is closed with unread bytes, the kernel answers with a reset instead of an end of
+            # stream.
             if self.received:
                 self.network.send(self, RST)
             elif not self._eof_written:
@@ -241,7 +242,7 @@ class SimulatedTransport(asyncio.Transport):
         if self.protocol is not None:
             self.protocol.connection_lost(error)
 
-    # The rest of asyncio's transport -----------------------------------------------------------
+    # Other methods of asyncio's transport ----------------------------------------------------
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol

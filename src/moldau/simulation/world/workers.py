@@ -1,6 +1,6 @@
-"""Worker threads without threads: a job takes effect at a later moment, and its answer arrives even later.
+"""Worker threads without threads: a job takes effect at a later moment, and its answer arrives after that.
 
-Bytes written between the effect of a ``sync`` and its answer are not covered by it, as with a real thread; a
+A ``sync`` does not cover bytes that are written between its effect and its answer, as with a real thread. A
 kill may happen before the effect, or between effect and answer.
 """
 
@@ -17,11 +17,13 @@ T = TypeVar("T")
 
 _SLOW_CHANCE = 0.03
 _BRITTLE = "_write_all"
-"""The job in which an unexpected exception may be injected: it writes own commits into caches."""
+"""The job in which an unexpected exception may be injected. It writes the broker's own commits into
+caches.
+"""
 
 
 class SimulatedWorkers:
-    """:class:`moldau.runtime.Workers` of one process; jobs may overtake one another."""
+    """:class:`moldau.runtime.Workers` of a process. A job may overtake an earlier job."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class SimulatedWorkers:
 
         def take_effect() -> None:
             if self._waiting.pop(number, None) is None:
-                return  # close() was faster
+                return  # the close came first
             result: Any = None
             error: BaseException | None = None
             process = current_process(self._loop)
@@ -81,7 +83,7 @@ class SimulatedWorkers:
 
 def _give(answer: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
     if answer.done():
-        return  # the waiting task was cancelled; the job was done nevertheless
+        return  # the waiting task was cancelled; the job was done anyway
     if error is not None:
         answer.set_exception(error)
     else:

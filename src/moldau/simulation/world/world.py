@@ -1,4 +1,4 @@
-"""A world: one seed, one loop, one network, and hosts by name."""
+"""A world: one seed, one event loop, one network, and hosts by name."""
 
 from collections.abc import Coroutine
 from types import TracebackType
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class World:
-    """The container of one history. Use it as a context manager: leaving it ends the world."""
+    """The container of a history. Use it as a context manager; at its exit the world ends."""
 
     def __init__(
         self,
@@ -36,18 +36,20 @@ class World:
         self.object_store.on_event = lambda event: self.loop.trace(event.encode())
 
     def host(self, name: str) -> Host:
-        """The host of that name, made at the first call."""
+        """The host of this name. The first call creates it."""
         host = self.network.hosts.get(name)
         if host is None:
             host = self.network.hosts[name] = Host(self, name, len(self.network.hosts))
         return host
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
-        """Run the world until ``story`` ends; the story runs outside every host."""
+        """Run the world until ``story`` ends. The story's task belongs to no host."""
         return self.loop.run_until_complete(story)
 
     def errors(self) -> list[str]:
-        """Errors of callbacks and of tasks that were not awaited, and syncs on the loop of a serving node."""
+        """Errors of callbacks and of tasks that were not awaited, and syncs on the event loop of a serving
+        node.
+        """
         errors = [f"{context.get('message')}: {context.get('exception')!r}" for context in self.loop.errors]
         return errors + [sync for process in self.loop.processes for sync in process.loop_syncs]
 

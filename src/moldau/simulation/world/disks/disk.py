@@ -1,4 +1,6 @@
-"""The Disk port over a simulated volume: the rules of a real disk, injected faults, loss of power."""
+"""The Disk port over a simulated volume, with the rules of a real disk, injected faults and losses of
+power.
+"""
 
 import errno
 import os
@@ -20,14 +22,14 @@ class DiskFault:
     """An error for the next operations of a kind."""
 
     operation: str
-    """``read``, ``write``, ``sync``, ``open``, ``rename``, ``remove`` or ``sync_dir``."""
+    """One of ``read``, ``write``, ``sync``, ``open``, ``rename``, ``remove`` and ``sync_dir``."""
     error_number: int
     count: int = 1
     path_part: str = ""
 
 
 class SimulatedDisk:
-    """The disk of one host. Programs use it through :meth:`mount`; the nemesis breaks it."""
+    """The disk of a host. Programs use it through :meth:`mount`; the nemesis breaks it."""
 
     def __init__(
         self, chance: random.Random, now_ms: Callable[[], int], trace: Callable[[bytes], None]
@@ -43,11 +45,11 @@ class SimulatedDisk:
         self.error_count = 0
 
     def mount(self, process: Process) -> "MountedDisk":
-        """The port for one process; unusable once that process has ended."""
+        """The port for a process. It is unusable after the process has ended."""
         return MountedDisk(self, process)
 
     def crash(self) -> None:
-        """The machine lost its power."""
+        """Apply a loss of the machine's power."""
         self.volume.crash(self.chance)
         self.faults.clear()
         self.trace(b"disk crash")
@@ -68,7 +70,7 @@ class SimulatedDisk:
         return None
 
     def room_bytes(self) -> int | None:
-        """Bytes that still fit; None without a limit."""
+        """Number of bytes that still fit; None without a limit."""
         if self.capacity_bytes is None:
             return None
         return max(0, self.capacity_bytes - self.volume.used_bytes())
@@ -112,7 +114,7 @@ class SimulatedFile:
             node = self._check("write", writing=True)
         except DiskError:
             if not self._closed and self._disk.process.alive and not self._read_only and content:
-                # A write that fails may have written some of its bytes.
+                # A write that fails may have written a part of its bytes.
                 self._node.write(position, content[: device.chance.randrange(len(content))])
             raise
         room = device.room_bytes()
@@ -180,7 +182,7 @@ class _SimulatedLock:
 
 
 class MountedDisk:
-    """:class:`moldau.runtime.Disk` for one process."""
+    """:class:`moldau.runtime.Disk` for a process."""
 
     def __init__(self, device: SimulatedDisk, process: Process) -> None:
         self.device = device

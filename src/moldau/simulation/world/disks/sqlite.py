@@ -1,9 +1,9 @@
-"""SQLite on a simulated disk: a virtual file system, so that a database has the same faults as its host.
+"""SQLite on a simulated disk: a virtual file system, so that a database has the faults of its host.
 
-Code that uses SQLite gets its connections from ``Machine.open_sqlite``. A real machine's calls
-``apsw.Connection(path)``; a simulated one's adds the file system that :func:`open_sqlite` registers.
-Write-ahead logging needs shared memory, which a virtual file system in Python lacks, so such a database must
-set ``locking_mode=EXCLUSIVE`` first, as a single owner should anyway.
+Code that uses SQLite gets its connections from ``Machine.open_sqlite``. A real machine's method calls
+``apsw.Connection(path)``. A simulated machine's method adds the file system that :func:`open_sqlite`
+registers. Write-ahead logging needs shared memory, which a virtual file system in Python does not have. Such
+a database must therefore set ``locking_mode=EXCLUSIVE`` first, as a single owner should do anyway.
 """
 
 import errno
@@ -18,9 +18,9 @@ from moldau.simulation.world.disks.disk import MountedDisk
 
 
 class _SimulatedVfsFile:
-    """One database or journal file. Locks are not needed: a volume has one process at a time.
+    """A database or journal file. Locks are not needed, because only one process at a time uses a volume.
 
-    When its process has ended, SQLite's calls during the destruction of a connection have no effect.
+    After the process has ended, SQLite's calls during the destruction of a connection have no effect.
     """
 
     def __init__(self, disk: MountedDisk, path: str, flags: list[int]) -> None:
@@ -47,7 +47,7 @@ class _SimulatedVfsFile:
             raise apsw.IOError("defect")
         try:
             self._file.write_at(offset, [data])
-        except OSError as error:  # as SQLite's own file system reports it
+        except OSError as error:  # the value that SQLite's own file system reports
             kind = apsw.FullError if error.errno == errno.ENOSPC else apsw.IOError
             raise kind(str(error)) from error
 
@@ -59,7 +59,7 @@ class _SimulatedVfsFile:
         if not self._alive:
             return
         self._file.sync()
-        if self._new:  # SQLite's own file system syncs the folder of a new file too
+        if self._new:  # SQLite's own file system syncs the folder of a new file, too
             self._disk.sync_dir(self._path.rpartition("/")[0] or "/")
             self._new = False
 
@@ -91,11 +91,11 @@ class _SimulatedVfsFile:
 
 
 class SimulatedVfs(apsw.VFS):
-    """A file system for SQLite over one process's disk; time and chance are fixed."""
+    """A file system for SQLite over the disk of a process; its time and randomness are fixed."""
 
     _disk: MountedDisk | None = None
-    """``None`` once the garbage of an ended process is collected, whose databases follow their file
-    system.
+    """``None`` after the garbage of an ended process is collected; its databases are collected after their
+    file system.
     """
 
     def __init__(self, name: str, disk: MountedDisk) -> None:
@@ -139,7 +139,7 @@ def open_sqlite(disk: MountedDisk, path: str) -> apsw.Connection:
     """Open a database on a simulated disk, exclusively, with temporary tables in memory."""
     name = f"moldau-simulated-{next(_numbers)}"
     vfs = SimulatedVfs(name, disk)
-    connection = apsw.Connection(path, vfs=name)  # which keeps the file system alive
+    connection = apsw.Connection(path, vfs=name)  # the connection keeps the file system alive
     connection.pragma("temp_store", "memory")
     connection.pragma("locking_mode", "exclusive")
     del vfs

@@ -1,8 +1,8 @@
 """Content of a simulated disk: as programs read it, and as it is after a loss of power.
 
 Files are torn in sectors of 512 bytes. After a crash, none, all, a prefix or a random subset of the unsynced
-sectors is kept, and likewise of unsynced changes to folders. After a failed sync the pages count as clean
-although some never reached the disk, as on Linux: a later sync does not write them.
+sectors is kept. The same applies to unsynced changes to folders. After a failed sync the pages count as clean
+although some of them never reached the disk, as on Linux, so a later sync does not write them.
 """
 
 import random
@@ -14,7 +14,7 @@ _ZEROS_AT_END_CHANCE = 0.25
 
 
 class FileNode:
-    """A file: ``data`` is what reads see, ``_synced`` what is on the platter."""
+    """A file. Reads return ``data``; ``_synced`` is the content that a loss of power keeps."""
 
     __slots__ = ("_dirty", "_synced", "_truncated_to", "data", "locked_by", "modified_ms")
 
@@ -45,7 +45,7 @@ class FileNode:
             self.data += bytes(size - len(self.data))
 
     def sync(self) -> None:
-        """All of ``data`` becomes durable (except sectors that an earlier failed sync lost)."""
+        """Make all of ``data`` durable, except sectors that an earlier failed sync lost."""
         synced = self._synced
         if self._truncated_to is not None:
             del synced[self._truncated_to :]
@@ -55,12 +55,14 @@ class FileNode:
         self._truncated_to = None
 
     def sync_failed(self, chance: random.Random) -> None:
-        """Some sectors reached the disk; the others are lost without being dirty any more."""
+        """Apply a failed sync: some sectors reached the disk; the others are lost although they count as
+        clean.
+        """
         self._dirty = [(sector, sector + 1) for sector in self._dirty_sectors() if chance.random() < 0.5]
         self.sync()
 
     def crash(self, chance: random.Random) -> None:
-        """A loss of power: a random part of the unsynced sectors is kept."""
+        """Apply a loss of power: a random part of the unsynced sectors is kept."""
         after = bytearray(self._synced)
         if self._dirty or self._truncated_to is not None or len(after) != len(self.data):
             sectors = list(self._dirty_sectors())
@@ -102,7 +104,7 @@ class FileNode:
 
 
 class FolderNode:
-    """A folder: its entries now, and as they survive."""
+    """A folder: its current entries, and the entries that survive a loss of power."""
 
     __slots__ = ("entries", "synced")
 
@@ -113,7 +115,7 @@ class FolderNode:
 
 Node: TypeAlias = FileNode | FolderNode
 Change: TypeAlias = tuple[tuple[FolderNode, str, "FileNode | FolderNode | None"], ...]
-"""Entries that are set, or removed (None), in one step: a rename is one change."""
+"""Entries that are set, or removed (None), in a single step. A rename is a single change."""
 
 
 class Volume:
@@ -124,12 +126,12 @@ class Volume:
         self._journal: list[Change] = []
 
     def change(self, *entries: tuple[FolderNode, str, FileNode | FolderNode | None]) -> None:
-        """Set or remove entries as one change."""
+        """Set or remove entries in a single change."""
         _set_entries(entries, lambda folder: folder.entries)
         self._journal.append(entries)
 
     def sync_folder(self, folder: FolderNode) -> None:
-        """Every change that touches the folder becomes durable."""
+        """Make every change that affects the folder durable."""
         waiting: list[Change] = []
         for change in self._journal:
             if any(changed is folder for changed, _, _ in change):
@@ -139,7 +141,7 @@ class Volume:
         self._journal = waiting
 
     def crash(self, chance: random.Random) -> None:
-        """Lose a random part of everything unsynced."""
+        """Lose a random part of all unsynced changes."""
         for change in chosen(self._journal, chance):
             _set_entries(change, lambda folder: folder.synced)
         self._journal.clear()
@@ -158,7 +160,7 @@ class Volume:
                 node.crash(chance)
 
     def used_bytes(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of all files."""
 
         def of(node: Node) -> int:
             return len(node.data) if isinstance(node, FileNode) else sum(map(of, node.entries.values()))

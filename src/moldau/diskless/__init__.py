@@ -1,1 +1,1 @@
-"""The broker's side of diskless topics (KIP-1163): writing objects, reading them back, freeing them."""
+"""The broker's side of diskless topics (KIP-1163): it writes objects, reads them and deletes unused ones."""

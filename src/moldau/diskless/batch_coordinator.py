@@ -27,15 +27,16 @@ __all__ = ["BatchCoordinator", "BatchCoordinatorMaker", "load_batch_coordinator"
 
 
 class BatchCoordinator(Protocol):
-    """The interface of all coordinators of the cluster; the built-in one calls in process where it can.
+    """The interface to all coordinators of the cluster. The built-in one calls coordinators of this process
+    directly.
 
-    Every call may raise :class:`moldau.runtime.KafkaError`; errors of one partition or batch are in its own
-    ``error``. Except for ``commit_file``, calls are split over coordinators and answered in the order of the
-    request.
+    Every call may raise :class:`moldau.runtime.KafkaError`. The error of a single partition or batch is in
+    its own ``error`` field. Except for ``commit_file``, calls are split over coordinators and answered in the
+    order of the request.
     """
 
     def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:
-        """The id of a partition's coordinator; it never changes.
+        """The id of a partition's coordinator, which never changes.
 
         Raises ``UNKNOWN_TOPIC_ID`` or ``UNKNOWN_TOPIC_OR_PARTITION``.
         """
@@ -44,11 +45,11 @@ class BatchCoordinator(Protocol):
     async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
         """Commit the batches of a file that belong to one coordinator.
 
-        It checks the order of idempotent producers, over all brokers: a batch with ``FOLLOWS_DROPPED`` is
-        accepted only directly after the producer's last one.
+        The coordinator checks the order of idempotent producers over all brokers. A batch with
+        ``FOLLOWS_DROPPED`` is accepted only directly after the producer's last batch.
 
-        After an error outside ``DEFINITE_REFUSALS`` the outcome is unknown; a repeat of the same call returns
-        it, except after FORGOTTEN.
+        After an error outside ``DEFINITE_REFUSALS`` the outcome is unknown. A repetition of the same call
+        returns the outcome, except after FORGOTTEN.
         """
         ...
 
@@ -59,13 +60,13 @@ class BatchCoordinator(Protocol):
     async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
 
     async def prune(self, call: PruneCall) -> PrunedPartition:
-        """Advance a partition's WAL start by compare-and-set; or only fence older epochs."""
+        """Advance a partition's WAL start by compare-and-set, or only fence older epochs."""
         ...
 
     async def guard_transactions(self, wanted: Sequence[GuardToIssue]) -> Sequence[IssuedGuard]:
-        """Guards of transactional batches, each requested before its transaction is verified.
+        """Issue guards for transactional batches. Each guard is requested before its transaction is verified.
 
-        A batch is committed only with the guard that is the producer's then: a marker makes it void.
+        A batch is committed only with the producer's current guard. A marker makes the guard invalid.
         """
         ...
 
@@ -75,7 +76,9 @@ class BatchCoordinator(Protocol):
 
 
 BatchCoordinatorMaker: TypeAlias = Callable[[Mapping[str, str], Machine], BatchCoordinator]
-"""Function named by ``diskless.batch.coordinator.class.name``: called with the node's properties."""
+"""The function that ``diskless.batch.coordinator.class.name`` names. It is called with the node's
+properties.
+"""
 
 
 def load_batch_coordinator(

@@ -1,4 +1,4 @@
-"""A bound on bytes in flight, granted in the order of asking."""
+"""A limit on bytes in flight. Requests for bytes are granted in their order."""
 
 import asyncio
 from collections import deque
@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 
 
 class ByteBudget:
-    """At most ``max_bytes`` are taken at a time; a single holder may exceed it when there is no other."""
+    """At most ``max_bytes`` are in use at a time. A holder may exceed this limit when there is no other
+    holder.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -16,7 +18,7 @@ class ByteBudget:
 
     @asynccontextmanager
     async def taking(self, size_bytes: int) -> AsyncIterator[None]:
-        """Hold ``size_bytes`` of the budget; waits for its turn."""
+        """Hold ``size_bytes`` of the budget, after waiting in the queue for them."""
         await self._reserve(size_bytes)
         try:
             yield

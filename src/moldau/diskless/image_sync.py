@@ -1,7 +1,7 @@
 """Makes coordinators follow the cluster's metadata, which determine the existing topics.
 
-A topic is created and deleted in the metadata first, durably; the broker that leads a partition's coordinator
-then updates the coordinator, repeatedly until it succeeds. A topic id is never reused, so repeating a
+A topic is first created or deleted in the metadata, durably. Then the broker that leads a partition's
+coordinator updates the coordinator, repeatedly until it succeeds. A topic id is never reused, so a repeated
 creation or deletion is harmless.
 """
 
@@ -19,11 +19,13 @@ logger = logging.getLogger(__name__)
 
 _TOPICS_A_CALL: Final = 100
 _UNKNOWN_TOPIC_GRACE_S: Final = 30.0
-"""A topic that the coordinator has and this broker's metadata has not may be newer than that metadata."""
+"""Grace period of a topic that the coordinator has and this broker's metadata do not contain. The topic
+may be newer than these metadata.
+"""
 
 
 class TopicKeeper(Protocol):
-    """The topics of the coordinators led here."""
+    """The topics of the coordinators that this broker leads."""
 
     @property
     def coordinator_ids(self) -> list[int]: ...
@@ -44,7 +46,7 @@ class TopicKeeper(Protocol):
 
 
 class ImageSync:
-    """:meth:`run_once` makes the pending changes; call it after notifications, and from time to time."""
+    """:meth:`run_once` makes the pending changes. Call it after notifications, and regularly."""
 
     def __init__(
         self,
@@ -53,11 +55,11 @@ class ImageSync:
         until_current: Callable[[], Awaitable[None]],
         deletions_are_held: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``topics``: all of this broker's metadata.
+        """``topics`` returns all topics of this broker's metadata.
 
-        ``until_current`` returns when these metadata contain everything that was committed at its call; it
-        raises ``KafkaError`` or ``TimeoutError``. While ``deletions_are_held``, no topic is deleted because
-        the metadata lack it.
+        ``until_current`` returns when these metadata contain everything that was committed at the time of its
+        call. It raises ``KafkaError`` or ``TimeoutError``. While ``deletions_are_held`` is true, no topic is
+        deleted because the metadata do not contain it.
         """
         self._keeper = keeper
         self._deletions_are_held = deletions_are_held
@@ -66,12 +68,14 @@ class ImageSync:
         self._changed: dict[UUID, Topic] = {}
         self._removed: dict[UUID, set[int]] = {}
         self._agreed: set[int] = set()
-        """Coordinators that were compared with the whole metadata since they are led here."""
+        """Coordinators that were compared with the whole metadata in their current term on this broker."""
         self._strangers: dict[tuple[int, UUID], float] = {}
         self._look_again_s: dict[int, float] = {}
 
     def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> bool:
-        """The topics in the metadata have changed. Returns whether :meth:`run_once` has pending changes."""
+        """Record changes of the topics in the metadata. Returns whether :meth:`run_once` has pending
+        changes.
+        """
         for topic in changed:
             if topic.is_diskless:
                 self._changed[topic.topic_id] = topic
@@ -83,17 +87,20 @@ class ImageSync:
         return bool(self._changed or self._removed)
 
     def leads_no_more(self, coordinator_id: int) -> None:
-        """Another broker leads it: the comparison is repeated when it returns."""
+        """Forget a coordinator that another broker leads now. The comparison is repeated when it returns."""
         self._agreed.discard(coordinator_id)
         self._look_again_s.pop(coordinator_id, None)
 
     async def run_once(self) -> None:
-        """Make the coordinators led here agree. Raises ``KafkaError`` when some call failed: run it again."""
+        """Make the coordinators that this broker leads agree with the metadata. Raises ``KafkaError`` when
+        a call failed; the caller runs it again.
+        """
         led = self._keeper.coordinator_ids
         active = [coordinator_id for coordinator_id in led if self._keeper.is_active(coordinator_id)]
         loading = set(led).difference(active)
-        # A coordinator may be loaded again within its term, and is skipped until then. Changes are taken
-        # once, for all coordinators: one that was skipped is compared with the whole metadata.
+        # A coordinator may be loaded again within its term, and is skipped until then. The changes are
+        # handled once, for all coordinators. A coordinator that was skipped is later compared with the whole
+        # metadata.
         self._agreed.intersection_update(active)
         changed, self._changed = self._changed, {}
         removed, self._removed = self._removed, {}
@@ -138,8 +145,8 @@ class ImageSync:
             _raise_first(await self._keeper.delete_topics(coordinator_id, some))
 
     async def _look_for_strangers(self, coordinator_id: int) -> None:
-        """Delete topics whose removal was not seen, because it happened while no broker led the coordinator
-        here.
+        """Delete topics whose removal was not seen, because it happened while this broker did not lead the
+        coordinator.
         """
         now_s = asyncio.get_running_loop().time()
         if self._deletions_are_held() or now_s < self._look_again_s.get(coordinator_id, 0.0):
@@ -157,8 +164,9 @@ class ImageSync:
             if found[1] in known or found[1] not in here:
                 del self._strangers[found]
         if gone:
-            # The coordinator knows these topics from committed records. Metadata that contain all of those
-            # records, but not the topic, contain its deletion; metadata that are merely late do not count.
+            # The coordinator knows these topics from committed records. When metadata contain all of those
+            # records and not the topic, they contain its deletion. Metadata that are merely late prove
+            # nothing.
             await self._until_current()
             now_known = {topic.topic_id for topic in self._topics()}
             gone = [topic_id for topic_id in gone if topic_id not in now_known]

@@ -1,11 +1,11 @@
 """Names of WAL objects: unique without coordination, sorted by time, spread over the store. Pure.
 
-``wal/<shard>/<yyyymmddhh>/<time>-<broker>-<random>``, the time in milliseconds as 12 hexadecimal digits.
-Where brokers of a rack read objects for each other, ``-<size>`` follows, in bytes and hexadecimal: a broker
-that reads an object for others reads it whole, and has to know how large it is. S3 bounds the requests a
-second for each prefix, and ascending names would all use the last prefix. With sixteen shards (a random
-digit) each broker uses sixteen prefixes. Within a shard keys come in order of time, so the orphan scan lists
-each one only as far as the age that it looks for.
+A name is ``wal/<shard>/<yyyymmddhh>/<time>-<broker>-<random>``, with the time in milliseconds as 12
+hexadecimal digits. When brokers of a rack read objects for each other, ``-<size>`` follows, in bytes and
+hexadecimal. A broker that reads an object for others reads the whole object, so it must know the object's
+size. S3 limits the requests per second for each prefix, and ascending names would all use the last prefix.
+With sixteen shards (a random digit) each broker uses sixteen prefixes. Within a shard keys are in order of
+time, so the orphan scan lists each shard only up to the age that it looks for.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class WalKey(NamedTuple):
     created_ms: int
     broker_id: int
     size_bytes: int = -1
-    """-1 where the key does not contain it."""
+    """-1 when the key does not contain the size."""
 
 
 def new_object_key(
@@ -36,7 +36,7 @@ def new_object_key(
     prefix: str = WAL_PREFIX,
     size_bytes: int | None = None,
 ) -> str:
-    """A unique key: 80 random bits in addition to time and broker; with the object's size, if given."""
+    """A unique key: 80 random bits in addition to time and broker, and the object's size if it is given."""
     # The low bits of a version 4 UUID are all random.
     digits = f"{entropy.uuid4().int & (1 << 60) - 1:015x}{entropy.randrange(1 << 20):05x}"
     hour = datetime.fromtimestamp(created_ms / 1000, UTC).strftime("%Y%m%d%H")
@@ -45,7 +45,7 @@ def new_object_key(
 
 
 def parse_object_key(key: str) -> WalKey | None:
-    """Time, broker and size of a WAL object's key; None for any other."""
+    """Time, broker and size of a WAL object's key; None for any other key."""
     name = key.rpartition("/")[2].split("-")
     if len(name) not in (3, 4) or len(name[0]) != 12:
         return None
@@ -56,5 +56,5 @@ def parse_object_key(key: str) -> WalKey | None:
 
 
 def wal_folders(prefix: str = WAL_PREFIX) -> Sequence[str]:
-    """The folders to list for all WAL objects, each in order of time."""
+    """The folders to list for all WAL objects. Keys in each folder are in order of time."""
     return [f"{prefix}/{shard}/" for shard in _SHARDS]

@@ -1,4 +1,4 @@
-"""The racks as the diskless half of a broker uses them."""
+"""The racks as the diskless part of a broker uses them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +17,15 @@ def _unshared(object_key: str, writer_id: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackView:
-    """The racks as of this broker's metadata; one broker without a rack by default."""
+    """The racks as of this broker's metadata. By default there is a single broker without a rack."""
 
     own_rack: Callable[[], str | None] = lambda: None
     has_peers: Callable[[], bool] = lambda: False
     """Whether other live brokers are in this broker's rack."""
     nearest_broker: Callable[[PartitionKey, str], int] = _alone
-    """The broker that serves consumers of a rack (KIP-392); -1: this one."""
+    """The broker that serves consumers of a rack (KIP-392); -1 for this broker."""
     reader_of: Callable[[str, int], int | None] = _unshared
-    """The broker of this rack that reads an object, by key and writer; None: each reads for itself."""
+    """The broker of this rack that reads an object, given its key and writer; None when each broker reads
+    for itself.
+    """
     peers: RackPeers | None = None

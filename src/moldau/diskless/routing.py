@@ -1,4 +1,6 @@
-"""The built-in batch coordinator: sends each call to the coordinators whose partitions it names."""
+"""The built-in batch coordinator. It sends each call to the coordinators of the partitions that the call
+names.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -63,8 +65,9 @@ Refuse: TypeAlias = Callable[[UUID, int, ErrorCode, str | None], Answer]
 class RoutingBatchCoordinator:
     """A :class:`moldau.diskless.batch_coordinator.BatchCoordinator` over single coordinators.
 
-    ``owner_of`` returns a partition's coordinator (from the cluster's metadata) and may raise; ``calls_of``
-    returns the current port to a coordinator. A refusal of one coordinator does not fail the others' part.
+    ``owner_of`` returns a partition's coordinator (from the cluster's metadata) and may raise. ``calls_of``
+    returns the current connection to a coordinator. When a coordinator refuses its part, the parts of the
+    other coordinators do not fail.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class RoutingBatchCoordinator:
         return await self._calls_of(coordinator_id).commit_file(coordinator_id, call)
 
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
-        """Like a single coordinator; over several, the wait ends when the first of them has something."""
+        """Like the method of a single coordinator. With several coordinators, the wait ends when the first
+        of them has batches.
+        """
         owners = {self._owner_or_none(asked) for asked in call.partitions}
         if len(owners) == 1 or not call.max_wait_ms:
             return _within(await self._find(call), call.max_bytes)
@@ -124,7 +129,7 @@ class RoutingBatchCoordinator:
         )
 
     async def _until_one_has_something(self, call: FindBatchesCall) -> None:
-        """Any byte of any coordinator ends the wait, because the sum over all is not known."""
+        """Any byte of any coordinator ends the wait, because the total over all coordinators is not known."""
         call = replace(call, min_bytes=min(1, call.min_bytes), max_bytes=1)
         parts = _by_owner(call.partitions, self._owner_or_none)
         tasks = [
@@ -145,7 +150,7 @@ class RoutingBatchCoordinator:
         ask: Callable[[int, Sequence[Asked]], Coroutine[Any, Any, Sequence[Answer]]],
         refuse: "Refuse[Answer]",
     ) -> Sequence[Answer]:
-        """Call all coordinators in parallel; returns the answers in the order of the request."""
+        """Call all coordinators in parallel. Returns the answers in the order of the request."""
         answers: dict[tuple[UUID, int], list[Answer]] = {}
 
         async def ask_one(owner: int | None, some: Sequence[Asked]) -> None:
@@ -187,14 +192,16 @@ def _by_owner(
 
 
 def _is_enough(found: Sequence[FoundPartition], min_bytes: int) -> bool:
-    """Whether there is anything that a waiting FindBatches returns immediately."""
+    """Whether the answers contain enough that a waiting FindBatches returns immediately."""
     if any(one.error is not ErrorCode.none or one.moved_to_tier for one in found):
         return True
     return sum(batch.size_bytes for one in found for batch in one.batches) >= min_bytes
 
 
 def _within(found: Sequence[FoundPartition], max_bytes: int) -> Sequence[FoundPartition]:
-    """Use the byte budget in the order of the partitions; each coordinator got all of it."""
+    """Use the byte budget in the order of the partitions, because each coordinator was given the whole
+    budget.
+    """
     left = max_bytes
     bounded: list[FoundPartition] = []
     for one in found:

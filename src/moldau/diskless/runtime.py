@@ -1,8 +1,9 @@
-"""The diskless half of a broker: the object store, the writer, the readers and the background work.
+"""The diskless part of a broker: the object store, the writer, the readers and the background work.
 
-Start: settings are checked → the store is used once (a bad bucket, credential or address ends the start) →
-the writer, the readers → background work. Stop: the writer finishes what producers wait for, then the
-rest, the store last.
+The order of the start is: the settings are checked → the store is used once, so that a wrong bucket,
+credential or address ends the start → the writer and the readers start → background work starts. At a stop
+the writer first finishes the requests for which producers wait. Then the other parts stop, and the store is
+closed last.
 """
 
 import logging
@@ -57,7 +58,7 @@ class LocalCoordinators(TopicKeeper, FileKeeper, UnownedFileStore, UpkeptCoordin
 
 
 class AllCoordinators(FileWitness, Protocol):
-    """Every coordinator of the cluster, wherever it is."""
+    """Every coordinator of the cluster, whichever broker leads it."""
 
     async def take_over(self, coordinator_id: int, file: FileToHandOver) -> None: ...
 
@@ -76,28 +77,30 @@ class RuntimeCoordinators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeCluster:
-    """The cluster as this broker's metadata show it."""
+    """The cluster as this broker's metadata describe it."""
 
     cluster_id: str
     broker_id: int
     topics: Callable[[], Iterable[Topic]]
     policies: Callable[[int], Sequence[RetentionPolicy]]
-    """The retention of a coordinator's partitions."""
+    """Returns the retention of a coordinator's partitions."""
     until_current: Callable[[], Awaitable[None]]
     """See :class:`ImageSync`."""
     deletions_are_held: Callable[[], bool]
-    """While true, no object is deleted, and no topic is deleted because the metadata lack it."""
+    """Returns whether deletions are blocked: no object is deleted, and no topic is deleted because the
+    metadata do not contain it.
+    """
     racks: RackView = field(default_factory=RackView)
     is_fenced: Callable[[], bool] = lambda: False
-    """Whether this broker is fenced: then it does not scan for orphans."""
+    """Whether this broker is fenced. A fenced broker does not scan for orphans."""
     source: str = "meta.properties"
-    """The file that has the cluster id."""
+    """The file that contains the cluster id."""
 
 
 class DisklessRuntime:
     """Owns everything between the partitions of diskless topics and the object store.
 
-    Create it on the event loop that runs it; call :meth:`start` before partitions are opened.
+    Create it on the event loop that will run it, and call :meth:`start` before partitions are opened.
     """
 
     def __init__(
@@ -226,10 +229,10 @@ class DisklessRuntime:
         )
 
     async def start(self, *, was_used_before: bool = False) -> None:
-        """Raises ``StorageError`` when the store cannot be used, in a sentence for the operator.
+        """Start. Raises ``StorageError``, with a sentence for the operator, when the store cannot be used.
 
-        With ``was_used_before``, a store that is temporarily unavailable does not stop the start: metadata,
-        groups and cached records are served without it.
+        With ``was_used_before``, a store that is temporarily unavailable does not stop the start, because
+        metadata, groups and cached records can be served without it.
         """
         try:
             await self.storage.check()
@@ -242,7 +245,7 @@ class DisklessRuntime:
             repeating.start()
 
     async def stop(self) -> None:
-        """Finish the pending produce requests, then end."""
+        """Complete the pending produce requests, then stop."""
         await self.writer.close()
         for repeating in reversed(self._repeating):
             await repeating.stop()
@@ -254,7 +257,7 @@ class DisklessRuntime:
     # -- partitions ---------------------------------------------------------------------------
 
     def open_partition(self, cache: PartitionCache, config: LogConfig) -> DisklessPartition:
-        """Begin to serve a partition; ``config`` is the topic's own."""
+        """Begin to serve a partition; ``config`` is the topic's own config."""
         partition = DisklessPartition(cache, self._partition_services, config, self._traffic(cache.topic))
         self.cacher.add(cache)
         return partition
@@ -267,7 +270,7 @@ class DisklessRuntime:
         open_reader: Callable[[], DisklessPartition],
         close_reader: Callable[[DisklessPartition], None],
     ) -> DisklessPassage:
-        """Serve a partition that has no replica here."""
+        """Serve a partition that has no replica on this broker."""
         services, traffic = self._partition_services, self._traffic(topic)
         return DisklessPassage(key, topic, services, config, traffic, open_reader, close_reader)
 
@@ -275,33 +278,33 @@ class DisklessRuntime:
         return TopicTraffic(self._topic_meters, topic, self.rack_traffic)
 
     def close_partition(self, partition: DisklessPartition) -> None:
-        """Stop serving it; the caller closes or deletes its local log."""
+        """Stop serving a partition. The caller closes or deletes its local log."""
         self.cacher.remove(partition.cache)
         self.cold_reads.forget(partition.key)
 
     def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> None:
-        """The topics in the metadata have changed: the coordinators led here follow."""
+        """Apply changed topics of the metadata to the coordinators that this broker leads."""
         if self.image_sync.topics_changed(changed, removed):
             self._syncing.nudge()
 
     def coordinator_changed(self, coordinator_id: int) -> None:
-        """This broker begins or ends to lead a coordinator."""
+        """Begin or end this broker's leadership of a coordinator."""
         self.image_sync.leads_no_more(coordinator_id)
         self._syncing.nudge()
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Another broker now leads a coordinator: send requests there at once."""
+        """Send requests to a coordinator's new leader at once."""
         self.cacher.coordinator_moved(coordinator_id)
         self.writer.coordinator_moved(coordinator_id)
 
     def in_hand(self) -> Mapping[str, int]:
-        """Resources in use for producers and consumers; all zero when the runtime is idle."""
+        """Resources in use for producers and consumers; all values are zero when the runtime is idle."""
         return {**self.writer.in_hand(), **self.cacher.in_hand(), **self.cold_reads.in_hand()}
 
     # -- health -------------------------------------------------------------------------------
 
     def problem(self) -> str | None:
-        """The problem for the health page, in one sentence; ``None`` without a problem."""
+        """The problem for the health page, in a sentence; ``None`` without a problem."""
         report = self.health.report
         if report.state is HealthState.WORKING:
             return None
@@ -319,7 +322,7 @@ class DisklessRuntime:
     async def _scan_for_orphans(self) -> None:
         if self._cluster.deletions_are_held():
             return
-        # A coordinator that this broker's metadata do not contain yet may know the objects.
+        # A coordinator that is not in this broker's metadata yet may know the objects.
         await self._cluster.until_current()
         if self._cluster.is_fenced():
             return

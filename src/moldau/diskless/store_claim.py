@@ -1,9 +1,9 @@
 """Records which cluster owns a place in an object store.
 
-The orphan scan deletes objects that no coordinator of its cluster knows: in a shared place, two clusters
-would delete each other's records. So a cluster first stores an object with its id there; none starts, and
-none scans, where another's exists. No conditional request is needed: of two concurrent clusters each writes
-before it checks again, and at least one sees the other.
+The orphan scan deletes objects that no coordinator of its cluster knows. In a shared place, two clusters
+would therefore delete each other's records. So a cluster first stores an object with its id in its place. No
+cluster starts or scans when another cluster's object exists. No conditional request is needed: when two
+clusters start at the same time, each writes before it checks again, so at least one of them sees the other.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ CLAIMS_FOLDER: Final = ".moldau/clusters/"
 class StoreClaim:
     """A cluster's claim to a store. ``name`` is the store's name in errors (its URL).
 
-    ``source`` is the file that the cluster id is from.
+    ``source`` is the file from which the cluster id comes.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class StoreClaim:
         self._source = source
 
     async def ensure(self) -> None:
-        """Return when the store is this cluster's alone.
+        """Return when the store belongs to this cluster alone.
 
         Raises a permanent ``StorageError`` that names the other cluster, and a transient one when the store
         does not answer.
@@ -48,9 +48,9 @@ class StoreClaim:
             raise
 
     async def check(self) -> None:
-        """Return when the store is claimed by this cluster; writes nothing.
+        """Return when the store has this cluster's claim. It writes nothing.
 
-        Raises like :meth:`ensure`, and a permanent ``StorageError`` where there is no claim.
+        Raises the same errors as :meth:`ensure`, and a permanent ``StorageError`` when there is no claim.
         """
         own = f"{CLAIMS_FOLDER}{self._cluster_id}"
         if own not in await self._claims(own):

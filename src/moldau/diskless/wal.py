@@ -3,19 +3,19 @@
 ======== =============================================================================
 part     content
 ======== =============================================================================
-data     record batches as producers sent them, back to back; those of a partition stand
-         together in the order in which they came, partitions in order of (topic id, index),
-         so that adjacent partitions are one range
-footer   a run for each partition (topic id, index, where it begins, how many batches), then
+data     record batches as producers sent them, one directly after the other; the batches of
+         a partition are together, in the order in which they arrived; partitions are in the
+         order of (topic id, index), so that adjacent partitions form a single range
+footer   a run for each partition (topic id, index, its position, its number of batches), then
          an entry for each batch: sizes, counts, timestamps, producer, sequence, CRC
-trailer  44 bytes: when and by whom it was made, counts and sizes, version, CRC, magic
+trailer  44 bytes: time and broker of its creation, counts and sizes, version, CRC, magic
 ======== =============================================================================
 
 Offsets are not in the object, because it is written before they are assigned. With the footer and the log of
-``__diskless_metadata`` each batch is found; without that log, footers and the order of keys (times) still
+``__diskless_metadata`` each batch can be found. Without that log, footers and the order of keys (times) still
 show which batches existed, of which producers, and in what order each broker received them. All numbers are
-big endian. The CRC-32C covers footer and trailer; the bytes of a batch are covered by its own, which the
-footer repeats.
+big-endian. The CRC-32C covers footer and trailer. The bytes of a batch are covered by the batch's own CRC,
+which the footer repeats.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,11 +50,13 @@ MAGIC = b"MOLDAUWL"
 VERSION = 1
 
 TAIL_READ_BYTES = 64 * 1024
-"""A read of this size from the end holds the whole tail of most objects (1,500 batches)."""
+"""Number of bytes to read from the end. It contains the footer and trailer of most objects (1,500
+batches).
+"""
 
 _RUN = Struct(">16siII")
 _BATCH = Struct(">IiiqqqhihI")
-"""Field types of a batch's own header, whose attributes may use all 16 bits."""
+"""Field types of a batch's own header. Its attributes may use all 16 bits."""
 _TRAILER = Struct(">qiIIIIHHI8s")
 _BEFORE_CRC = Struct(">qiIIIIHH")
 _CRC = Struct(">I")
@@ -63,7 +65,7 @@ TRAILER_SIZE_BYTES = _TRAILER.size
 
 
 class CorruptWalObjectError(Exception):
-    """These bytes are no WAL object, or a damaged one."""
+    """The bytes are not a WAL object, or are a damaged one."""
 
 
 class WalBatch(NamedTuple):
@@ -85,7 +87,7 @@ class WalBatch(NamedTuple):
 
 
 class WalRun(NamedTuple):
-    """The batches of one partition in an object, which are one range of bytes."""
+    """The batches of a partition in an object, which form a range of bytes."""
 
     topic_id: UUID
     partition_index: int
@@ -124,7 +126,7 @@ def write_tail(
     created_ms: int,
     broker_id: int,
 ) -> int:
-    """Write footer and trailer behind the data; return the size of the whole object.
+    """Write footer and trailer after the data. Returns the size of the whole object.
 
     ``runs`` are (topic id, partition, byte offset, headers of its batches), in the order of the data.
     ``target`` must have room for :func:`footer_size_bytes` more bytes.
@@ -138,7 +140,8 @@ def write_tail(
     pack, size = _BATCH.pack_into, _BATCH.size
     for _, _, _, headers in runs:
         for h in headers:
-            # By index: a named field of a tuple costs twice as much, and every batch comes by here.
+            # Fields are read by index, because a named field of a tuple costs twice as much and this code
+            # runs for every batch.
             pack(target, position, h[1] + 12, h[6], h[12], h[7], h[8], h[9], h[10], h[11], h[5], h[4])
             position += size
     footer_bytes = position - data_size_bytes
@@ -185,8 +188,8 @@ def _trailer(tail: Buffer, object_size_bytes: int) -> _Trailer:
 
 
 def tail_size_bytes(tail: Buffer, object_size_bytes: int) -> int:
-    """Number of bytes from the end that :func:`parse_object` needs, read from any tail that contains the
-    trailer.
+    """Number of bytes from the end that :func:`parse_object` needs. ``tail`` is any end of the object that
+    contains the trailer.
     """
     return _trailer(tail, object_size_bytes).footer_size_bytes + TRAILER_SIZE_BYTES
 
@@ -235,7 +238,7 @@ def _runs(tail: Buffer, position: int, trailer: _Trailer) -> Iterator[WalRun]:
 
 
 def describe(found: WalObject, object_key: str = "") -> Iterator[str]:
-    """Lines for people: the object, then each run and batch (``moldau dump-log``)."""
+    """Lines of text for people: the object, then each run and batch (``moldau dump-log``)."""
     count = sum(len(run.batches) for run in found.runs)
     yield (
         f"WAL object {object_key or '(no key)'} version: {VERSION} createTime: {found.created_ms}"

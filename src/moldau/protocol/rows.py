@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 SLICE_ROWS: Final = 256
-"""Rows answered without a break: some 10 ms of work at most."""
+"""Number of rows that are answered without a break: some 10 ms of work at most."""
 
 
 class Cut(NamedTuple):
-    """The path to the rows of an API: fields from the outermost array to the innermost, and in the
-    response.
+    """The path to the rows of an API, in the request and in the response: fields from the outermost array to
+    the innermost.
 
-    ``distinct`` leaves out rows that ask for the same as an earlier one: an answer may be many times as long
-    as its row, so it is given once in the whole answer.
+    ``distinct`` leaves out a row that requests the same data as an earlier row. Such an answer may be many
+    times as long as its row, so it occurs only once in the whole answer.
     """
 
     asked: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""The calls about remote segments (APIs 11660 and 11661), the same in process and over the network."""
+"""The calls about remote segments (APIs 11660 and 11661), with the same interface in process and over the
+network.
+"""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -21,7 +23,7 @@ class ListSegmentsCall(NamedTuple):
     topic: str
     partition_index: int
     skip: int = 0
-    """Number of the first segments, in order of their start offsets, that were listed before."""
+    """Number of segments to skip, counted from the first one in the order of start offsets."""
     limit: int = 1000
 
 
@@ -33,13 +35,15 @@ class ListedSegments(NamedTuple):
 
 
 class TieredCalls(Protocol):
-    """A broker's remote tier, for tools. A call that fails as a whole raises ``KafkaError``.
+    """A broker's remote tier, as tools use it. A call that fails as a whole raises ``KafkaError``.
 
     UNSUPPORTED_VERSION: the broker has no remote tier.
     """
 
     async def describe_topics(self, names: Collection[str] | None) -> list[TieredDescribedTopic]:
-        """Offsets and sizes of both tiers, for partitions that the broker leads; ``None`` for all."""
+        """Offsets and sizes of both tiers, for partitions that the broker leads. ``None`` means all of
+        these partitions.
+        """
         ...
 
     async def list_segments(self, call: ListSegmentsCall) -> ListedSegments: ...
@@ -87,7 +91,7 @@ CALLS: Final[Mapping[int, BrokerCall[TieredCalls, Any, Any]]] = MappingProxyType
 
 
 class RemoteTier:
-    """:class:`TieredCalls` to a broker."""
+    """:class:`TieredCalls` over the network to a broker."""
 
     def __init__(self, channel: BrokerChannel) -> None:
         self._channel = channel

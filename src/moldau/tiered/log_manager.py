@@ -1,8 +1,8 @@
 """The remote log manager: the tasks of each partition, their intervals, and their number at a time.
 
-A leader copies and cleans up, a follower monitors; each task runs in rounds, with
-``remote.log.manager.task.interval.ms`` in between. After failures the wait doubles each time, up to a bound,
-with jitter.
+A leader copies and cleans up, and a follower monitors. Each task runs in rounds, with
+``remote.log.manager.task.interval.ms`` in between. After each failure the wait doubles, up to a limit, with
+jitter.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ __all__ = ["RemoteLogManager", "RemoteLogManagerSettings"]
 logger = logging.getLogger(__name__)
 
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
-"""The fractional parts of its multiples are spread evenly, for any number of them."""
+"""The fractional parts of this number's multiples are spread evenly, whatever their count."""
 
 
 class FollowerTask:
-    """The task of one partition while this broker follows it. :meth:`run` is one round."""
+    """The task of a partition while this broker follows it. :meth:`run` is one round."""
 
     def __init__(self, context: RemoteTaskContext, partition: TaskPartition) -> None:
         self._context = context
@@ -43,12 +43,12 @@ class FollowerTask:
         partition.log.highest_copied_offset = max(partition.log.highest_copied_offset, found)
 
     def stop(self) -> None:
-        """It holds no resources."""
+        """Do nothing, because this task holds no resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogManagerSettings:
-    """Kafka's ``remote.log.manager.*``."""
+    """The settings ``remote.log.manager.*`` of Kafka."""
 
     task_interval_ms: int = 30_000
     retry_backoff_ms: int = 500
@@ -58,10 +58,10 @@ class RemoteLogManagerSettings:
     expiration_pool_size: int = 10
 
     def first_wait_ms(self, number: int) -> float:
-        """Wait between the first round of the ``number``-th task and its second.
+        """Wait between the first round of the ``number``-th task and its second round.
 
-        Between half an interval and a whole one, different for each task: tasks that begin together do not
-        stay synchronised.
+        It is between half an interval and a whole interval, and differs for each task, so that tasks that
+        begin together do not stay synchronised.
         """
         return self.task_interval_ms * (1 - number * _GOLDEN_RATIO % 1 / 2)
 
@@ -95,7 +95,9 @@ class _Running:
 
 
 class RemoteLogManager:
-    """Is notified by the host of partitions of this broker's role for each of them."""
+    """Runs the tasks of partitions. The hosting of partitions notifies it of this broker's role for each
+    of them.
+    """
 
     def __init__(self, context: RemoteTaskContext, settings: RemoteLogManagerSettings) -> None:
         self.context = context
@@ -104,7 +106,7 @@ class RemoteLogManager:
         self._expiration = WorkPool(settings.expiration_pool_size)
         self._following = WorkPool(settings.expiration_pool_size)
         self.removals = WorkPool(settings.expiration_pool_size)
-        """Places for the partition remover, whose jobs may wait long."""
+        """A pool for the jobs of the partition remover, which may wait long."""
         self._running: dict[TopicIdPartition, dict[str, _Running]] = {}
         self._stopping: set[asyncio.Task[None]] = set()
         self._begun_count = 0
@@ -132,11 +134,11 @@ class RemoteLogManager:
     def lead(
         self, partition: TopicIdPartition, replica: LocalReplica, *, copies: bool, leader_epoch: int = 0
     ) -> None:
-        """This broker leads the partition; ``copies`` is the negation of ``remote.log.copy.disable``. May be
-        repeated.
+        """Run the tasks of a partition that this broker leads. ``copies`` is the negation of
+        ``remote.log.copy.disable``. Repeated calls are allowed.
 
         In a new epoch the tasks start over, because another broker may have led and done the same work. After
-        :meth:`close` this is ignored, as :meth:`follow` is.
+        :meth:`close` the call is ignored, like :meth:`follow`.
         """
         if self._is_closed:
             return
@@ -147,19 +149,23 @@ class RemoteLogManager:
         self.context.metadata.on_partition_leadership_changes([partition], [])
 
     def follow(self, partition: TopicIdPartition, replica: LocalReplica) -> None:
-        """This broker has a replica of the partition and does not lead it. May be repeated."""
+        """Run the task of a partition whose replica this broker has and does not lead. Repeated calls are
+        allowed.
+        """
         if self._is_closed:
             return
         self._begin(partition, replica, {"follow": (self._following, FollowerTask)})
         self.context.metadata.on_partition_leadership_changes([], [partition])
 
     def stop(self, partition: TopicIdPartition) -> "asyncio.Task[None] | None":
-        """Stop the partition's tasks; the result is done when the last one has ended."""
+        """Stop the partition's tasks. The returned task is done when the last of them has ended."""
         self.context.meters.forget(partition.topic, partition.partition)
         return self._end(partition, list(self._running.pop(partition, {}).values()))
 
     def release(self, partition: TopicIdPartition) -> None:
-        """This broker has no replica any more: like :meth:`stop`, and drop its metadata."""
+        """Stop the tasks like :meth:`stop` and drop the partition's metadata, because this broker has no
+        replica any more.
+        """
         self.stop(partition)
         self.context.metadata.on_stop_partitions([partition])
 
@@ -211,7 +217,7 @@ class RemoteLogManager:
             except (RemoteStorageError, KafkaError) as error:
                 failures += 1
                 if isinstance(error, RemoteStorageError) and not error.transient:
-                    failures += 30  # only an operator can help: use the longest wait at once
+                    failures += 30  # only an operator can help, so the longest wait begins at once
                 log(error)
             except Exception:
                 failures += 1

@@ -12,7 +12,7 @@ __all__ = ["PartitionGauges", "TieredMeters"]
 
 @dataclass(slots=True)
 class PartitionGauges:
-    """The last values of a partition's tasks; scrapes return sums over partitions."""
+    """The last values of a partition's tasks. Scrapes return the sums over all partitions."""
 
     copy_lag_bytes: int = 0
     copy_lag_segments: int = 0
@@ -50,9 +50,10 @@ class TieredMeters:
     """Counters by topic and of all topics; gauges by topic and of all, summed over partitions."""
 
     def __init__(self, meters: Meters, has_topic: Callable[[str], bool] = lambda _: True) -> None:
-        """``meters``: any scope of the node's registry.
+        """``meters`` is any scope of the node's registry.
 
-        ``has_topic`` is false for a deleted topic: work in progress must not create its series again.
+        ``has_topic`` is false for a deleted topic, because work in progress must not create the topic's
+        series again.
         """
         self._has_topic = has_topic
         self._topics = meters.scoped("kafka.server", "BrokerTopicMetrics")
@@ -71,7 +72,8 @@ class TieredMeters:
         )
         for name, read in _GAUGES.items():
             self._topics.gauge(name, lambda read=read: self._sum(read))  # type: ignore[misc]
-        for name in _COUNTERS:  # from the start: a monitor must see that there are no errors
+        # registered from the start, because a monitor must see that there are no errors
+        for name in _COUNTERS:
             self._topics.counter(name)
         self._expired_fetches = meters.scoped("kafka.server", "DelayedRemoteFetchMetrics").counter(
             "ExpiresPerSec", "Remote reads that were not there in remote.fetch.max.wait.ms."
@@ -135,7 +137,9 @@ class TieredMeters:
         self._manager.gauge("RemoteLogManagerExpirationTasksAvgIdlePercent", lambda: expiration.idle_share)
 
     def gauges(self, topic: str, partition: int) -> PartitionGauges:
-        """The gauges of a partition, created at the first call; unregistered ones when the topic is gone."""
+        """The gauges of a partition, created at the first call. They are not registered when the topic no
+        longer exists.
+        """
         if not self._has_topic(topic):
             return PartitionGauges()
         by_partition = self._gauges.get(topic)
@@ -152,7 +156,7 @@ class TieredMeters:
         return by_partition.setdefault(partition, PartitionGauges())
 
     def forget(self, topic: str, partition: int) -> None:
-        """This broker no longer handles the partition's remote data."""
+        """Remove the values of a partition whose remote data this broker no longer handles."""
         by_partition = self._gauges.get(topic)
         if by_partition is not None:
             by_partition.pop(partition, None)

@@ -11,10 +11,10 @@ __all__ = ["find_highest_copied"]
 def find_highest_copied(
     metadata: RemoteLogMetadataManager, partition: TopicIdPartition, log: PartitionLog
 ) -> int:
-    """The last offset up to which all records are in the remote tier, or not local; -1 for none.
+    """The last offset up to which all records are in the remote tier or no longer local; -1 for none.
 
-    Segments that were copied and deleted since, or copied by an old leader beyond an epoch's end, do not
-    count, because local segments are deleted by this value.
+    Segments do not count if they were deleted since, or if an old leader copied them beyond an epoch's end,
+    because local segments are deleted according to this value.
     """
     lineage = LogLineage(log.leader_epochs)
     first = max(log.highest_copied_offset + 1, log.local_log_start_offset)

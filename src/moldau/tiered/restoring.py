@@ -1,4 +1,6 @@
-"""Restoring from the remote tier: the start and epochs of a new leader's log, the state of a follower's."""
+"""Restoring from the remote tier: the start and epochs of a new leader's log, and the state of a
+follower's log.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -22,10 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 async def restore_start(context: RemoteTaskContext, partition: TopicIdPartition, log: PartitionLog) -> None:
-    """Called when the partition's metadata are loaded. Raises ``RemoteStorageError``.
+    """Restore a new leader's log. Called when the partition's metadata are loaded. Raises
+    ``RemoteStorageError``.
 
-    Lost epochs are restored from the newest remote segment, which has those of all earlier offsets. Segments
-    that the previous leader deleted without this replica's knowledge are no part of the log.
+    Lost epochs are restored from the newest remote segment, which has the epochs of all earlier offsets.
+    Segments that the previous leader deleted without this replica's knowledge are no part of the log.
     """
     if log.log_start_offset >= log.local_log_start_offset:
         log.restore_epochs(())
@@ -53,7 +56,8 @@ async def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log
     lineage, log_start = LogLineage(log.leader_epochs), log.log_start_offset
     first_offset: int | None = None
     async for segments in in_turns(finished):
-        # A segment that ends with records of an uncleanly replaced leader is still read up to them.
+        # A segment may end with records of a leader that was replaced uncleanly. It is still read up to these
+        # records.
         starts = [
             max(first, log_start)
             for segment in segments

@@ -1,4 +1,4 @@
-"""Limits on concurrent jobs, and on jobs in a turn of the loop; the others wait in order."""
+"""Limits on concurrent jobs, and on jobs in a turn of the event loop. Further jobs wait in order."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -9,7 +9,7 @@ __all__ = ["TurnLane", "WorkPool"]
 
 
 class WorkPool:
-    """Limit of concurrent jobs, as Kafka's thread pools have. ``size`` may change at any time."""
+    """Limit of concurrent jobs, like the size of Kafka's thread pools. ``size`` may change at any time."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -28,7 +28,7 @@ class WorkPool:
 
     @property
     def waiting_count(self) -> int:
-        """Jobs without a place (Kafka's TaskQueueSize)."""
+        """Number of jobs that wait for a place (Kafka's TaskQueueSize)."""
         return len(self._waiting)
 
     @property
@@ -38,7 +38,7 @@ class WorkPool:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Wait for a place and hold it."""
+        """Wait for a place and occupy it."""
         if self._running < self._size and not self._waiting:
             self._running += 1
         else:
@@ -56,7 +56,7 @@ class WorkPool:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                # The place was assigned at the moment at which its waiter was cancelled.
+                # The place was assigned at the moment at which the waiting job was cancelled.
                 self._running -= 1
                 self._wake()
             else:
@@ -73,9 +73,9 @@ class WorkPool:
 
 
 class TurnLane:
-    """Lets concurrent jobs continue a few at a time, in turns of the event loop.
+    """Lets a few concurrent jobs continue in each turn of the event loop.
 
-    The event loop does other work in between.
+    Other work can run between the turns.
     """
 
     def __init__(self, jobs_a_turn: int) -> None:
@@ -85,7 +85,9 @@ class TurnLane:
         """Number of jobs that continued in this turn."""
 
     async def turn(self) -> None:
-        """Continue immediately as one of the first of this turn of the loop, otherwise in a later one."""
+        """Continue at once as one of the first jobs of this turn of the event loop, otherwise in a later
+        turn.
+        """
         loop = asyncio.get_running_loop()
         if not self._went_on:
             loop.call_soon(self._begin_turn, loop)

@@ -49,7 +49,8 @@ class ExpiryCheck:
 
 class NewProducerIdNeededError(KafkaError):
     """The operation needs a new producer id. The caller must repeat it with one; the first call has
-    changed nothing."""
+    changed nothing.
+    """
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.coordinator_not_available, "a new producer id is needed")
@@ -65,7 +66,8 @@ class ProducerAnswer(NamedTuple):
 
 class Initialization(NamedTuple):
     """An InitProducerId request for a transactional id. ``expected`` is the identity that the producer has
-    (KIP-360)."""
+    (KIP-360).
+    """
 
     transactional_id: str
     timeout_ms: int
@@ -169,7 +171,7 @@ class TransactionShard:
         return Effects(records, timers=timers, atomic=False)
 
     def canonical(self) -> CanonicalState:
-        """The transactions as their records describe them; the epoch before a bump is in no record."""
+        """The transactions as their records describe them. The epoch before a bump is in no record."""
         encode = TransactionCodec().encode
         records = (encode(TransactionRecord(name, found)) for name, found in self.by_id.items())
         return CanonicalState(parts={"transactions": sorted(records)})
@@ -234,7 +236,8 @@ class TransactionShard:
 
     def _fenced(self, found: Transaction, now_ms: int) -> Transaction:
         """The ongoing transaction, fenced: it must be aborted with the next epoch, which fences the
-        producer."""
+        producer.
+        """
         fenced = found.prepared(now_ms, commits=False, bumps=True, client_version=found.client_version)
         # The producer did not ask for the bump. Its own next initialization must be fenced; it is not a
         # repetition.
@@ -271,7 +274,8 @@ class TransactionShard:
         self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TxnPartition]
     ) -> dict[TxnPartition, ErrorCode]:
         """Check whether partitions belong to the transaction (KIP-890). Raises the errors of
-        :meth:`add_partitions`."""
+        :meth:`add_partitions`.
+        """
         found = self._checked(transactional_id, producer)
         return {
             each: ErrorCode.none if each in found.partitions else ErrorCode.transaction_abortable
@@ -350,7 +354,8 @@ class TransactionShard:
 
     def complete(self, token: Token, ended: Unfinished, now_ms: int) -> Effects[TransactionRecord]:
         """Complete a transaction, because every partition has its marker. Answers ``None``. Ignored if the
-        id has another transaction now."""
+        id has another transaction now.
+        """
         found = self.by_id.get(ended.transactional_id)
         if found is None or not found.state.is_prepared or found.ended != ended.transaction.ended:
             return answer(token, None)

@@ -1,5 +1,5 @@
-"""Keeps the total size of diskless partitions' local segments within the broker's bound: the oldest are
-removed first.
+"""Keeps the total size of diskless partitions' local segments within the broker's limit. The oldest
+segments are removed first.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 _CHECK_BYTES_MIN: Final = 1024 * 1024
 _CACHES_A_TURN: Final = 1_000
-"""Caches counted without a break: a millisecond."""
+"""Number of caches whose sizes are summed without a break: a millisecond."""
 
 
 class CacheBound:
-    """Counts appended bytes and, from time to time, drops segments until the bound holds again.
+    """Counts appended bytes. Regularly, it drops segments until the total size is within the limit again.
 
-    The caches together may exceed it by the bytes appended between two checks (1/64 of the bound), and while
-    segments are dropped.
+    The caches together may exceed the limit by the bytes appended between two checks (1/64 of the limit), and
+    while segments are dropped.
     """
 
     def __init__(self, machine: Machine, max_bytes: int, meters: Meters) -> None:
@@ -45,10 +45,11 @@ class CacheBound:
         return self._unchecked_bytes >= self._check_every_bytes
 
     async def enforce(self, caches: Sequence[PartitionCache]) -> None:
-        """Drop the oldest segments of all caches until the rest fits, and free their disk space. One at a
-        time.
+        """Drop the oldest segments of all caches until the total fits the limit, and free their disk space.
+        Only one call runs at a time.
 
-        Workers rename and remove the files; a thousand caches are counted in one turn of the loop.
+        Workers rename and remove the files. The sizes of a thousand caches are summed in one turn of the
+        event loop.
         """
         self._unchecked_bytes = 0
         usable = [cache for cache in caches if cache.is_usable]

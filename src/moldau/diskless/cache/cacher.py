@@ -1,10 +1,11 @@
 """Builds and keeps the local segments of the diskless partitions that this broker hosts.
 
-For each coordinator there are two lanes (see :mod:`moldau.diskless.cache.follow_lane`): a partition begins in
-the catch-up lane, moves to the tail lane when it has everything committed, and back when it lags for long.
+For each coordinator there are two lanes (see :mod:`moldau.diskless.cache.follow_lane`). A partition begins in
+the catch-up lane, moves to the tail lane when it has everything committed, and moves back when it lags for a
+long time.
 
-The start of an opened cache: its own end when the coordinator's offsets match and at most ``first_max_bytes``
-are missing; otherwise it is empty and begins at the high watermark, and older offsets are cold reads.
+An opened cache starts at its own end when the coordinator's offsets match and at most ``first_max_bytes`` are
+missing. Otherwise it is emptied and starts at the high watermark, and reads of older offsets are cold reads.
 """
 
 import asyncio
@@ -42,8 +43,8 @@ from moldau.storage.log.aside import AsideWrite
 logger = logging.getLogger(__name__)
 
 _LAGGING_ROUNDS: Final = 16
-"""Number of consecutive rounds without reaching the high watermark after which a partition leaves the
-tail.
+"""Number of consecutive rounds in which a partition does not reach the high watermark, and after which it
+leaves the tail lane.
 """
 
 
@@ -57,7 +58,7 @@ class OffsetFinder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CacherSettings:
-    """Bounds of the cacher; bytes, milliseconds."""
+    """Limits of the cacher, in bytes and milliseconds."""
 
     cache_max_bytes: int = 4 * 1024**3
     tail_round_bytes: int = 16 * 1024**2
@@ -115,7 +116,7 @@ class Cacher:
         scope.gauge("LagRecords", lambda: sum(_lag_of(cache) for cache in self._caches.values()))
 
     def in_hand(self) -> Mapping[str, int]:
-        """Resources in use; see the writer's."""
+        """Resources in use; see :meth:`DisklessWriter.in_hand`."""
         lanes = (*self._tails.values(), *self._catch_ups.values())
         return {
             "read bytes at the tail": self._tail_reads.taken_bytes,
@@ -152,7 +153,7 @@ class Cacher:
         return lane
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """A coordinator has moved: a lane that waits after failures continues immediately."""
+        """Continue at once in a lane that waits after failures, because its coordinator has moved."""
         for lanes in (self._tails, self._catch_ups):
             lane = lanes.get(coordinator_id)
             if lane is not None:
@@ -177,7 +178,7 @@ class Cacher:
         return FollowLane(name, self._finder, reads, self, lane_settings, meters, self._unexpected)
 
     async def close(self) -> None:
-        """End all following."""
+        """Stop following all partitions."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -200,7 +201,7 @@ class Cacher:
 
     @staticmethod
     def _restart_offset(cache: PartitionCache, found: FoundPartition, is_first: bool) -> int | None:
-        """The offset at which the local log must start over, if it does not match the answer."""
+        """The offset at which the local log must start again, if it does not match the answer."""
         local_end = cache.local_end_offset
         if not cache.is_usable:
             return None
@@ -230,7 +231,7 @@ class Cacher:
             self._arrivals.notify(cache.key)
 
     async def _resolve(self, cache: PartitionCache) -> bool:
-        """The answer does not match the cache: request the committed offsets, and follow them."""
+        """Request the committed offsets and follow them, because the answer does not match the cache."""
         (listed,) = await self._finder.list_offsets([TimestampToList(*cache.partition_id, LATEST_TIMESTAMP)])
         if listed.error is not ErrorCode.none:
             raise KafkaError(listed.error, listed.message)
@@ -274,7 +275,7 @@ class Cacher:
         if cache is None or not cache.is_usable or cache.local_end_offset != first.base_offset:
             return None
         if cache.promised_offset <= run.batches[-1].last_offset:
-            return None  # an earlier run could not be appended, and the lane handles that
+            return None  # an earlier run could not be appended; the lane handles that
         if any(batch.timestamp_type == LOG_APPEND_TIME for batch in run.batches):
             start = first.byte_offset
             views = [run.content[one.byte_offset - start :][: one.size_bytes] for one in run.batches]

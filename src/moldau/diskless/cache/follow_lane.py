@@ -1,8 +1,8 @@
-"""Follows one coordinator for a set of partitions: finds, reads and appends batches, repeatedly.
+"""Follows a coordinator for a set of partitions: finds, reads and appends batches, repeatedly.
 
 There are two kinds of lanes. The *tail* lane waits at the coordinator until any broker commits something, and
-requests it at once. The *catch-up* lane never waits at the coordinator, and has budgets of its own, so that a
-partition that is far behind does not slow the others.
+then requests it at once. The *catch-up* lane never waits at the coordinator. It has budgets of its own, so
+that a partition that is far behind does not slow the others.
 """
 
 import asyncio
@@ -34,7 +34,9 @@ _MAX_BACKOFF_S: Final = 2.0
 _NEW_AT_A_TIME: Final = 16
 _LOOK_AGAIN_S: Final = 0.02
 _ANSWER_S: Final = 0.25
-"""After this time without an answer of the coordinator, the next request is not postponed beyond it."""
+"""When the coordinator has not answered for this time, the lane waits up to this time for the request in
+progress and does not postpone it.
+"""
 
 
 class BatchFinder(Protocol):
@@ -44,38 +46,40 @@ class BatchFinder(Protocol):
 
 
 class LaneOwner(Protocol):
-    """The owner of a lane: interprets answers and appends batches."""
+    """The owner of a lane. It interprets the coordinator's answers and appends batches."""
 
     async def apply_answer(self, cache: PartitionCache, found: FoundPartition) -> bool:
-        """Process an answer; returns False when its batches must not be read (request again)."""
+        """Process an answer. Returns False when its batches must not be read; the lane then sends a new
+        request.
+        """
         ...
 
     def append(self, cache: PartitionCache, batches: Batches) -> bool:
-        """Append batches and wake readers; returns False when they cannot be appended."""
+        """Append batches and wake readers. Returns False when the batches cannot be appended."""
         ...
 
     def got_stuck(self, cache: PartitionCache) -> None:
-        """The batch at the cache's end is not available: its object is gone."""
+        """Handle that the batch at the cache's end is not available, because its object no longer exists."""
         ...
 
     def round_over(self, cache: PartitionCache) -> None:
-        """All of a partition's batches of a round were appended."""
+        """Handle that all batches of a partition in a round were appended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSettings:
-    """Amounts that a lane reads at a time."""
+    """The number of bytes that a lane reads at a time."""
 
     max_bytes: int
-    """Maximum of one round."""
+    """Maximum for a round."""
     partition_max_bytes: int
-    """Maximum of one partition in a round, so that a large one leaves room for the others."""
+    """Maximum for a partition in a round, so that a large partition leaves room for the others."""
     first_max_bytes: int
-    """Maximum lag in bytes of a new member; a larger lag is skipped, not read."""
+    """Maximum lag in bytes of a new member. Records behind a larger lag are skipped and not read."""
     max_wait_ms: int
     slow_round_ms: int = 200
-    """After this time, the lane continues without the partitions that still wait for their bytes."""
+    """Time after which the lane continues without the partitions that still wait for their bytes."""
 
 
 @dataclass(slots=True)
@@ -90,18 +94,18 @@ class LanePartition:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether no bytes are on their way into the cache."""
+        """Whether batches may be requested for the cache: no bytes are being read for it."""
         return not (self.is_busy or self.is_resting or self.cache.is_promised)
 
     def back_off(self) -> float:
-        """Wait before the next attempt, longer after each failure; returns the wait."""
+        """The wait before the next attempt, which is longer after each failure."""
         self.backoff_s = min(_MAX_BACKOFF_S, max(_FIRST_BACKOFF_S, 2 * self.backoff_s))
         self.is_resting = True
         return self.backoff_s
 
 
 class FollowLane:
-    """The loop; :meth:`run` is a task of the cacher."""
+    """The loop of a lane; :meth:`run` is a task of the cacher."""
 
     def __init__(
         self,
@@ -132,7 +136,7 @@ class FollowLane:
 
     @property
     def busy_count(self) -> int:
-        """Number of members with bytes on their way."""
+        """Number of members for which bytes are being read."""
         return sum(member.is_busy for member in self._members.values())
 
     def __len__(self) -> int:
@@ -143,7 +147,7 @@ class FollowLane:
         self._changed.set()
 
     def remove(self, cache: PartitionCache) -> bool:
-        """False when it was not in the lane."""
+        """Remove a partition from the lane. Returns False when it was not in the lane."""
         if self._members.pop(cache.partition_id, None) is None:
             return False
         self._changed.set()
@@ -155,12 +159,12 @@ class FollowLane:
         return member is not None and member.is_busy
 
     def go_on(self) -> None:
-        """The coordinator is led elsewhere than before: a pause after failures is over."""
+        """End a pause after failures, because another broker now leads the coordinator."""
         self._failures = 0
         self._resumed.set()
 
     def put_off(self) -> None:
-        """A cache was promised this broker's own commits: postpone requests for it.
+        """Postpone requests for a cache that was promised this broker's own commits.
 
         The request in progress would be answered with exactly these batches, which need no request.
         """
@@ -169,10 +173,10 @@ class FollowLane:
             self._finding.cancel()
 
     def look_again(self) -> None:
-        """Soon, also request batches for caches without a promise.
+        """Also request batches, soon, for caches without a promise.
 
-        Not immediately: where this broker's own commits follow one another, each request would return
-        promised batches again.
+        The requests are not sent at once. When this broker's own commits follow one another, each request
+        would return promised batches again.
         """
         if self._nudge is None:
             self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._look)
@@ -183,8 +187,8 @@ class FollowLane:
             self._changed.set()
 
     def _is_awaited(self) -> bool:
-        """Whether to await the answer of the request in progress; otherwise a distant coordinator would never
-        get to answer, because requests are postponed again and again.
+        """Whether to wait for the answer to the request in progress. Without this wait, requests would be
+        postponed again and again, and a distant coordinator would never answer one.
         """
         now = asyncio.get_running_loop().time()
         return now - self._answered_at > _ANSWER_S > now - self._asked_at
@@ -217,17 +221,19 @@ class FollowLane:
             await asyncio.gather(*slow, return_exceptions=True)
 
     def _ready(self) -> list[LanePartition]:
-        """Members to request batches for now, starting with another one each time."""
+        """Members to request batches for now. Each call starts with another member."""
         ready = [member for member in self._members.values() if member.may_be_asked_for]
         self._turn += 1
         start = self._turn % len(ready) if ready else 0
         turned = ready[start:] + ready[:start]
-        # New ones are requested separately, because the size of their lag must be complete.
+        # Batches for new members are requested separately, because the answer must contain their whole lag.
         new = [member for member in turned if not member.cache.is_known]
         return new[:_NEW_AT_A_TIME] or turned
 
     async def _find(self, members: Sequence[LanePartition]) -> Sequence[FoundPartition] | None:
-        """Send a request to the coordinator; ``None`` when the set of members has changed meanwhile."""
+        """Send a request to the coordinator. Returns ``None`` when the set of members has changed
+        meanwhile.
+        """
         settings = self._settings
         loop = asyncio.get_running_loop()
         are_new = not members[0].cache.is_known
@@ -280,7 +286,8 @@ class FollowLane:
             with self._unexpected.contained("judging what a coordinator found", passing=_EXPECTED):
                 is_fit = await self._follower.apply_answer(member.cache, partition)
             if not is_fit:
-                # At once the first time; but an answer that never matches must not make a busy loop.
+                # The first retry comes soon. Later ones wait longer, so that an answer that never matches
+                # does not cause a busy loop.
                 self._retry_later(member)
                 continue
             batches = partition.batches if member.cache.is_usable else ()
@@ -306,13 +313,13 @@ class FollowLane:
         return False
 
     async def _read(self, wanted: list[tuple[LanePartition, Sequence[BatchCoordinate]]]) -> None:
-        # Since the check, others of this broker's own batches may have been promised.
+        # After the check, further own batches of this broker may have been promised to some caches.
         wanted = [(member, some) for member, some in wanted if not member.cache.is_promised]
         members = [member for member, _ in wanted]
 
         def deliver(number: int, batches: Batches) -> None:
             member, is_taken = members[number], False
-            # One partition's batches must not delay those that are read with them.
+            # An error in one partition's batches must not delay the batches that are read with them.
             with self._unexpected.contained("caching batches"):
                 is_taken = not member.cache.is_closed and self._follower.append(member.cache, batches)
             if not is_taken:
@@ -328,7 +335,7 @@ class FollowLane:
         for member in members:
             member.is_busy = True
         task = asyncio.get_running_loop().create_task(self._finish(read_round, members))
-        # From the start: a lane that ends meanwhile must also end its reads.
+        # The task is registered at once, because a lane that ends meanwhile must also end its reads.
         self._slow.add(task)
         task.add_done_callback(self._slow.discard)
         await asyncio.wait([task], timeout=self._settings.slow_round_ms / 1000)
@@ -349,7 +356,7 @@ class FollowLane:
                 self._over(member)
 
     def _over(self, member: LanePartition) -> None:
-        """A round is over for a partition: it may be requested again."""
+        """End a round for a partition, so that its batches may be requested again."""
         if not member.is_busy:
             return
         member.is_busy = False
@@ -361,8 +368,8 @@ class FollowLane:
 
     def _read_failed(self, member: LanePartition, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
-            # Its batches have moved to the tier or were deleted since, and the coordinator will say so; or
-            # the store has lost the object, and readers get an error.
+            # The batches have moved to the tier or were deleted since, and the coordinator will report that.
+            # Or the store has lost the object, and readers get an error.
             self._meters.lost_objects.value += 1
             self._follower.got_stuck(member.cache)
         logger.warning(
@@ -372,7 +379,7 @@ class FollowLane:
 
     def _retry_later(self, member: LanePartition) -> None:
         if not member.is_resting:
-            # By a flag and not by the time: a timer may fire slightly early.
+            # A flag decides this and not the time, because a timer may fire slightly early.
             asyncio.get_running_loop().call_later(member.back_off(), self._rested, member)
 
     def _rested(self, member: LanePartition) -> None:
@@ -380,7 +387,7 @@ class FollowLane:
         self._changed.set()
 
     async def _pause(self, error: Exception | None) -> None:
-        """The coordinator does not answer: wait a little, longer each time."""
+        """Wait after a failure of the coordinator, longer each time."""
         self._failures += 1
         if error is not None and self._failures in (1, 10, 100):
             logger.warning("the diskless coordinator cannot be followed: %s", error)
@@ -391,7 +398,9 @@ class FollowLane:
 
 
 def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
-    """An answer without the batches that were cached since its request; ``None`` when nothing new is left."""
+    """An answer without the batches that were cached after its request; ``None`` when no new batches are
+    left.
+    """
     if found.error is not ErrorCode.none or found.moved_to_tier:
         return None
     batches = [batch for batch in found.batches if batch.base_offset >= local_end]
@@ -401,8 +410,9 @@ def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
 def _within(
     batches: Sequence[BatchCoordinate], max_bytes: int, others_have_some: bool
 ) -> Sequence[BatchCoordinate]:
-    """The first batches that fit; at least one if no other partition has any, so that all partitions
-    advance."""
+    """The first batches that fit. If no other partition has any, there is at least one batch, so that all
+    partitions advance.
+    """
     size_bytes = 0
     for count, batch in enumerate(batches):
         size_bytes += batch.size_bytes

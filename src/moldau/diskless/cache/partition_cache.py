@@ -1,8 +1,8 @@
 """The local cache of a diskless partition: segments, and copies of the coordinator's offsets.
 
-The coordinator owns log start, WAL start and high watermark; the values here are copies as of the last answer
-and only move up. The local log contains a contiguous range of offsets ``[local start, local end)`` that may
-begin anywhere and is dropped whenever it does not match the coordinator.
+The coordinator owns log start, WAL start and high watermark. The values here are copies as of the last answer
+and only increase. The local log contains a contiguous range of offsets ``[local start, local end)``. The
+range may begin anywhere and is dropped whenever it does not match the coordinator.
 """
 
 import asyncio
@@ -23,26 +23,28 @@ _WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Scratch:
-    """One buffer for batches that are being appended to logs: fresh pages would cost more than the copy."""
+    """A buffer for batches that are being appended to logs. It is reused because fresh memory pages would
+    cost more than the copy.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def reserve(self, size_bytes: int) -> memoryview:
-        """``size_bytes`` writable bytes, valid until the next call."""
+        """``size_bytes`` writable bytes, which are valid until the next call."""
         if len(self._buffer) < size_bytes:
             self._buffer = bytearray(max(size_bytes, 2 * len(self._buffer)))
         return memoryview(self._buffer)[:size_bytes]
 
 
 class PartitionCache:
-    """The cached run of one partition."""
+    """The cached range of offsets of a partition."""
 
     log: PartitionLog
-    """The local segments. Only where :attr:`has_log` is true."""
+    """The local segments. Use them only when :attr:`has_log` is true."""
 
     def __init__(self, key: PartitionKey, topic: str, coordinator_id: int, log: PartitionLog | None) -> None:
-        """Without ``log`` only the coordinator's offsets are kept, and every read is a cold one."""
+        """Without ``log`` only the coordinator's offsets are kept, and every read is a cold read."""
         self.key = key
         self.topic = topic
         self.coordinator_id = coordinator_id
@@ -58,22 +60,25 @@ class PartitionCache:
         self._is_restarting = False
         self.is_closed = False
         if log is not None and log.holes and not log.is_offline:
-            # Readers rely on a dense run; the records are in the object store. Blocking: after damage only.
+            # Readers rely on a range without gaps; the records are also in the object store. This blocks, and
+            # happens only after damage.
             log.truncate_fully_now(log.log_end_offset)
         self.is_at_tail = False
-        """Batches are cached as they are committed; otherwise this cache is catching up."""
+        """True: batches are cached when they are committed. False: the cache is catching up."""
         self.is_stuck = False
-        """The batch at the local end cannot be cached: its object is gone, or its bytes differ from the
-        committed ones. Readers at this offset get an error instead of waiting.
+        """Whether the batch at the local end cannot be cached, because its object no longer exists or its
+        bytes differ from the committed ones. Readers at this offset then get an error instead of waiting.
         """
         self.promised_offset = UNKNOWN
-        """Up to this offset this broker's own batches are being appended, so no other code must append;
-        unknown when there are none. See :mod:`moldau.diskless.writing.own_commits`."""
+        """The offset up to which this broker's own batches are being appended, so that no other code may
+        append; unknown when there are no such batches. See :mod:`moldau.diskless.writing.own_commits`.
+        """
         self._inherited_end = UNKNOWN if log is None or log.is_offline else log.log_end_offset
-        """End of the bytes that an earlier process wrote; the disk may have damaged them since. The
-        objects are intact."""
+        """End offset of the bytes that an earlier process wrote. The disk may have damaged them since; the
+        objects in the store are intact.
+        """
         self._verified = (UNKNOWN, UNKNOWN)
-        """The range of these bytes that was found to be intact."""
+        """The range of the earlier process's bytes that was found to be intact."""
         self._on_known: list[Callable[[], None]] = []
         self._on_kept: list[asyncio.Future[None]] = []
 
@@ -88,7 +93,7 @@ class PartitionCache:
 
     @property
     def is_usable(self) -> bool:
-        """Whether local segments can be read and written; without them every read is a cold one."""
+        """Whether local segments can be read and written. Without them every read is a cold read."""
         return self.has_log and not (self.log.is_offline or self._is_restarting)
 
     @property
@@ -106,21 +111,23 @@ class PartitionCache:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of a read_committed read: the high watermark unless a transaction is open."""
+        """The end of a read_committed read: the last stable offset, which is the high watermark when no
+        transaction is open.
+        """
         return self.high_watermark if self._open_since < 0 else min(self._open_since, self.high_watermark)
 
     @property
     def local_stable_offset(self) -> int:
         """The end of a read_committed read of the local segments.
 
-        A transaction that has ended at the coordinator counts as open until its marker is in the segments:
-        their transaction indexes tell of aborted ones from then on.
+        A transaction that has ended at the coordinator counts as open until its marker is in the segments.
+        From then on, the segments' transaction indexes contain it if it was aborted.
         """
         end = self.local_end_offset
         return min(self.last_stable_offset, self.log.last_stable_offset(end), end)
 
     def local_aborted(self, offset: int, result: ReadResult) -> list[AbortedTransaction]:
-        """Aborted transactions with records in what was read from the local segments."""
+        """Aborted transactions with records in the batches that were read from the local segments."""
         found = dict.fromkeys(self.aborted_within(offset, result.next_offset))
         for entry in self.log.aborted_transactions(offset, result):
             found[AbortedTransaction(entry.producer_id, entry.first_offset)] = None
@@ -134,7 +141,7 @@ class PartitionCache:
         high_watermark: int,
         last_stable_offset: int = UNKNOWN,
     ) -> None:
-        """Update the offsets; answers older than the current values change nothing.
+        """Update the offsets. Answers that are older than the current values change nothing.
 
         ``last_stable_offset`` is omitted if no transaction began or ended up to the high watermark.
         """
@@ -151,7 +158,7 @@ class PartitionCache:
                 callback()
 
     def learn_aborted(self, ranges: Sequence[AbortedRange]) -> None:
-        """Add aborted transactions; those below the log start are removed."""
+        """Add aborted transactions. Transactions below the log start are removed."""
         if ranges:
             self._aborted.update({(each.producer_id, each.first_offset): each for each in ranges})
             start = self.log_start_offset
@@ -167,11 +174,11 @@ class PartitionCache:
         ]
 
     def when_known(self, callback: Callable[[], None]) -> None:
-        """Call back, once, as soon as the offsets are known (also when the partition is closed)."""
+        """Call ``callback`` once, as soon as the offsets are known or the partition is closed."""
         self._on_known.append(callback)
 
     async def until_known(self, timeout_s: float) -> bool:
-        """Wait until the offsets are known; False at the time-out or when the partition is closed."""
+        """Wait until the offsets are known. Returns False at the time-out or when the partition is closed."""
         if not self.is_known and not self.is_closed:
             known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.when_known(lambda: None if known.done() else known.set_result(None))
@@ -180,15 +187,17 @@ class PartitionCache:
         return self.is_known and not self.is_closed
 
     def correct(self, high_watermark: int) -> None:
-        """The coordinator certainly has less than before (its log was restored from a backup)."""
+        """Lower the offsets: the coordinator certainly has less than before, because its log was restored
+        from a backup.
+        """
         self.high_watermark = high_watermark
         self.log_start_offset = min(self.log_start_offset, high_watermark)
 
     def append(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:
         """Append batches that follow the local end.
 
-        Raises :class:`CorruptRecordError` for the first batch that differs from the committed one, after the
-        batches before it were appended; ``KafkaError`` when the disk fails.
+        Raises :class:`CorruptRecordError` for the first batch that differs from the committed batch, after
+        the batches before it were appended. Raises ``KafkaError`` when the disk fails.
         """
         position = 0
         while position < len(batches):
@@ -202,7 +211,7 @@ class PartitionCache:
         return self.promised_offset >= 0
 
     async def until_kept(self, offset: int, timeout_s: float) -> bool:
-        """Wait for a promised batch; False when it did not arrive in time."""
+        """Wait for a promised batch. Returns False when it did not arrive in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while self.local_end_offset <= offset < self.promised_offset and loop.time() < deadline:
@@ -212,7 +221,7 @@ class PartitionCache:
         return self.local_end_offset > offset
 
     def note_kept(self) -> None:
-        """End a promise: the batches are in the cache, or will not arrive this way."""
+        """End a promise: the batches are in the cache, or will not arrive as own commits."""
         waiting, self._on_kept = self._on_kept, []
         for kept in waiting:
             if not kept.done():
@@ -220,9 +229,10 @@ class PartitionCache:
 
     def begin_own(self, run: Sequence[BatchCoordinate], content: memoryview) -> AsideWrite | None:
         """Begin to append batches that this broker has checked at their produce request, and that are
-        adjacent in ``content``; they are finished there. Raises like :meth:`append`.
+        adjacent in ``content``. They are finished in place. Raises the same errors as :meth:`append`.
 
-        ``None``: they are appended already. Otherwise :meth:`end_own` follows when the write is done.
+        ``None`` means that they are appended already. Otherwise the caller calls :meth:`end_own` when the
+        write is done.
         """
         position = 0
         for coordinate in run:
@@ -234,7 +244,9 @@ class PartitionCache:
         return write
 
     def end_own(self, write: AsideWrite) -> None:
-        """Add the written batches to the log, unless it was dropped meanwhile. Raises like :meth:`append`."""
+        """Add the written batches to the log, unless the log was dropped meanwhile. Raises the same errors
+        as :meth:`append`.
+        """
         if self.log.end_aside(write):
             self.log.offsets.high_watermark = self.log.segments.end_offset
             self.is_stuck = False
@@ -273,7 +285,7 @@ class PartitionCache:
     def verify(self, offset: int, result: ReadResult) -> None:
         """Check the bytes read from ``offset`` on, once, if an earlier process wrote them.
 
-        Raises :class:`CorruptRecordError` for bytes that changed since, and for a hole.
+        Raises :class:`CorruptRecordError` for bytes that have changed since, and for a gap.
         """
         next_offset = result.next_offset
         start, end = self._verified
@@ -295,13 +307,13 @@ class PartitionCache:
         self._verified = (start if start <= offset <= end else offset, next_offset)
 
     async def drop_inherited(self) -> None:
-        """Drop the cached batches, because they are damaged; they are read from objects again."""
+        """Drop the cached batches because they are damaged; they are read from objects again."""
         await self.restart_at(self.local_end_offset)
 
     async def restart_at(self, offset: int) -> None:
-        """Drop the cached batches; the next one to cache begins at ``offset``.
+        """Drop the cached batches. The next batch to cache begins at ``offset``.
 
-        Meanwhile there is no cache: reads use the objects, and nothing is appended.
+        Until this is done there is no cache: reads use the objects, and nothing is appended.
         """
         self.is_stuck = False
         self._inherited_end = UNKNOWN
@@ -315,23 +327,23 @@ class PartitionCache:
 
     @property
     def first_segment_bytes(self) -> int:
-        """Bytes that :meth:`evict_first_segment` frees."""
+        """Number of bytes that :meth:`evict_first_segment` frees."""
         segments = self.log.segments.segments
         return self.log.size_bytes if len(segments) == 1 else segments[0].size_bytes
 
     async def evict_first_segment(self) -> list[str]:
-        """Drop the oldest cached batches; returns the paths of the files to be removed."""
+        """Drop the oldest cached batches. Returns the paths of the files to be removed."""
         log = self.log
         segments = log.segments.segments
         if len(segments) == 1:
             if self.is_promised:
-                return []  # its only segment is being written to
+                return []  # the only segment is being written to
             log.roll()
         log.update_log_start_offset(log.segments.segments[1].base_offset)
         return await log.evict_segments_before_start()
 
     def close(self) -> None:
-        """The partition has left this broker: all its waiters end."""
+        """Close the cache, because the partition has left this broker; all its waiters end."""
         self.is_closed = True
         self.promised_offset = UNKNOWN
         self.note_kept()

@@ -1,4 +1,4 @@
-"""Appends to one diskless partition: batches are checked and passed to the writer in the order of calls."""
+"""Appends to a diskless partition: batches are checked and passed to the writer in the order of calls."""
 
 import asyncio
 from collections import deque
@@ -20,7 +20,7 @@ from moldau.storage.log.admission import checked, is_slow_to_admit, must_open
 from moldau.storage.log.config import LogConfig
 
 _UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Maximum bytes of batches that wait for a new partition's creation at its coordinator."""
+"""Maximum bytes of batches that wait until the coordinator has created a new partition."""
 
 _DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
 
@@ -28,7 +28,7 @@ _UNGUARDED: Final = "the batch belongs to no open transaction"
 
 
 class _Terms(NamedTuple):
-    """The terms of a producer's append."""
+    """The acks, time-out and guard of a producer's append."""
 
     required_acks: int
     timeout_ms: int
@@ -36,7 +36,7 @@ class _Terms(NamedTuple):
 
 
 class _Unborn(NamedTuple):
-    """An append that waits until the partition is known."""
+    """An append that waits until the coordinator is known to have the partition."""
 
     records: bytes
     header: BatchHeader
@@ -50,7 +50,7 @@ class Place(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has left this broker."""
+        """Whether the partition has left this broker."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class Place(Protocol):
         ...
 
     def when_known(self, callback: Callable[[], None]) -> None:
-        """Call back, once, when the partition is known or has left this broker."""
+        """Call ``callback`` once, when the partition is known or has left this broker."""
         ...
 
 
@@ -101,7 +101,9 @@ class PartitionAppends:
         client: FairClient | None = None,
         guard: int = 0,
     ) -> AppendAnswer:
-        """As ``Partition.append``. ``guard``: of a transactional batch, whose transaction was verified."""
+        """Append a batch, like ``Partition.append``. ``guard`` belongs to a transactional batch whose
+        transaction was verified.
+        """
         with self._unexpected.contained("taking a batch"):
             return self._append(records, _Terms(required_acks, timeout_ms, guard), client)
         return _DEFECT
@@ -141,7 +143,7 @@ class PartitionAppends:
     def _append_opened(
         self, records: memoryview, header: BatchHeader, terms: "_Terms", client: FairClient | None
     ) -> "asyncio.Future[AppendOutcome]":
-        """A worker opens the batch; later appends of the same client wait for it."""
+        """Append a batch that a worker decompresses; later appends of the same client wait for it."""
         batch = memoryview(bytes(records))
         return self._opening.put(
             client,
@@ -180,10 +182,10 @@ class PartitionAppends:
     def _append_when_known(
         self, records: memoryview, header: BatchHeader, terms: "_Terms"
     ) -> "asyncio.Future[AppendOutcome]":
-        """Keep the order of batches for a partition that its coordinator has not created yet."""
+        """Queue a batch in order, for a partition that its coordinator has not created yet."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[AppendOutcome] = loop.create_future()
-        # One batch may always wait; otherwise a large one could never be the first.
+        # A single batch may always wait; otherwise a large batch could never be the first.
         if self._unborn and self._unborn_bytes + len(records) > _UNBORN_BYTES_MAX:
             answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
             return answer
@@ -205,7 +207,7 @@ class PartitionAppends:
             self._take_unborn()
 
     def refuse_waiting(self) -> None:
-        """Refuse the batches that wait until the partition is known: the broker stops."""
+        """Refuse the batches that wait until the partition is known, because the broker stops."""
         while self._unborn:
             unborn = self._take_unborn()
             if not unborn.answer.done():
@@ -240,7 +242,9 @@ class PartitionAppends:
 def _as_stored(
     config: LogConfig, records: memoryview, header: BatchHeader, now_ms: int, limit: int | None = None
 ) -> Steps[tuple[memoryview, BatchHeader]]:
-    """See ``log_admission.checked``; the writer sets the append time."""
+    """The batch in the form in which it is stored; see ``log_admission.checked``. The writer sets the
+    append time.
+    """
     batch, header = yield from checked(config, records, header, now_ms, limit)
     return memoryview(batch), header
 

@@ -16,5 +16,7 @@ _COORDINATOR_AWAY: Final = frozenset(
 
 
 def client_error(code: ErrorCode, message: str | None, instead: ErrorCode) -> KafkaError:
-    """A coordinator's error for a client; ``instead`` is a retriable one."""
+    """The error that a client gets for a coordinator's error. ``instead`` is the retriable error when the
+    coordinator is away.
+    """
     return KafkaError(instead if code in _COORDINATOR_AWAY else code, message)

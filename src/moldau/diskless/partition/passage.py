@@ -1,9 +1,10 @@
 """A diskless partition on a broker that has no replica of it: a gateway to the coordinator and the objects.
 
-Any broker may write any diskless partition (KIP-1163): the order is the coordinator's. Clients may be told
-that a broker leads partitions of which it has no replica, so it answers all requests to a leader. For
-producers nothing is opened. The first request of a reader opens a partition without local segments, which
-follows the coordinator and reads from objects; it is closed after some time without a request.
+Any broker may write any diskless partition (KIP-1163), because the coordinator determines the order. Clients
+may get the answer that a broker leads partitions of which it has no replica, so this class answers all
+requests to a leader. Producers do not need an open partition. The first request of a reader opens a partition
+without local segments, which follows the coordinator and reads from objects. It is closed after some time
+without a request.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ IDLE_S: Final = 120.0
 
 
 class _NoReplica:
-    """Stands for a partition without a local replica: nothing waits, nothing is closed."""
+    """Replaces a local replica: no append waits in it, and it is never closed."""
 
     is_closed = False
     is_known = True
@@ -43,7 +44,7 @@ class _NoReplica:
 class DisklessPassage(WithoutLog):
     """Implements :class:`moldau.replication.partition.Partition`.
 
-    A partition that its coordinator does not have yet is refused by the coordinator; producers retry.
+    The coordinator refuses appends to a partition that it does not have yet; producers retry.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class DisklessPassage(WithoutLog):
         open_reader: Callable[[], DisklessPartition],
         close_reader: Callable[[DisklessPartition], None],
     ) -> None:
-        """``open_reader``: a partition without local segments, until ``close_reader`` is called with it."""
+        """``open_reader`` opens a partition without local segments, which stays open until
+        ``close_reader`` is called with it.
+        """
         self._open_reader = open_reader
         self._close_reader = close_reader
         self._reader: DisklessPartition | None = None
@@ -124,11 +127,13 @@ class DisklessPassage(WithoutLog):
         return self._reading().end_offset_for_epoch(leader_epoch, current_leader_epoch)
 
     def state(self) -> PartitionStatus:
-        """The coordinator's offsets; producers are known to replicas only."""
+        """The coordinator's offsets. Only replicas know the producers."""
         return self._reading().state()
 
     def close(self) -> None:
-        """The partition is deleted, or gets a replica here, or the broker stops."""
+        """Close the passage, because the partition is deleted or gets a replica here, or because the
+        broker stops.
+        """
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None

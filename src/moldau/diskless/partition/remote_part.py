@@ -1,4 +1,4 @@
-"""Remote storage as a diskless partition uses it: the records below its WAL."""
+"""Remote storage as a diskless partition uses it: the records before the start of its WAL."""
 
 from collections.abc import Awaitable
 from typing import Protocol
@@ -10,13 +10,13 @@ __all__ = ["RemoteRecords"]
 
 
 class RemoteRecords(Protocol):
-    """One partition's records between its log start and its WAL's start."""
+    """A partition's records between its log start and its WAL's start."""
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> Awaitable[ReadOutcome]:
         """Complete ``known`` with batches from the wanted offset on.
 
-        Never raises: UNKNOWN_SERVER_ERROR when remote storage fails or lacks the offset, no records when it
-        takes too long.
+        It never raises. The result has UNKNOWN_SERVER_ERROR when remote storage fails or lacks the offset,
+        and no records when the read takes too long.
         """
         ...
 

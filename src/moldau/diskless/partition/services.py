@@ -36,7 +36,8 @@ class BatchWriter(Protocol):
         request_id: int = 0,
         guard: int = 0,
     ) -> AppendAnswer:
-        """Append a validated batch (copied before this returns); returns its outcome when that is known.
+        """Append a validated batch, which is copied before this returns. Returns its outcome when that is
+        known.
 
         Batches of a partition are committed in the order of these calls.
         """
@@ -59,7 +60,7 @@ class TransactionParts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionServices:
-    """The services that carry a partition's records into the WAL and back."""
+    """The services that move a partition's records into the WAL and read them from it."""
 
     writer: BatchWriter
     deleter: RecordDeleter
@@ -67,9 +68,9 @@ class PartitionServices:
     cold_reads: ColdReads
     """Reads of records that are not in a local cache."""
     lookup: WalOffsetLookup
-    """Offsets by timestamp."""
+    """Lookups of offsets by timestamp."""
     opening: FairLane
-    """Opens batches that take long to check."""
+    """Decompresses batches whose check takes long."""
     clock: Clock
     meters: FetchMeters
     racks: RackView = field(default_factory=RackView)

@@ -1,4 +1,4 @@
-"""Kafka's own meters of a topic's traffic, for diskless partitions."""
+"""Kafka's meters of a topic's traffic, for diskless partitions."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,9 @@ from moldau.runtime import ErrorCode
 
 
 class RackTraffic:
-    """Counts bytes of records that go from one rack to another between this broker and its clients.
+    """Counts bytes of records that move from one rack to another between this broker and its clients.
 
-    Bytes of clients whose rack is not known, and all bytes of a broker without a rack, are not among them.
+    It does not count bytes of clients whose rack is unknown, or bytes of a broker without a rack.
     """
 
     def __init__(self, meters: Meters, own_rack: Callable[[], str | None] = lambda: None) -> None:
@@ -23,25 +23,25 @@ class RackTraffic:
         )
 
     def received(self, size_bytes: int, rack: str | None) -> None:
-        """Count what a producer in ``rack`` sent."""
+        """Count bytes that a producer in ``rack`` sent."""
         if rack is not None and rack != self._own_rack() is not None:
             self.bytes_in.value += size_bytes
 
     def sent(self, size_bytes: int, rack: str | None) -> None:
-        """Count what a consumer in ``rack`` is sent."""
+        """Count bytes that are sent to a consumer in ``rack``."""
         if rack is not None and rack != self._own_rack() is not None:
             self.bytes_out.value += size_bytes
 
 
 class TopicTraffic:
-    """Counts for one topic and for the broker."""
+    """Counts the traffic of a topic, and of the broker."""
 
     def __init__(self, meters: BrokerTopicMeters, topic: str, racks: RackTraffic) -> None:
         self._scopes = (meters.topic(topic), meters.all)
         self._racks = racks
 
     def received(self, size_bytes: int, rack: str | None) -> None:
-        """Bytes came from a producer in ``rack``, whether they are accepted or not."""
+        """Count bytes that came from a producer in ``rack``, whether they are accepted or not."""
         self._racks.received(size_bytes, rack)
 
     def appended(self, records_count: int, size_bytes: int) -> None:

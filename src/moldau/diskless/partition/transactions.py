@@ -1,9 +1,9 @@
-"""Transactions in one diskless partition, as a broker takes part in them.
+"""Transactions in a diskless partition, and a broker's part in them.
 
-Every broker may write the partition, so it is the coordinator that knows which transactions are open. A
-broker requests the producer's guard for each transactional batch. Where it is another one than before, a
-transaction has begun, or the coordinator was led elsewhere: then the transaction is verified, after the guard
-was issued and before the batch is written.
+Every broker may write the partition, so only the coordinator knows which transactions are open. A broker
+requests the producer's guard for each transactional batch. When the guard differs from the previous guard, a
+transaction has begun, or another broker now leads the coordinator. The broker then verifies the transaction,
+after the guard was issued and before the batch is written.
 """
 
 from functools import partial
@@ -23,11 +23,13 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
 
 VERIFIED_MAX: Final = 1_000
-"""Producers of a partition whose verified guards are kept; the oldest are verified again."""
+"""Number of producers of a partition whose verified guards are kept. The transactions of older ones are
+verified again.
+"""
 
 
 class GuardedAppend(Protocol):
-    """Append a batch with the guard of its transaction; as ``Partition.append``."""
+    """Append a batch with the guard of its transaction, like ``Partition.append``."""
 
     def __call__(
         self,
@@ -41,7 +43,7 @@ class GuardedAppend(Protocol):
 
 
 class DisklessTransactions:
-    """The guards of one partition at this broker.
+    """The guards of a partition on this broker.
 
     Implements :class:`moldau.replication.partition.TransactionParticipant`.
     """
@@ -56,7 +58,7 @@ class DisklessTransactions:
         self._verified: dict[int, int] = {}
 
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
-        """The coordinator of the partition is asked for a guard before each batch."""
+        """Ask the partition's coordinator for a guard before each batch."""
         return turn.wait(partial(self._guarded, batch.kept(), turn))
 
     async def _guarded(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
@@ -74,7 +76,7 @@ class DisklessTransactions:
         )
 
     async def guard(self, producer_id: int, producer_epoch: int) -> int:
-        """The producer's guard of now. Raises INVALID_PRODUCER_EPOCH, and COORDINATOR_NOT_AVAILABLE."""
+        """The producer's current guard. Raises INVALID_PRODUCER_EPOCH and COORDINATOR_NOT_AVAILABLE."""
         wanted = GuardToIssue(*self._key, producer_id, producer_epoch)
         (issued,) = await self._coordinator.guard_transactions([wanted])
         if issued.error is not ErrorCode.none:
@@ -86,14 +88,18 @@ class DisklessTransactions:
         return self._verified.get(producer_id) == guard
 
     def verified(self, producer_id: int, guard: int) -> None:
-        """The partition belongs to the producer's transaction; the guard was issued before that was asked."""
+        """Record that the partition belongs to the producer's transaction. The guard was issued before the
+        verification.
+        """
         self._verified.pop(producer_id, None)
         self._verified[producer_id] = guard
         if len(self._verified) > VERIFIED_MAX:
             del self._verified[next(iter(self._verified))]
 
     async def write_marker(self, marker: TransactionMarker) -> None:
-        """Have a marker appended by the coordinator; return when it is committed. Raises ``KafkaError``."""
+        """Let the coordinator append a marker. Returns when the marker is committed. Raises
+        ``KafkaError``.
+        """
         self._verified.pop(marker.producer_id, None)
         wanted = MarkerToWrite(
             *self._key,

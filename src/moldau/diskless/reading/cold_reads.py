@@ -1,8 +1,9 @@
-"""Reads of offsets that no local segment contains: from objects, with budgets of their own.
+"""Reads of offsets that no local segment contains: from objects, with separate budgets.
 
-The reads of one Fetch request come in one turn of the event loop; they share one request to the coordinator
-and one ranged request per object. The coordinator's answer is cached for later reads, for less time than a
-deleted object is kept, so that a coordinate always expires before its object.
+The reads of a Fetch request are made in the same turn of the event loop. They share a request to the
+coordinator and one ranged request per object. The coordinator's answer is cached for later reads. Its
+lifetime is shorter than the time for which a deleted object is kept, so a coordinate always expires before
+its object.
 """
 
 import asyncio
@@ -34,27 +35,35 @@ _REMEMBERED_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ColdReadSettings:
-    """Bounds; bytes, milliseconds."""
+    """Limits, in bytes and milliseconds."""
 
     budget_bytes: int = 64 * 1024**2
     look_ahead_bytes: int = 8 * 1024**2
     """Number of bytes for which coordinates are requested at a time."""
     coordinate_lifetime_ms: int = 10_000
-    """How long its answer is used; must be less than the grace period of deleted objects."""
+    """Time for which the coordinator's answer is used. It must be less than the grace period of deleted
+    objects.
+    """
     timeout_ms: int = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class ColdOutcome:
-    """Batches from the one that contains the requested offset on; none when it is at the high watermark."""
+    """Batches from the batch that contains the requested offset on; none when the offset is the high
+    watermark.
+    """
 
     batches: Sequence[tuple[BatchCoordinate, memoryview]] = ()
     """The batches as stored; :meth:`finished` sets their offsets."""
     failure: KafkaError | None = None
     moved_to_tier: bool = False
-    """The offset has left the WAL: an error here; it must be read from remote storage."""
+    """Whether the offset has left the WAL. This is an error here, because the offset must be read from
+    remote storage.
+    """
     last_stable_offset: int = 0
-    """As the coordinator found the batches: aborted transactions are known of those below it."""
+    """The last stable offset when the coordinator found the batches. Aborted transactions below it are
+    known.
+    """
 
     def committed(self) -> "ColdOutcome":
         """A copy with the batches below the last stable offset."""
@@ -62,7 +71,7 @@ class ColdOutcome:
         return replace(self, batches=[each for each in self.batches if each[0].last_offset < end])
 
     def finished(self) -> memoryview:
-        """The batches in the form for consumers. Raises :class:`CorruptRecordError`."""
+        """The batches in the form that consumers get. Raises :class:`CorruptRecordError`."""
         return finish_batches(self.batches)
 
 
@@ -79,7 +88,7 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """Cached coordinates after those that were read."""
+    """Cached coordinates of batches after those that were read."""
 
     next_offset: int
     coordinates: Sequence[BatchCoordinate]
@@ -107,7 +116,7 @@ class ColdReads:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def in_hand(self) -> Mapping[str, int]:
-        """Resources in use; see the writer's."""
+        """Resources in use; see :meth:`DisklessWriter.in_hand`."""
         return {
             "cold reads asked": len(self._asked),
             "cold reads": len(self._tasks),
@@ -115,7 +124,7 @@ class ColdReads:
         }
 
     def read(self, cache: PartitionCache, offset: int, max_bytes: int) -> "asyncio.Future[ColdOutcome]":
-        """Batches from ``offset`` on: at least one if there is any, else at most ``max_bytes``.
+        """Batches from ``offset`` on: at least one if there is any, otherwise at most ``max_bytes``.
 
         A failure is a ``KafkaError`` in the outcome: OFFSET_OUT_OF_RANGE outside the committed range,
         KAFKA_STORAGE_ERROR when the object store or the coordinator does not answer.
@@ -128,7 +137,7 @@ class ColdReads:
         return ask.answer
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition has left."""
+        """Drop the cached coordinates of a partition that has left this broker."""
         self._remembered.pop(key, None)
 
     async def close(self) -> None:
@@ -172,7 +181,7 @@ class ColdReads:
             _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
 
     async def _try_again(self, asked: list[_Ask]) -> int:
-        """Repeat until all are answered, or a few times; returns the number of requests."""
+        """Repeat until all reads are answered, or a few times. Returns the number of requests."""
         gets = 0
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -184,7 +193,7 @@ class ColdReads:
         return gets
 
     async def _resolve(self, asked: list[_Ask]) -> list[tuple[_Ask, Sequence[BatchCoordinate]]]:
-        """Find the batches of each read; reads that need no bytes are answered."""
+        """Find the batches of each read. Reads that need no bytes are answered."""
         lots: list[tuple[_Ask, Sequence[BatchCoordinate]]] = []
         unknown: list[_Ask] = []
         for ask in asked:
@@ -209,7 +218,7 @@ class ColdReads:
         return lots
 
     def _has_batches(self, ask: _Ask, found: FoundPartition) -> bool:
-        """Process the offsets; a read without batches is answered."""
+        """Process the offsets. A read without batches is answered."""
         if found.high_watermark >= 0:
             ask.cache.learn(
                 log_start_offset=found.log_start_offset,
@@ -239,15 +248,16 @@ class ColdReads:
         remembered = self._remembered.pop(ask.cache.key, None)
         if remembered is None or remembered.next_offset != ask.offset or ask.failure is not None:
             return ()
-        # The time in flight counts too: the object must exist until the next request.
+        # The time in flight counts, too, because the object must exist until the next request.
         return remembered.coordinates if asyncio.get_running_loop().time() < remembered.dies_at_s else ()
 
     def _needed_part(
         self, ask: _Ask, coordinates: Sequence[BatchCoordinate], last_stable_offset: int
     ) -> Sequence[BatchCoordinate]:
-        """As many coordinates as the read needs; the rest is for the next one, as far as it is stable.
+        """The coordinates that the read needs. The next read uses the other ones, as far as they are stable.
 
-        What is beyond may be aborted by then, which only another answer of the coordinator would tell.
+        Coordinates after the stable offset may belong to a transaction that is aborted by then, which only
+        another answer of the coordinator would show.
         """
         ask.last_stable_offset = last_stable_offset
         size_bytes, count = 0, 0
@@ -293,7 +303,7 @@ class ColdReads:
 
 
 def _stable_of(found: FoundPartition) -> int:
-    """An answer without a last stable offset is of a coordinator that has no transactions."""
+    """An answer without a last stable offset comes from a coordinator that has no transactions."""
     return found.high_watermark if found.last_stable_offset < 0 else found.last_stable_offset
 
 
@@ -303,7 +313,7 @@ def _give(ask: _Ask, outcome: ColdOutcome) -> None:
 
 
 def check_lifetimes(coordinate_lifetime_ms: int, timeout_ms: int, grace_period_ms: int) -> None:
-    """A coordinate, and the request made with it, must end before a deleted object does.
+    """A coordinate, and the request made with it, must end before a deleted object is removed.
 
     Raises ``ValueError`` naming the settings otherwise.
     """

@@ -1,7 +1,7 @@
-"""Converts an uploaded batch to the batch for consumers.
+"""Converts an uploaded batch to the batch that consumers get.
 
-The coordinator's decisions (base offset, append time) are written into a copy. Offset and epoch are not
-covered by the checksum; the append time is, so the checksum is verified first and then computed again.
+The coordinator's decisions (base offset, append time) are written into a copy. The checksum does not cover
+offset and epoch. It covers the append time, so the checksum is verified first and then computed again.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from moldau.records.control import build_end_transaction_marker
 from moldau.records.errors import CorruptRecordError
 
 LEADER_EPOCH: Final = 0
-"""Leader epoch of every diskless batch: the coordinator alone determines the order."""
+"""Leader epoch of every diskless batch, because the coordinator alone determines the order of records."""
 
 
 def finish_batch(buffer: bytearray | memoryview, position: int, coordinate: BatchCoordinate) -> None:
@@ -35,7 +35,7 @@ def finish_batch(buffer: bytearray | memoryview, position: int, coordinate: Batc
 
 
 def marker_batch(coordinate: BatchCoordinate) -> memoryview:
-    """The control batch of a marker, which is in no object; not yet finished."""
+    """The control batch of a marker, which no object contains; it is not finished yet."""
     end = coordinate.marker
     assert end is not None
     return memoryview(
@@ -50,7 +50,7 @@ def marker_batch(coordinate: BatchCoordinate) -> memoryview:
 
 
 def finish_batches(batches: Sequence[tuple[BatchCoordinate, memoryview]]) -> memoryview:
-    """A finished copy of adjacent batches; raises like :func:`finish_batch`."""
+    """A finished copy of adjacent batches. Raises the same errors as :func:`finish_batch`."""
     copy = bytearray(sum(len(view) for _, view in batches))
     position = 0
     for coordinate, view in batches:

@@ -12,14 +12,14 @@ from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.runtime import UnexpectedErrors
 
 DEFAULT_GAP_BYTES = 8 * 1024 * 1024
-"""The usual size of an object: a request costs more than the unneeded bytes."""
+"""The usual size of an object. A further request costs more than reading unneeded bytes up to this size."""
 
 
 class WrittenObjects(Protocol):
     """Objects that this broker wrote a moment ago and still has in memory."""
 
     def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """Bytes of such an object, read-only; ``None`` when it is not in memory."""
+        """Bytes of an object that this broker wrote, read-only; ``None`` when the object is not in memory."""
         ...
 
 
@@ -27,12 +27,12 @@ class SharedObjects(Protocol):
     """Objects that the brokers of a rack read for each other."""
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """Bytes of an object; None where the store must be read. Raises ``StorageError``."""
+        """Bytes of an object; None when the store must be read. Raises ``StorageError``."""
         ...
 
 
 class ObjectSource(NamedTuple):
-    """Where bytes of objects are read."""
+    """The sources from which bytes of objects are read."""
 
     storage: ObjectStorage
     recent: WrittenObjects
@@ -43,7 +43,7 @@ class ObjectSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """One ranged request and its batches (positions in the planned list)."""
+    """A ranged request, and its batches as positions in the planned list."""
 
     object_key: str
     start: int
@@ -56,8 +56,8 @@ def plan_reads(
 ) -> list[PlannedRead]:
     """Requests that cover all of ``coordinates``, in the order in which their objects first appear.
 
-    Markers are in none. Ranges of one object become one request unless more than ``max_gap_bytes`` are
-    between them.
+    Markers need no request. Ranges of the same object become a single request unless more than
+    ``max_gap_bytes`` lie between them.
     """
     by_object: dict[str, list[int]] = {}
     for position, coordinate in enumerate(coordinates):
@@ -81,7 +81,7 @@ def plan_reads(
 
 
 class ObjectReads:
-    """Fetches ranges of objects within the budget; bytes in memory are not fetched."""
+    """Fetches ranges of objects within the budget. Bytes that are in memory are not fetched."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ObjectReads:
 
     @property
     def taken_bytes(self) -> int:
-        """Used bytes of the budget."""
+        """Number of bytes of the budget that are in use."""
         return self._budget.taken_bytes
 
     def in_memory(self, read: PlannedRead) -> memoryview | None:
@@ -111,7 +111,7 @@ class ObjectReads:
     async def fetch(self, read: PlannedRead) -> memoryview:
         """The bytes of a range from the rack or the store.
 
-        Raises :class:`StorageError`, also when the object is gone.
+        Raises :class:`StorageError`, also when the object does not exist any more.
         """
         async with self._budget.taking(read.size_bytes):
             if self._rack is not None:
@@ -127,7 +127,7 @@ class ObjectReads:
                 self._meters.get_errors.value += 1
                 raise
             except Exception as error:
-                # The caller handles a failure of the store.
+                # The caller handles this error like a failure of the store.
                 self._meters.get_errors.value += 1
                 self._unexpected.report("reading an object", error)
                 raise StorageError(f"{read.object_key}: {error!r}") from error

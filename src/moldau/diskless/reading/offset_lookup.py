@@ -1,4 +1,6 @@
-"""ListOffsets of a diskless partition: the coordinator names the batch, its bytes name the record."""
+"""ListOffsets of a diskless partition: the coordinator finds the batch, and the batch's bytes contain the
+record.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,8 +69,8 @@ class WalOffsetLookup:
     ) -> FoundOffset:
         """The first record at or after a time, or a special offset. Raises ``KafkaError``.
 
-        ``remote``: the part below the WAL is searched, too. With ``read_committed``, the partition ends at
-        its last stable offset.
+        With ``remote`` the records that left the WAL are searched, too. With ``read_committed``, the
+        partition ends at its last stable offset.
         """
         if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
             return await self._earliest_local(cache)
@@ -91,7 +93,7 @@ class WalOffsetLookup:
                 if read_committed:
                     found = _bounded(found, timestamp_ms, listed.last_stable_offset)
             except ObjectNotFoundError:
-                continue  # its batches were deleted or moved since: request again
+                continue  # the batches were deleted or moved since, so request again
             except StorageError as error:
                 raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
             except CorruptRecordError as error:
@@ -108,7 +110,7 @@ class WalOffsetLookup:
     ) -> FoundOffset:
         """Resolve the coordinator's answer to an offset."""
         if listed.batch is None:
-            # A special offset, or a batch whose records all have its append time, or nothing.
+            # The answer is a special offset, or a batch whose records all have its append time, or no record.
             epoch = LEADER_EPOCH if listed.offset >= 0 else -1
             return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
         batch = listed.batch
@@ -141,7 +143,7 @@ class WalOffsetLookup:
     async def _behind(
         self, cache: PartitionCache, offset: int, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
-        """The record is below the log start inside its batch: search from ``offset`` on."""
+        """The record is below the log start within its batch, so search from ``offset`` on."""
         while timestamp_ms >= 0:
             found = await self._batches(cache, offset)
             for coordinate in found.batches:
@@ -157,7 +159,9 @@ class WalOffsetLookup:
     async def _latest_behind(
         self, cache: PartitionCache, batch: BatchCoordinate, found: FoundOffset, lookup: RecordLookup
     ) -> FoundOffset:
-        """``found`` is the latest remaining record of a batch; a later batch may have a later one."""
+        """Search on after ``found``, the latest remaining record of a batch, because a later batch may
+        have a later record.
+        """
         log_start, offset = 0, batch.last_offset + 1
         latest: BatchCoordinate | None = None
         while found.timestamp_ms < batch.max_timestamp_ms:
@@ -189,7 +193,7 @@ class WalOffsetLookup:
         if coordinate.marker is not None:
             return FoundOffset(coordinate.base_offset, coordinate.max_timestamp_ms, LEADER_EPOCH)
         if coordinate.timestamp_type == LOG_APPEND_TIME:
-            # All its records have one timestamp: it need not be read.
+            # All records of the batch have the same timestamp, so the batch need not be read.
             offset = max(coordinate.base_offset, log_start)
             return FoundOffset(offset, coordinate.log_append_time_ms, LEADER_EPOCH)
         (read,) = plan_reads([coordinate])
@@ -205,7 +209,7 @@ class WalOffsetLookup:
 
 
 def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> FoundOffset:
-    """Bound a found offset by the last stable offset."""
+    """Limit a found offset to offsets below the last stable offset."""
     if found.offset < last_stable_offset or last_stable_offset < 0:
         return found
     if timestamp_ms == LATEST_TIMESTAMP:

@@ -1,4 +1,4 @@
-"""The call of a broker to another one of its rack for a range of a WAL object (API 11659)."""
+"""The call between brokers of a rack for a range of a WAL object (API 11659)."""
 
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -24,7 +24,7 @@ class RackReader(Protocol):
         """Exactly the bytes of the range.
 
         Raises ``KafkaError``: INVALID_REQUEST for an object that is not a WAL object, KAFKA_STORAGE_ERROR
-        where the store fails or has no such object.
+        when the store fails or has no such object.
         """
         ...
 
@@ -33,7 +33,7 @@ class RackPeers(Protocol):
     """The other brokers of the rack."""
 
     async def read_object(self, broker_id: int, wanted: ObjectRange) -> memoryview:
-        """Like :meth:`RackReader.read_for_rack`; also raises for lost connections."""
+        """Like :meth:`RackReader.read_for_rack`. It also raises for lost connections."""
         ...
 
 

@@ -1,11 +1,11 @@
-"""Objects that the brokers of a rack read from the store once for all of them.
+"""Objects that a broker reads from the store once for all brokers of its rack.
 
-For each object one live broker of the rack is its reader: the writer, if that is in the rack, which has the
-object in memory; else the one that rendezvous hashing names. The reader requests the whole object once for
-all brokers that ask for it, and keeps it for a while. The others ask the reader for the ranges that they
-need; when it fails or is slow they ask the store themselves.
+For each object one live broker of the rack is its reader. If the object's writer is in the rack, the writer
+is the reader, because it has the object in memory. Otherwise rendezvous hashing selects the reader. The
+reader requests the whole object once for all brokers that ask for it, and keeps it for a while. The others
+ask the reader for the ranges that they need. When the reader fails or is slow, they ask the store themselves.
 
-While nothing fails, an object takes one GET in each rack, and none in that of its writer.
+As long as nothing fails, an object takes one GET in each rack, and none in the rack of its writer.
 """
 
 import asyncio
@@ -23,17 +23,19 @@ from moldau.objects.storage import Ranges, StorageError
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 _AVOIDED_S: Final = 2.0
-"""Time for which a failed reader is not asked."""
+"""Time for which a failed reader is not asked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RackReadSettings:
-    """Bounds, in bytes."""
+    """Limits, in bytes."""
 
     kept_bytes: int = 64 * 1024**2
-    """Bytes of the newest objects that were read for the rack."""
+    """Maximum bytes of objects that were read for the rack. The newest objects are kept."""
     object_max_bytes: int = 32 * 1024**2
-    """Each broker reads larger objects itself, range by range."""
+    """Maximum size of an object that is read for the rack. Each broker reads larger objects itself, range
+    by range.
+    """
 
 
 class RackObjects:
@@ -49,7 +51,7 @@ class RackObjects:
         unexpected: UnexpectedErrors,
         settings: RackReadSettings | None = None,
     ) -> None:
-        """``recent``: objects that this broker wrote itself."""
+        """``recent`` has the objects that this broker wrote itself."""
         self._storage = storage
         self._recent = recent
         self._racks = racks
@@ -64,9 +66,10 @@ class RackObjects:
         self._avoided: dict[int, float] = {}
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """A range of an object, from this broker's memory or the rack's reader; None: ask the store for it.
+        """A range of an object, from this broker's memory or the rack's reader. None means that the caller
+        must ask the store.
 
-        Raises ``StorageError`` where this broker is the reader and the store fails.
+        Raises ``StorageError`` when this broker is the reader and the store fails.
         """
         peers, parsed = self._racks.peers, parse_object_key(key)
         if peers is None or parsed is None or not 0 < parsed.size_bytes <= self._settings.object_max_bytes:
@@ -127,7 +130,7 @@ class RackObjects:
             if task is None:
                 task = self._reading[key] = asyncio.ensure_future(self._get(key, object_bytes))
                 task.add_done_callback(lambda done: self._got(key, done))
-            # One of the requesting brokers may give up; the object is read for the others, too.
+            # A requesting broker may give up; the object is still read for the other brokers.
             whole = await asyncio.shield(task)
         return whole[offset : offset + size_bytes]
 

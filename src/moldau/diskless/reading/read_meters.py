@@ -6,7 +6,9 @@ GETS_BOUNDS = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
 
 
 class ReadMeters:
-    """Meters of the consume path, one set for the cacher's tail, one for catching up, one for cold reads."""
+    """Meters of the consume path. There are separate sets for the cacher's tail, for catching up, and for
+    cold reads.
+    """
 
     def __init__(self, meters: Meters, path: str) -> None:
         scope = meters.scoped("moldau.diskless", "Read")

@@ -1,7 +1,7 @@
-"""One round of reading batches of several partitions from objects.
+"""A round of reading batches of several partitions from objects.
 
-Ranges are fetched in parallel; a partition gets its batches in order as they arrive, so a slow object delays
-only the partitions that need it. A failed object ends the round for them only.
+Ranges are fetched in parallel. A partition gets its batches in order as they arrive, so a slow object delays
+only the partitions that need it. When an object fails, the round ends only for these partitions.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Batches: TypeAlias = list[tuple[BatchCoordinate, memoryview]]
 
 
 class _Lot:
-    """One partition's batches of the round."""
+    """A partition's batches of the round."""
 
     __slots__ = ("arrived", "coordinates", "given", "is_over")
 
@@ -29,7 +29,7 @@ class _Lot:
 
 
 class ReadRound:
-    """Reads ``lots`` (a partition's coordinates each) and calls back, by the number of the lot.
+    """Reads ``lots``, each of which has a partition's coordinates, and calls back with the number of the lot.
 
     ``deliver`` gets the next batches in order; ``fail`` is called at most once and ends a lot.
     """
@@ -57,11 +57,11 @@ class ReadRound:
         return [number for number, lot in enumerate(self._lots) if not lot.is_over]
 
     def is_over(self, number: int) -> bool:
-        """Whether a lot was given all its batches, or failed."""
+        """Whether a lot got all its batches, or failed."""
         return self._lots[number].is_over
 
     async def run(self) -> None:
-        """Returns when every lot is over; raises only errors of the callbacks."""
+        """Returns when every lot has ended. Raises only errors of the callbacks."""
         away: list[PlannedRead] = []
         self._make_markers()
         for read in self.plan:

@@ -1,4 +1,4 @@
-"""Objects that this broker wrote recently: its cacher reads them here and does not use the store."""
+"""Objects that this broker wrote recently. Its cacher reads them from memory and does not use the store."""
 
 from collections.abc import Callable
 
@@ -8,12 +8,12 @@ __all__ = ["RecentObjects"]
 
 
 class RecentObjects:
-    """Bytes of objects by key, at most ``max_bytes``; the oldest are removed first, whether they were read or
-    not.
+    """Bytes of objects by key, at most ``max_bytes``. The oldest objects are removed first, whether they were
+    read or not.
 
-    The cacher reads them in this order, so the objects that it still needs are kept longest. Uncommitted ones
-    are kept even beyond the bound: they are not readable yet, and the writer bounds them. Returned views stay
-    valid while they are held.
+    The cacher reads objects in this order, so the objects that it still needs are kept longest. Uncommitted
+    objects are kept even beyond the limit, because they are not readable yet and the writer limits them.
+    Returned views stay valid while they are held.
     """
 
     def __init__(self, max_bytes: int, on_evicted: Callable[[Arena], None] = lambda arena: None) -> None:
@@ -27,7 +27,7 @@ class RecentObjects:
         self.misses = 0
 
     def put(self, key: str, arena: Arena, size_bytes: int, *, is_committed: bool = True) -> None:
-        """Keep the first ``size_bytes`` bytes of ``arena``; the whole arena stays in memory."""
+        """Keep the first ``size_bytes`` bytes of ``arena``. The whole arena stays in memory."""
         self.discard(key)
         self._objects[key] = (arena, size_bytes)
         self.size_bytes += len(arena)
@@ -36,7 +36,7 @@ class RecentObjects:
         self._make_room()
 
     def committed(self, key: str) -> None:
-        """The object's outcome is known: it may be dropped from now on."""
+        """Allow the object to be dropped, because its outcome is known."""
         self._uncommitted.discard(key)
         self._make_room()
 
@@ -48,7 +48,7 @@ class RecentObjects:
             self._drop(oldest)
 
     def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """A range of an object, or None when the object is not here (any more)."""
+        """A range of an object; None when the object is not, or no longer, in memory."""
         found = self._objects.get(key)
         if found is None or offset + size_bytes > found[1]:
             self.misses += 1
@@ -57,14 +57,14 @@ class RecentObjects:
         return memoryview(found[0])[offset : offset + size_bytes].toreadonly()
 
     def writable(self, key: str) -> memoryview | None:
-        """A writable view of an object, to be finished in place: offsets and epochs, which readers here do
-        not use.
+        """A writable view of an object whose batches are finished in place: offsets and epochs, which
+        readers in this broker do not use.
         """
         found = self._objects.get(key)
         return None if found is None else memoryview(found[0])[: found[1]]
 
     def discard(self, key: str) -> None:
-        """Drop an object; harmless when it is not there."""
+        """Drop an object; does nothing when the object is not in memory."""
         if key in self._objects:
             self._drop(key)
 

@@ -1,1 +1,1 @@
-"""The work in the background: retention, freeing objects, finding orphans and files without an owner."""
+"""The background work: retention, deleting objects, finding orphans and files without an owner."""

@@ -1,7 +1,8 @@
-"""Upkeep of the coordinators led here: retention of topics, snapshots, and removal of old entries.
+"""Upkeep of the coordinators that this broker leads: retention of topics, snapshots, and removal of old
+entries.
 
-The coordinator bounds each pass; this module runs the passes, spreads them in time, and repeats them while
-they delete something.
+The coordinator limits each pass. This module runs the passes, spreads them in time, and repeats them as long
+as they delete something.
 """
 
 import asyncio
@@ -20,14 +21,14 @@ _PASSES_MAX: Final = 1_000
 
 
 class UpkeptCoordinators(Protocol):
-    """The coordinators led here."""
+    """The coordinators that this broker leads."""
 
     @property
     def coordinator_ids(self) -> list[int]: ...
 
     @property
     def standby_ids(self) -> list[int]:
-        """Coordinators that other brokers lead and whose state is materialised here."""
+        """Coordinators that other brokers lead and whose state this broker maintains as a standby."""
         ...
 
     def is_active(self, coordinator_id: int) -> bool: ...
@@ -44,7 +45,7 @@ class UpkeptCoordinators(Protocol):
 
 
 class CoordinatorUpkeep:
-    """Drives retention and snapshots of every coordinator led here."""
+    """Runs retention and snapshots of every coordinator that this broker leads."""
 
     def __init__(
         self,
@@ -54,7 +55,9 @@ class CoordinatorUpkeep:
         *,
         snapshot_records: int,
     ) -> None:
-        """``policies``: the retention of a coordinator's partitions, by the current topic configs."""
+        """``policies`` returns the retention of a coordinator's partitions, according to the current topic
+        configs.
+        """
         self._coordinators = coordinators
         self._policies = policies
         self._snapshot_records = snapshot_records
@@ -65,7 +68,7 @@ class CoordinatorUpkeep:
         return [found for found in self._coordinators.coordinator_ids if self._coordinators.is_active(found)]
 
     async def apply_retention(self) -> None:
-        """Retention of all topics, whole."""
+        """Apply the retention of all topics completely."""
         for coordinator_id in self._active():
             policies = [
                 policy
@@ -80,7 +83,8 @@ class CoordinatorUpkeep:
             try:
                 deleted = await self._coordinators.apply_retention(coordinator_id, policies)
             except KafkaError as error:
-                # It has moved away, or is loading: its next leader, or the next round, does it.
+                # The coordinator has moved away, or is loading. Its next leader, or the next round,
+                # continues.
                 logger.info("retention at coordinator %d ends early: %s", coordinator_id, error)
                 return
             moved = {
@@ -93,7 +97,7 @@ class CoordinatorUpkeep:
             await asyncio.sleep(0)
 
     async def snapshot_and_expire(self) -> None:
-        """Take snapshots where the log has grown enough, and remove outdated entries."""
+        """Take snapshots of logs that have grown enough, and remove outdated entries."""
         for coordinator_id in self._active():
             try:
                 await self._coordinators.forget_old(coordinator_id)

@@ -1,8 +1,8 @@
 """Deletes unused objects, and hands files over to their next owners (KIP-1164).
 
-Coordinators decide and log whether a file is in use; this module carries the decisions out. It keeps no
-state: each pass requests the pending work again, so a new leader continues where the old one stopped, and
-failures are retried forever.
+Coordinators decide whether a file is in use and log the decision. This module carries the decisions out. It
+keeps no state: each pass requests the pending work again. A new leader therefore continues where the old
+leader stopped, and failures are retried forever.
 """
 
 import logging
@@ -23,7 +23,7 @@ _ROUNDS_A_PASS: Final = 10
 
 
 class FileKeeper(Protocol):
-    """The files of the coordinators led here."""
+    """The files of the coordinators that this broker leads."""
 
     @property
     def coordinator_ids(self) -> list[int]: ...
@@ -40,7 +40,7 @@ class FileKeeper(Protocol):
 
 
 class FileTaker(Protocol):
-    """Any coordinator of the cluster, as the next owner of a file."""
+    """Any coordinator of the cluster, which may become the next owner of a file."""
 
     async def take_over(self, coordinator_id: int, file: FileToHandOver) -> None: ...
 
@@ -56,7 +56,7 @@ class Reclaimed:
 
 
 class FileReclaimer:
-    """Carries out deletion and hand-over for every coordinator led here."""
+    """Carries out deletion and hand-over for every coordinator that this broker leads."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class FileReclaimer:
         grace_ms: int,
         meters: Meters,
     ) -> None:
-        """``grace_ms``: how long an object is kept after its last batch was removed; reads may be in
-        progress.
+        """``grace_ms`` is the time for which an object is kept after its last batch was removed, because
+        reads may be in progress.
         """
         self._keeper = keeper
         self._taker = taker
@@ -83,7 +83,7 @@ class FileReclaimer:
         self._errors = scope.counter("ErrorsPerSec", "Deletions and hand-overs that have to be repeated.")
 
     async def run_once(self) -> Reclaimed:
-        """One bounded pass over all coordinators led here."""
+        """A limited pass over all coordinators that this broker leads."""
         deleted = deleted_bytes = handed_over = failed = 0
         for coordinator_id in self._keeper.coordinator_ids:
             if not self._keeper.is_active(coordinator_id):
@@ -108,7 +108,8 @@ class FileReclaimer:
             keys = self._not_released(coordinator_id, [file.object_key for file in listed])
             if not keys:
                 break
-            # First the objects: after its release only the orphan scan would find a file.
+            # The objects are deleted first, because after its release a file could be found only by the
+            # orphan scan.
             await self._storage.delete(keys)
             await self._release(coordinator_id, keys)
             wanted = set(keys)
@@ -138,7 +139,8 @@ class FileReclaimer:
                 continue
             handed_over.append(key)
         if handed_over:
-            # Only after the next owner has logged it; otherwise the file would have no owner.
+            # The file is released only after its next owner has logged it; otherwise the file would have no
+            # owner.
             await self._release(coordinator_id, handed_over)
             self._handed_over.value += len(handed_over)
         return len(handed_over)
@@ -148,7 +150,7 @@ class FileReclaimer:
         self._released.setdefault(coordinator_id, set()).update(keys)
 
     def _not_released(self, coordinator_id: int, listed: list[str]) -> list[str]:
-        """Leave out released files. The list is from the store, which is slightly behind the log."""
+        """Leave out released files, because the list is from the store, which is slightly behind the log."""
         released = self._released.get(coordinator_id)
         if not released:
             return listed

@@ -1,6 +1,6 @@
 """Finds objects that no coordinator knows, and removes them when they can never be committed (KIP-1164).
 
-An object is an orphan when all of this holds:
+An object is an orphan when all of these conditions hold:
 
 1. it was begun, and stored, longer ago than the max commit age and the clocks' skew (or the configured
    grace, if that is longer): its uploader's commit is refused from now on;
@@ -46,7 +46,7 @@ class OrphanSettings:
     clock_skew_ms: int
     grace_ms: int
     max_objects: int = 100_000
-    """Objects listed in one scan; the next one continues after them."""
+    """Maximum number of objects listed in a scan. The next scan continues after them."""
     prefix: str = WAL_PREFIX
 
     @property
@@ -61,9 +61,9 @@ class OrphanReport:
     listed: int = 0
     """Objects in the listing."""
     old: int = 0
-    """Number of these that are old enough."""
+    """Number of listed objects that are old enough."""
     foreign: int = 0
-    """Objects with names that no broker creates: never touched."""
+    """Objects with names that no broker creates. They are never deleted."""
     known: int = 0
     """Old objects that a coordinator knows."""
     orphans: int = 0
@@ -72,13 +72,13 @@ class OrphanReport:
     unanswered: int = 0
     """Old objects about which a coordinator did not answer."""
     examples: list[str] = field(default_factory=list)
-    """Keys of orphans, a bounded number of them."""
+    """Keys of orphans; their number is limited."""
     is_complete: bool = True
     """Whether all objects were scanned."""
 
 
 class OrphanScan:
-    """Scans the store; one scan at a time."""
+    """Scans the store, with one scan at a time."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class OrphanScan:
         settings: OrphanSettings,
         meters: Meters,
     ) -> None:
-        """``coordinator_ids``: every coordinator of the cluster, wherever it is led."""
+        """``coordinator_ids`` are all coordinators of the cluster, whichever brokers lead them."""
         self._storage = storage
         self._witness = witness
         self._coordinator_ids = coordinator_ids
@@ -103,11 +103,12 @@ class OrphanScan:
         scope.gauge("Found", lambda: self.last_report.orphans if self.last_report else 0)
 
     async def run(self, *, dry_run: bool = False) -> OrphanReport:
-        """One bounded scan; with ``dry_run`` nothing is closed or deleted. Raises ``StorageError``."""
+        """A limited scan. With ``dry_run`` nothing is closed or deleted. Raises ``StorageError``."""
         report = OrphanReport()
         coordinator_ids = list(self._coordinator_ids())
         if not coordinator_ids:
-            # Without metadata partitions there is no coordinator to ask: nothing may be deleted.
+            # Without partitions of the metadata topic there is no coordinator to ask, so nothing may be
+            # deleted.
             return report
         for folder in wal_folders(self.settings.prefix):
             if not await self._scan_folder(folder, self._before_ms(), coordinator_ids, report, dry_run):
@@ -122,7 +123,7 @@ class OrphanScan:
         return report
 
     async def run_folder(self, folder: str, *, dry_run: bool) -> OrphanReport:
-        """Scan one of :func:`wal_folders`; several may be scanned in parallel."""
+        """Scan one folder of :func:`wal_folders`. Several folders may be scanned in parallel."""
         report = OrphanReport()
         coordinator_ids = list(self._coordinator_ids())
         if coordinator_ids:
@@ -142,7 +143,7 @@ class OrphanScan:
         report: OrphanReport,
         dry_run: bool,
     ) -> bool:
-        """False when the scan's bound was reached in it."""
+        """Scan a folder. Returns False when the scan's limit was reached in it."""
         waiting: list[ObjectInfo] = []
         start_after = self._resume_after.pop(folder, "")
         async for page in self._storage.list(folder, start_after=start_after):
@@ -160,7 +161,7 @@ class OrphanScan:
             last = page[-1].key if page else ""
             parsed = parse_object_key(last)
             if parsed is not None and parsed.created_ms >= before_ms:
-                break  # in order of time: the following ones are younger
+                break  # the keys are in order of time, so the following objects are younger
             if report.listed >= self.settings.max_objects:
                 self._resume_after[folder] = last
                 break

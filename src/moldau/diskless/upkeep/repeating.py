@@ -1,4 +1,4 @@
-"""Work that is repeated in the background, and does not end when it fails."""
+"""Background work that is repeated, and that continues after a failure."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ _FIRST_BACKOFF_S: Final = 0.5
 
 
 class Repeating:
-    """Runs ``work`` every ``interval_ms``, and sooner after a failure; :meth:`nudge` runs it at once."""
+    """Runs ``work`` every ``interval_ms``, and sooner after a failure. :meth:`nudge` runs it at once."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Repeating:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     def nudge(self) -> None:
-        """There is new work."""
+        """Run soon, because there is new work."""
         self._nudged.set()
 
     async def stop(self) -> None:
@@ -73,10 +73,10 @@ class Repeating:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether the error is usual at a start: it is logged only when it lasts."""
+    """Whether the error is usual at a start. Such an error is logged only when it lasts."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.coordinator_load_in_progress
 
 
 def _is_bug(error: Exception) -> bool:
-    """Whether to log the stack: not for errors of stores and coordinators."""
+    """Whether to log the stack, which is not done for errors of stores and coordinators."""
     return isinstance(error, AssertionError | TypeError | AttributeError | LookupError)

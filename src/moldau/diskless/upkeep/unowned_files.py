@@ -1,15 +1,17 @@
 """Finds files whose owner does not know them, and assigns them to a coordinator that does.
 
-A file with batches of several coordinators is committed at each of them in turn, and the first in its list
-owns it. When its broker crashes in between, or the owner refuses its part, some coordinators know the file
-but none owns it, and it would never be freed. Such a file is adopted, by the lowest of the coordinators that
-know it, once that one no longer needs it, and when all of this holds:
+A file with batches of several coordinators is committed at each of them in turn. The first coordinator in the
+file's list owns it. When the file's broker crashes in between, or the owner refuses its part, some
+coordinators know the file but none owns it, and it would never be deleted. The lowest of the coordinators
+that know such a file adopts it, once this coordinator no longer needs the file and when all of these
+conditions hold:
 
-1. it was begun longer ago than the max commit age and the clocks' skew;
-2. every coordinator of the cluster was asked, and none owns it;
-3. those that do not know it have logged it closed, so that none of them ever will.
+1. The file was begun longer ago than the max commit age and the clocks' skew.
+2. Every coordinator of the cluster was asked, and none owns it.
+3. The coordinators that do not know the file have logged it closed, so that none of them will ever know it.
 
-From then on it is treated like every file: handed over to the others that know it, and freed by the last.
+From then on the file is treated like every file: it is handed over to the other coordinators that know it,
+and the last of them deletes it.
 """
 
 import logging
@@ -28,7 +30,7 @@ _FILES_A_SCAN: Final = 10_000
 
 
 class UnownedFileStore(Protocol):
-    """The files of others that the coordinators led here know."""
+    """Files of other owners that are known to coordinators which this broker leads."""
 
     @property
     def coordinator_ids(self) -> list[int]: ...
@@ -43,7 +45,7 @@ class UnownedFileStore(Protocol):
 
 
 class UnownedFileScan:
-    """Scans a bounded number of files at a time, and continues after them the next time."""
+    """Scans a limited number of files at a time, and continues after them the next time."""
 
     def __init__(
         self,
@@ -53,7 +55,9 @@ class UnownedFileScan:
         clock: Clock,
         min_age_ms: int,
     ) -> None:
-        """``coordinator_ids``: every coordinator of the cluster. ``min_age_ms``: of a file (see above)."""
+        """``coordinator_ids`` are all coordinators of the cluster. ``min_age_ms`` is the minimum age of a
+        file (see above).
+        """
         self._keeper = keeper
         self._witness = witness
         self._coordinator_ids = coordinator_ids
@@ -62,7 +66,9 @@ class UnownedFileScan:
         self._resume_from_ms: dict[int, int] = {}
 
     async def run(self) -> int:
-        """One bounded scan over the coordinators led here; returns the number of adopted files."""
+        """A limited scan over the coordinators that this broker leads. Returns the number of adopted
+        files.
+        """
         adopted = 0
         for coordinator_id in self._keeper.coordinator_ids:
             try:
@@ -79,8 +85,8 @@ class UnownedFileScan:
             coordinator_id, before_ms, _FILES_A_SCAN, unused_from_ms=from_ms
         )
         if len(listed) == _FILES_A_SCAN:
-            # One more millisecond: if all of them were unused since the same time, the scan would not
-            # advance.
+            # A millisecond is added, because the scan would not advance if all of these files were unused
+            # since the same time.
             last_ms = listed[-1].free_since_ms
             self._resume_from_ms[coordinator_id] = last_ms + (last_ms == from_ms)
         files: dict[str, tuple[int, int]] = {}
@@ -98,10 +104,12 @@ class UnownedFileScan:
         return adopted
 
     async def _without_owner(self, adopter_id: int, keys: Sequence[str]) -> dict[str, list[int]]:
-        """Keys without an owner that this coordinator must adopt, with the others that know them."""
+        """Keys without an owner that this coordinator must adopt, with the other coordinators that know
+        them.
+        """
         knowing: dict[str, list[int]] = {key: [] for key in keys}
-        # This coordinator is asked last: a file that another one hands over meanwhile is then seen at one of
-        # the two.
+        # This coordinator is asked last. If another coordinator hands a file over to it meanwhile, the file
+        # is then found at one of the two.
         others = [found for found in self._coordinator_ids() if found != adopter_id]
         for coordinator_id in (*others, adopter_id):
             if not knowing:
@@ -135,5 +143,5 @@ class UnownedFileScan:
 
 
 def _is_there(file: DescribedFile) -> bool:
-    """Whether the coordinator still has the file; a remembered result is not enough."""
+    """Whether the coordinator still has the file; a cached result is not enough."""
     return file.size_bytes >= 0

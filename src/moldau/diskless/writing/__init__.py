@@ -1,1 +1,1 @@
-"""The produce path: batches are gathered into objects, stored and committed."""
+"""The produce path: batches are collected into objects, which are stored and committed."""

@@ -1,4 +1,6 @@
-"""Reusable memory for WAL objects: pages touched for the first time cost more than the copy into them."""
+"""Reusable memory for WAL objects. To use a memory page for the first time costs more than the copy into
+it.
+"""
 
 import mmap
 from collections import deque
@@ -8,26 +10,28 @@ __all__ = ["Arena", "ArenaPool", "new_arena"]
 
 Arena: TypeAlias = mmap.mmap | bytearray
 
-_FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)  # that is Linux's
+# only Linux has this flag
+_FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 _SPARE: Final = 2
 """Number of free arenas that are kept, so that the event loop never allocates while a worker does."""
 
 
 def new_arena(size_bytes: int) -> mmap.mmap:
-    """Memory with its pages allocated. On Linux the interpreter's lock is released meanwhile.
+    """Memory whose pages are allocated. On Linux the interpreter's lock is released during the allocation.
 
-    It is aligned to a page, so that files can be written from it past the page cache (``File.fill``).
+    The memory is aligned to a page, so that files can be written from it without the page cache
+    (``File.fill``).
     """
     return mmap.mmap(-1, size_bytes, flags=_FLAGS)
 
 
 class ArenaPool:
-    """Arenas of one size. An arena is reused only when no view of it is left.
+    """Arenas of the same size. An arena is reused only when no view of it is left.
 
-    Uploads, the cache of recent objects and readers hold views of an arena. One that was released while a
-    view is alive (a cancelled upload that a library's thread still holds, a slow reader) is set aside: if it
-    were filled again, that upload would store the new bytes under the old key.
+    Uploads, the cache of recent objects and readers hold views of an arena. An arena that is released while a
+    view exists (for a cancelled upload that a library's thread still holds, or for a slow reader) is set
+    aside. If it were filled again, that upload would store the new bytes under the old key.
     """
 
     def __init__(self, arena_size_bytes: int, *, free_max: int = 8) -> None:
@@ -38,8 +42,8 @@ class ArenaPool:
 
     @property
     def is_low(self) -> bool:
-        """Whether callers will soon have to allocate arenas; ones allocated elsewhere may be released to this
-        pool.
+        """Whether callers will soon have to allocate arenas. Arenas that were allocated elsewhere may be
+        released to this pool.
         """
         spare = min(_SPARE, self._free_max)
         if len(self._free) < spare:
@@ -55,13 +59,13 @@ class ArenaPool:
         return self._free.pop() if self._free else new_arena(self.arena_size_bytes)
 
     def release(self, arena: Arena) -> None:
-        """Release an arena of any size; the caller holds no view of it any more."""
+        """Release an arena of any size. The caller must hold no view of it any more."""
         if isinstance(arena, bytearray) or len(arena) != self.arena_size_bytes:
             return
         if _is_exported(arena):
             self._still_read.append(arena)
             if len(self._still_read) > self._free_max:
-                self._still_read.popleft()  # to the garbage collector, when its readers are done
+                self._still_read.popleft()  # the garbage collector frees it when its readers are done
         elif len(self._free) < self._free_max:
             self._free.append(arena)
 
@@ -75,9 +79,10 @@ class ArenaPool:
 
 
 def _is_exported(arena: mmap.mmap) -> bool:
-    """Whether a view of the memory is alive: Python then refuses to resize the map."""
+    """Whether a view of the memory exists. Python then refuses to resize the map."""
     try:
         arena.resize(len(arena))
-    except (BufferError, SystemError):  # SystemError where no map can be resized: such arenas are not reused
+    # a SystemError means that maps cannot be resized here; such arenas are not reused
+    except (BufferError, SystemError):
         return True
     return False

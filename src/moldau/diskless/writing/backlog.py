@@ -1,6 +1,6 @@
-"""The WAL backlog: its measurement, and the throttling of producers by it.
+"""The WAL backlog: its measurement, and the throttling of producers according to it.
 
-Where records leave the WAL only by retention, its size is that of the topics; then there is no bound.
+When records leave the WAL only by retention, the backlog has the size of the topics, so it has no limit.
 """
 
 from typing import Protocol
@@ -13,7 +13,7 @@ __all__ = ["WalBacklog"]
 
 
 class BackloggedCoordinators(Protocol):
-    """The coordinators led here."""
+    """The coordinators that this broker leads."""
 
     def backlog(self) -> Backlog: ...
 
@@ -25,7 +25,7 @@ class WalBacklog:
         self._coordinators = coordinators
         self._clock = clock
         self.max_bytes = -1
-        """Producers are slowed down above this; -1 for never."""
+        """Limit above which producers are throttled; -1 for no limit."""
         self._known = Backlog()
         scope = meters.scoped("moldau.diskless", "Wal")
         scope.gauge("BacklogBytes", lambda: self.refresh().size_bytes)
@@ -33,15 +33,15 @@ class WalBacklog:
         scope.gauge("BacklogAgeMs", self._age_ms)
 
     def refresh(self) -> Backlog:
-        """Measure again: a sum over partitions, once a second and not for every request."""
+        """Measure again. The sum over all partitions is computed once a second and not for every request."""
         self._known = self._coordinators.backlog()
         return self._known
 
     @property
     def excess(self) -> float | None:
-        """Excess over the bound as a fraction of the bound, 0 to 1; 1 also when it is larger.
+        """The excess over the limit as a fraction of the limit, from 0 to 1; 1 also for a larger excess.
 
-        None when the bound is not exceeded.
+        None when the limit is not exceeded.
         """
         over_bytes = self._known.size_bytes - self.max_bytes
         if self.max_bytes < 0 or over_bytes <= 0:

@@ -1,4 +1,4 @@
-"""The batches that will make the next object, and when to close it. Pure: times are arguments."""
+"""The batches for the next object, and the decision when to close it. Pure: times are arguments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,23 +17,25 @@ __all__ = ["BufferedBatch", "BuiltObject", "CloseDecision", "ClosePolicy", "Clos
 T = TypeVar("T")
 
 SMALL_SHARE = 4
-"""An object below this share of an arena gets memory of its own size, so that little data uses little
+"""The share of an arena below which an object gets memory of its own size, so that little data uses little
 memory.
 """
 
 STEADY_SHARE = 5
-"""Batches that arrive continuously wait at least this share of the interval, to avoid small objects."""
+"""The share of the interval for which batches that arrive continuously wait at least. It avoids small
+objects.
+"""
 
 
 LARGE_SHARE = 4
-"""An object of this share of the size bound is large."""
+"""The share of the size limit from which on an object counts as large."""
 
 QUIET_UPLOAD_SHARE = 12
 UPLOADS_AVERAGED = 8
 
 
 class CloseReason(Enum):
-    """Why a buffer was closed."""
+    """The reason for which a buffer was closed."""
 
     FULL = "full"
     INTERVAL = "interval"
@@ -42,7 +44,9 @@ class CloseReason(Enum):
 
 
 class CloseDecision(NamedTuple):
-    """Close now for a reason, or check again at a time (None: when something changes)."""
+    """A decision: close now for a reason, or check again at a time. None means to check again when
+    something changes.
+    """
 
     reason: CloseReason | None
     look_again_ms: float | None = None
@@ -50,21 +54,21 @@ class CloseDecision(NamedTuple):
 
 @dataclass(slots=True)
 class ClosePolicy:
-    """When to close a buffer that is not full; times in milliseconds of one monotonic clock.
+    """The decision when to close a buffer that is not full. Times are in milliseconds of one monotonic clock.
 
-    A buffer is due ``interval_ms`` after its first batch. It closes earlier once nothing has arrived for a
-    while (producers with a bounded number of requests in flight are then waiting) or, when batches arrive
-    continuously, as soon as the budget would allow closing at this rate permanently. Both need a free upload
-    slot and a token of the budget of ``puts_per_second``; 0 disables early closing. Every object takes a
-    token, so early objects are added to the interval's only while the bill allows it; but large ones
-    (``LARGE_SHARE``) are free, because a GiB of them costs little more than one of full objects. While no
-    slot is free closing has no advantage: the buffer waits and grows.
+    A buffer is due ``interval_ms`` after its first batch. It closes earlier once no batch has arrived for a
+    while, because producers with a limited number of requests in flight are then waiting. When batches arrive
+    continuously, it closes as soon as the budget would allow closing at this rate permanently. Both cases
+    need a free upload slot and a token of the budget of ``puts_per_second``; 0 disables early closing. Every
+    object takes a token, so early objects are added to the regular ones only while the bill allows it. Large
+    objects (``LARGE_SHARE``) need no token, because a GiB of them costs little more than a GiB of full
+    objects. As long as no slot is free, closing has no advantage, so the buffer waits and grows.
 
-    A large one that contains everything in flight need not wait: producers with five requests in flight have
-    sent their five.
+    A large buffer that contains everything in flight need not wait, because producers with five requests in
+    flight have sent all five.
 
-    The length of the pause depends on the upload time of an object: a batch that arrives slightly too late
-    waits for an object of its own.
+    The length of the pause depends on the upload time of an object, because a batch that arrives slightly too
+    late waits for the next object.
     """
 
     interval_ms: float
@@ -84,7 +88,7 @@ class ClosePolicy:
         large: bool = False,
         complete: bool = False,
     ) -> CloseDecision:
-        """``complete``: the buffer contains everything that is usually in flight at a time."""
+        """``complete``: the buffer contains all batches that are usually in flight at a time."""
         if not slot_free:
             return CloseDecision(None)
         due_ms = opened_ms + self.interval_ms
@@ -103,13 +107,13 @@ class ClosePolicy:
         return CloseDecision(None, min(due_ms, early_ms))
 
     def closed(self, now_ms: float, *, large: bool = False) -> None:
-        """A buffer was closed, for any reason: its object is a PUT."""
+        """Count a buffer that was closed, for any reason, because its object is a PUT."""
         self._refill(now_ms)
         if not large:
             self._tokens = max(0.0, self._tokens - 1.0)
 
     def uploaded(self, took_ms: float) -> None:
-        """An object was stored, this long after its buffer was closed."""
+        """Record that an object was stored ``took_ms`` after its buffer was closed."""
         self._upload_ms += (took_ms - self._upload_ms) / UPLOADS_AVERAGED
 
     @property
@@ -120,7 +124,7 @@ class ClosePolicy:
         self._refill(now_ms)
         if self._tokens >= 1.0:
             return now_ms
-        # Slightly later, so that rounding never schedules a check at the current time.
+        # The time is slightly later, so that rounding never schedules a check at the current time.
         return now_ms + (1.0 - self._tokens) * 1000.0 / self.puts_per_second + 0.01
 
     def _refill(self, now_ms: float) -> None:
@@ -134,7 +138,7 @@ class ClosePolicy:
 
 
 class BufferedBatch(Generic[T]):
-    """A batch in a buffer: its position, its header, and the owner's data."""
+    """A batch in a buffer: its position, its header, and the data of its owner."""
 
     __slots__ = ("byte_offset", "header", "key", "owner", "position", "timestamp_type")
 
@@ -145,7 +149,7 @@ class BufferedBatch(Generic[T]):
         self.position = position
         """Position in the buffer, in order of arrival."""
         self.byte_offset = -1
-        """Position in the object, once that is built."""
+        """Position in the object, once the object is built."""
         self.header = header
         self.timestamp_type = timestamp_type
         self.owner = owner
@@ -163,11 +167,11 @@ class BuiltObject(Generic[T]):
 
 
 class WalBuffer(Generic[T]):
-    """Copies each batch at once; arranges them into an object at the end.
+    """Copies each batch at once, and arranges the batches into an object at the end.
 
-    A batch is copied when it arrives (its memory is the network's) and once more when the object is built,
-    into recycled memory. When the batches arrived in the object's order, as those of a single partition do,
-    the buffer itself becomes the object.
+    A batch is copied when it arrives, because its memory belongs to the network, and again when the object is
+    built, into recycled memory. When the batches arrived in the object's order, like the batches of a single
+    partition, the buffer itself becomes the object.
     """
 
     __slots__ = ("_arena", "_batches", "_pool", "size_bytes")
@@ -189,7 +193,7 @@ class WalBuffer(Generic[T]):
     def add(
         self, key: PartitionKey, records: memoryview, header: BatchHeader, timestamp_type: int, owner: T
     ) -> BufferedBatch[T]:
-        """Copy one batch; it must fit, and match its header."""
+        """Copy a batch. It must fit, and match its header."""
         position = self.size_bytes
         end = position + len(records)
         assert end <= len(self._arena)
@@ -201,11 +205,11 @@ class WalBuffer(Generic[T]):
         return batch
 
     def abandon(self) -> None:
-        """Release the memory; also when :meth:`build` has failed."""
+        """Release the memory. It may also be called when :meth:`build` has failed."""
         self._pool.release(self._arena)
 
     def build(self, *, created_ms: int, broker_id: int) -> BuiltObject[T]:
-        """Build the object; the buffer cannot be used any more."""
+        """Build the object. The buffer cannot be used any more afterwards."""
         by_partition: dict[PartitionKey, list[BufferedBatch[T]]] = {}
         for batch in self._batches:
             run = by_partition.get(batch.key)
@@ -213,7 +217,7 @@ class WalBuffer(Generic[T]):
                 by_partition[batch.key] = [batch]
             else:
                 run.append(batch)
-        # By the number: comparing UUIDs runs Python code each time.
+        # UUIDs are compared by their numbers, because comparing UUIDs runs Python code each time.
         keys = sorted(by_partition, key=lambda key: (key[0].int, key[1]))
         ordered = [batch for key in keys for batch in by_partition[key]]
         size = self.size_bytes + footer_size_bytes(len(keys), len(ordered))
@@ -227,7 +231,7 @@ class WalBuffer(Generic[T]):
         return BuiltObject(arena, size, [by_partition[key] for key in keys], ordered)
 
     def _arranged(self, ordered: Sequence[BufferedBatch[T]], size: int) -> Arena:
-        """The batches in this order at the beginning of an arena with room for ``size`` bytes."""
+        """The batches in this order, at the beginning of an arena with room for ``size`` bytes."""
         is_small = size * SMALL_SHARE < self._pool.arena_size_bytes
         in_order = all(left.position < right.position for left, right in pairwise(ordered))
         if in_order and size <= len(self._arena) and not is_small:
@@ -235,7 +239,7 @@ class WalBuffer(Generic[T]):
                 batch.byte_offset = batch.position
             return self._arena
         arena: Arena = bytearray(size) if is_small else self._pool.acquire(size)
-        # Byte arrays assign to and from views without a copy in between.
+        # An assignment from a view to a view makes no copy in between.
         source, target = memoryview(self._arena), memoryview(arena)
         offset = 0
         for batch in ordered:

@@ -1,11 +1,12 @@
-"""Commits files to one coordinator, strictly in the order in which their buffers were closed.
+"""Commits files to a coordinator, strictly in the order in which their buffers were closed.
 
-Uploads finish in any order; the queue waits for the first file's. There is one commit at a time: if a second
-were sent while the outcome of the first is unknown, batches of one producer could be reordered.
+Uploads finish in any order; the queue waits for the upload of its first file. Only one commit is in progress
+at a time. If a second commit were sent while the outcome of the first is unknown, batches of a producer could
+be reordered.
 
-The driver's contract: batches are answered only after their commit was answered; a commit whose outcome is
-unknown is repeated, by the key of its object, until it is known, regardless of the producers' time-outs; a
-file without any accepted batch is reported through ``on_done`` like any other.
+The driver's contract. Batches are answered only after their commit was answered. A commit whose outcome is
+unknown is repeated, with the key of its object, until the outcome is known; the producers' time-outs do not
+end it. A file without any accepted batch is reported through ``on_done`` like any other file.
 """
 
 import asyncio
@@ -37,16 +38,16 @@ class Committing:
     coordinator: BatchCoordinator
     retries: RetryPolicy
     gaps: SequenceGaps
-    """The producers whose batches were dropped; shared by all coordinators."""
+    """The producers whose batches were dropped; all coordinators share this state."""
     entropy: Entropy
     meters: WriterMeters
     unexpected: UnexpectedErrors
     hold: Callable[[WalFile, Batch], bool] = lambda file, batch: False
-    """Add a batch to the next object again; False when it was held for long enough."""
+    """Adds a batch to the next object again. Returns False when the batch was held for long enough."""
 
 
 class FileCommitQueue:
-    """The parts of files for one coordinator. ``on_done`` is called once for each part, in order."""
+    """The parts of files for a coordinator. ``on_done`` is called once for each part, in order."""
 
     def __init__(
         self, coordinator_id: int, committing: Committing, on_done: Callable[[FileShare], None]
@@ -77,11 +78,11 @@ class FileCommitQueue:
             self._task = loop.create_task(self._run(), name=f"diskless commits to coordinator {self._id}")
 
     def go_on(self) -> None:
-        """The coordinator is led elsewhere than before: a pause after a failure is over."""
+        """End a pause after a failure, because another broker now leads the coordinator."""
         self._resumed.set()
 
     async def stop(self) -> None:
-        """Drop the queue; the outcomes are unknown."""
+        """Drop the queue. The outcomes of its files are unknown."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -100,7 +101,8 @@ class FileCommitQueue:
 
     async def _commit(self, share: FileShare) -> None:
         if len(share.file.owner_ids) == 1:
-            share.drop_expired()  # no other coordinator knows this owner, so it may still be left out
+            # no other coordinator has this file's list of owners, so a batch may still be left out
+            share.drop_expired()
         self._note_dropped(share.dropped)
         gaps = self._gaps
         share.follow_dropped = {
@@ -142,9 +144,10 @@ class FileCommitQueue:
             self._gaps.dropped(batch.key, batch.header)
 
     async def _until_known(self, share: FileShare) -> CommitFileResult | KafkaError:
-        """The answer, or the refusal after which nothing of the part is ever committed.
+        """The answer, or the refusal after which nothing of the part will ever be committed.
 
-        Also FORGOTTEN, after which no repeat returns the outcome: repeats would hold up all later files.
+        FORGOTTEN counts as such a refusal, because no repetition returns the outcome after it, and
+        repetitions would delay all later files.
         """
         call = share.call(self._broker_id)
         retry = 0
@@ -159,7 +162,7 @@ class FileCommitQueue:
             except (OSError, TimeoutError) as error:
                 reason = error
             except asyncio.CancelledError:
-                share.file.is_uncertain = True  # abandoned: it may still be carried out
+                share.file.is_uncertain = True  # the commit was abandoned and may still be carried out
                 raise
             share.file.is_uncertain = True
             self._meters.commit_failed()
@@ -170,7 +173,7 @@ class FileCommitQueue:
             retry += 1
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait between two attempts; returns whether :meth:`go_on` ended the wait."""
+        """Wait between two attempts. Returns whether :meth:`go_on` ended the wait."""
         self._resumed.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -181,7 +184,7 @@ class FileCommitQueue:
 
 
 class CommitQueues:
-    """Owns one queue for each coordinator, and the split of files among them."""
+    """Owns a queue for each coordinator, and splits files among the queues."""
 
     def __init__(self, committing: Committing, on_done: Callable[[FileShare], None]) -> None:
         self._committing = committing
@@ -193,11 +196,11 @@ class CommitQueues:
         return sum(len(queue) for queue in self._queues.values())
 
     def configure(self, retries: RetryPolicy) -> None:
-        """Use another policy for coordinators that get their first file from now on."""
+        """Use another policy for coordinators that get their first file after this call."""
         self._committing = replace(self._committing, retries=retries)
 
     def share_out(self, file: WalFile) -> None:
-        """Queue the file at its coordinators: this fixes its place in their order."""
+        """Queue the file at its coordinators. This determines its position in their order."""
         shares: dict[int, FileShare] = {}
         for run in file.object.runs:
             try:
@@ -222,29 +225,31 @@ class CommitQueues:
         return queue
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """A coordinator is led elsewhere than before: a commit that waits after a failure is repeated now."""
+        """Repeat a commit that waits after a failure now, because another broker leads its coordinator."""
         queue = self._queues.get(coordinator_id)
         if queue is not None:
             queue.go_on()
 
     async def stop(self) -> None:
-        """Drop all queues; the outcomes are unknown."""
+        """Drop all queues. The outcomes of their files are unknown."""
         for queue in self._queues.values():
             await queue.stop()
         self._queues.clear()
 
 
 def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:
-    """Error code for producers. librdkafka treats KAFKA_STORAGE_ERROR as certain non-persistence."""
+    """Error code for producers. librdkafka treats KAFKA_STORAGE_ERROR as proof that nothing was stored."""
     if refusal.code is ErrorCode.invalid_request:
         return ErrorCode.unknown_server_error
     return ErrorCode.request_timed_out if share.file.is_uncertain else ErrorCode.kafka_storage_error
 
 
 def _lost_track(share: FileShare, error: Exception) -> None:
-    """A defect must not block every later file of a coordinator."""
+    """Give up a part after an unexpected error, because a defect must not block every later file of a
+    coordinator.
+    """
     share.file.is_uncertain = True
-    share.outcomes = ()  # offsets unknown: the cache must not use them
+    share.outcomes = ()  # the offsets are unknown, so the cache must not use them
     _answer_all(share, ErrorCode.unknown_server_error, "unexpected error")
 
 

@@ -1,4 +1,4 @@
-"""The buffer that takes batches now, and the time when it is closed."""
+"""The buffer that accepts batches now, and the time when it is closed."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class HeldBytes:
 
 
 class ClosedBuffer(NamedTuple):
-    """A buffer that is to become a file; times are in seconds of the event loop."""
+    """A buffer that will become a file. Times are in seconds of the event loop."""
 
     buffer: WalBuffer[WaitingProducer]
     waiters: ObjectWaiters
@@ -48,7 +48,7 @@ class FillingBuffer:
         is_slot_free: Callable[[], bool],
         on_closed: Callable[[ClosedBuffer], None],
     ) -> None:
-        """``is_slot_free``: whether an upload could begin now."""
+        """``is_slot_free`` returns whether an upload could begin now."""
         self._memory = memory
         self._held = held
         self._in_flight = in_flight
@@ -79,7 +79,7 @@ class FillingBuffer:
         timestamp_type: int,
         waiter: WaitingProducer,
     ) -> None:
-        """Copy a batch into the buffer, or into the next one."""
+        """Copy a batch into the buffer, or into the next buffer."""
         size, now = len(records), self._loop.time()
         max_bytes = self._max_bytes
         buffer = self._buffer
@@ -95,7 +95,7 @@ class FillingBuffer:
         self._waiters.add(waiter)
         self._last_arrival_s = now
         if max_bytes - buffer.size_bytes < size:
-            # A next batch of this size has no room: close now instead of waiting for it.
+            # Another batch of this size has no room, so close now instead of waiting for it.
             self.close(CloseReason.FULL)
         elif self._timer is None or self._in_flight.are_all_in(len(buffer.batches)):
             self.consider()

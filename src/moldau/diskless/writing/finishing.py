@@ -1,4 +1,4 @@
-"""The end of files: their producers are answered, and their memory is released."""
+"""The end of files: their producers are answered and their memory is released."""
 
 from collections.abc import Sequence
 
@@ -18,10 +18,11 @@ _UNCERTAIN = AppendOutcome(ErrorCode.request_timed_out, message="the broker lost
 
 
 class FileFinisher:
-    """Ends each file once: committed in all its parts, timed out, or given up after an unexpected error.
+    """Ends each file once: all its parts are committed, or it has timed out, or it was given up after an
+    unexpected error.
 
-    The bytes of its batches are given back, the cache has its batches, and an object to which nothing refers
-    is deleted.
+    The bytes of its batches are returned to the budget, the cache has its batches, and an object to which
+    nothing refers is deleted.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class FileFinisher:
         self._unexpected = unexpected
 
     def share_done(self, share: FileShare) -> None:
-        """Its producers have their answers; now the broker's own cache gets the batches."""
+        """Pass a part's batches to the broker's own cache, after the part's producers were answered."""
         with self._unexpected.contained("finishing a commit", lambda _: self._share_over(share)):
             share.is_answered = True
             if all(each.is_answered for each in share.file.shares):
@@ -63,7 +64,7 @@ class FileFinisher:
                 self.drop(file)
 
     def abandon(self, file: WalFile) -> None:
-        """An unexpected error in the file: answer all its producers, and release everything."""
+        """Handle an unexpected error in the file: answer all its producers, and release everything."""
         was_stored = file.uploaded.done() and file.uploaded.result()
         if not file.uploaded.done():
             file.uploaded.set_result(False)
@@ -73,7 +74,8 @@ class FileFinisher:
             self._own.memory.recent.discard(file.key)
         elif not was_stored:
             self._own.memory.pool.release(file.object.arena)
-        # A stored object may be committed by another part, or is an orphan; the rest can never be committed.
+        # Another part may commit a stored object, or the object is an orphan. An object that was not stored
+        # can never be committed.
         outcome = _UNCERTAIN if was_stored else LOST
         self.answer_lost(file.object.batches, file.waiters, file.payload_bytes, outcome)
         file.shares = []
@@ -81,7 +83,7 @@ class FileFinisher:
     def answer_lost(
         self, batches: Sequence[Batch], waiters: ObjectWaiters, payload_bytes: int, outcome: AppendOutcome
     ) -> None:
-        """Answer batches that are in no file any more, and give their bytes back."""
+        """Answer batches that are no longer in a file, and return their bytes to the budget."""
         waiters.stop()
         for batch in batches:
             self._gaps.dropped(batch.key, batch.header)
@@ -89,7 +91,7 @@ class FileFinisher:
         self._held.size_bytes -= payload_bytes
 
     def drop(self, file: WalFile) -> None:
-        """Every batch of the file has its answer, or its time-out."""
+        """Drop the file. Every batch of it has its answer or its time-out."""
         if not self._in_flight.remove(file):
             return
         file.waiters.stop()
@@ -97,7 +99,7 @@ class FileFinisher:
             waiter.resolve(TIMED_OUT)
         self._held.size_bytes -= file.payload_bytes
         self._own.memory.recent.committed(file.key)
-        file.shares = []  # they refer to the file: an arena must not wait for the garbage collector
+        file.shares = []  # the parts refer to the file, and an arena must not wait for the garbage collector
         is_stored = file.uploaded.done() and file.uploaded.result()
         if is_stored and not file.accepted_count:
             self._own.memory.recent.discard(file.key)

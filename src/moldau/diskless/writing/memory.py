@@ -1,4 +1,4 @@
-"""The memory of a writer's objects, which its broker's own readers share."""
+"""The memory of a writer's objects, which the readers of the same broker share."""
 
 from dataclasses import dataclass
 
@@ -15,20 +15,25 @@ class WriterMemory:
 
     def __init__(self, settings: WriterSettings) -> None:
         self.recent = RecentObjects(settings.recent_bytes, self.release)
-        """Objects of this broker for its own cacher, by key; from their upload on, before their commit."""
+        """Objects of this broker for its own cacher, by key. They are included from their upload on,
+        before their commit.
+        """
         self._is_refilling = False
         self.configure(settings)
 
     def configure(self, settings: WriterSettings) -> None:
-        """Make arenas for buffers of these settings (``recent_bytes`` stays as it was)."""
+        """Make arenas for buffers with these settings (``recent_bytes`` does not change)."""
         # Room for the data, and for the footer of a few thousand batches in 64 partitions.
         arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
-        # Enough for full load: allocating an arena costs ten times as much as filling it.
+        # The number is enough for full load, because to allocate an arena costs ten times as much as to fill
+        # it.
         in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
         self.pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
 
     async def refill(self, workers: Workers) -> None:
-        """Under full load, let a worker allocate the memory of the next buffers; one at a time refills."""
+        """Under full load, let a worker allocate the memory of the next buffers. Only one refill runs at a
+        time.
+        """
         if self._is_refilling:
             return
         self._is_refilling = True
@@ -45,13 +50,13 @@ class WriterMemory:
         return self.pool.is_low and not self._is_refilling
 
     def release(self, arena: Arena) -> None:
-        """Give an arena back, also one of earlier settings."""
+        """Release an arena, which may also have the size of earlier settings."""
         self.pool.release(arena)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnObjects:
-    """A broker's own objects: their memory, and the way of their batches into its own cache."""
+    """A broker's own objects: their memory, and the transfer of their batches into the broker's cache."""
 
     memory: WriterMemory
     commits: OwnCommits | None = None

@@ -1,11 +1,11 @@
 """Passes this broker's own commits from memory into its cache, without a request.
 
-The driver's contract. When a file's batches have their offsets, and before any other code can react, each
-cache is asked whether it will accept its run: it does when it is at the tail, reads nothing at the moment,
-and ends where the run begins. Such a *promise* prevents other appends to that cache. A worker thread writes
-the runs of a file, one file of a coordinator after the other; then they are in the cache, and the promises
-end. Producers are answered meanwhile. A cache that accepts no run, or has lost its last batches, finds the
-same batches at the coordinator, like those of other brokers.
+The driver's contract. A cache is asked whether it will accept a run of batches when the file's batches have
+their offsets, before any other code can react. It accepts when it is at the tail, reads nothing at the
+moment, and ends where the run begins. Such a *promise* prevents other appends to that cache. A worker thread
+writes the runs of a file, one file of a coordinator after the other. Then the runs are in the cache, and the
+promises end. Producers are answered meanwhile. A cache that accepts no run, or has lost its last batches,
+finds the same batches at the coordinator, like the batches of other brokers.
 """
 
 import asyncio
@@ -38,27 +38,32 @@ class RunTaker(Protocol):
     """The cacher's interface for batches that need no FindBatches."""
 
     def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
-        """Whether the partition's cache will append these batches, and from now on others only after them.
+        """Whether the partition's cache will append these batches. From now on it appends other batches only
+        after them.
 
-        Also true when there is no such cache. The promise ends with :meth:`over`.
+        The result is also true when there is no such cache. The promise ends with :meth:`over`.
         """
         ...
 
     def begin(self, run: OwnRun) -> AsideWrite | None:
-        """Begin to append promised batches; ``None`` when there is nothing to write (any more)."""
+        """Begin to append promised batches. Returns ``None`` when there is nothing to write, or nothing
+        any more.
+        """
         ...
 
     def end(self, run: OwnRun, write: AsideWrite) -> None:
-        """The write is done: append the batches."""
+        """Append the batches, because the write is done."""
         ...
 
     def over(self, run: OwnRun) -> bool:
-        """The promise is over; returns whether the cache has the batches."""
+        """End the promise. Returns whether the cache has the batches."""
         ...
 
 
 class OwnCommits:
-    """Is called for each committed part of a file; the file is dropped when it is no longer needed here."""
+    """It is called for each committed part of a file. The file is dropped when this broker no longer needs
+    it.
+    """
 
     def __init__(
         self,
@@ -68,7 +73,7 @@ class OwnCommits:
         unexpected: UnexpectedErrors,
         is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``is_shared``: whether other brokers read objects from this one's memory."""
+        """``is_shared``: whether other brokers read objects from this broker's memory."""
         self.is_shared = is_shared
         self._recent = recent
         self._taker = taker
@@ -78,9 +83,11 @@ class OwnCommits:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def committed(self, share: FileShare, on_over: Callable[[FileShare], None]) -> None:
-        """Pass the part's batches to the caches; ``on_over`` is called when they no longer need its bytes."""
+        """Pass the part's batches to the caches. ``on_over`` is called when the caches no longer need its
+        bytes.
+        """
         runs: list[OwnRun] = []
-        # If it fails, the cacher finds the batches at the coordinator; the next commits continue.
+        # If this fails, the cacher finds the batches at the coordinator, and the next commits continue.
         with self._unexpected.contained("promising own commits", lambda _: _not_cached(share)):
             self._promise(share, runs)
         if not runs:
@@ -101,13 +108,14 @@ class OwnCommits:
         for key, pairs in groupby(zip(share.batches, share.outcomes, strict=True), lambda pair: pair[0].key):
             for batches in _runs(share.file.key, pairs):
                 if any(batch.is_transactional for batch in batches):
-                    # The coordinator tells the cache that its transaction is open before it has the batch.
+                    # The cache is notified by the coordinator that a transaction is open before it has the
+                    # transaction's batch.
                     share.is_cached = False
                     break
                 first, last = batches[0], batches[-1]
                 run = OwnRun(key, batches, content[first.byte_offset : last.byte_offset + last.size_bytes])
                 is_promised = False
-                # A promise that fails half-way must end, too; otherwise its cache would wait forever.
+                # A promise that fails half-way must end, too. Otherwise its cache would wait forever.
                 with self._unexpected.contained("promising own commits", partial(self._no_promise, run)):
                     is_promised = self._taker.promise(key, batches)
                 if not is_promised:
@@ -116,19 +124,19 @@ class OwnCommits:
                 runs.append(run)
 
     def finished(self, shares: Sequence[FileShare]) -> None:
-        """All parts of a file are done."""
+        """Handle that all parts of a file are done."""
         if self.is_shared():
-            return  # it stays for as long as there is room
+            return  # the object stays as long as there is room
         if shares and all(share.is_cached or not share.outcomes for share in shares):
             self._recent.discard(shares[0].file.key)
 
     async def drain(self) -> None:
-        """Return when all that was committed before is cached, or will not be."""
+        """Return when all batches that were committed before this call are cached, or will not be cached."""
         while self._tasks:
             await asyncio.wait(set(self._tasks.values()))
 
     async def stop(self) -> None:
-        """Cache nothing more after the current write."""
+        """Stop after the current write; no more batches are cached."""
         for waiting in self._waiting.values():
             waiting.clear()
         await self.drain()
@@ -153,7 +161,7 @@ class OwnCommits:
         finally:
             kept = [self._over(run) for run in runs]
             share.is_cached = share.is_cached and all(kept)
-        # Dropping the object releases its memory, of which no view may be left.
+        # Dropping the object releases its memory, so no view of the memory may be left.
         runs.clear()
         on_over(share)
 
@@ -169,7 +177,7 @@ class OwnCommits:
     async def _keep(self, runs: list[OwnRun]) -> None:
         rest = deque(runs)
         while rest:
-            # A log has one write at a time.
+            # A log has only one write at a time.
             together: dict[PartitionKey, OwnRun] = {}
             while rest and rest[0].key not in together:
                 run = rest.popleft()
@@ -200,7 +208,7 @@ def _write_all(writes: list[AsideWrite]) -> None:
 def _runs(
     object_key: str, pairs: Iterator[tuple[Batch, CommittedBatch]]
 ) -> Iterator[Sequence[BatchCoordinate]]:
-    """A partition's batches that have offsets now, grouped by adjacency."""
+    """A partition's batches that have offsets now, grouped into adjacent runs."""
     run: list[BatchCoordinate] = []
     end = -1
     for batch, outcome in pairs:

@@ -1,10 +1,10 @@
-"""Tracks batches of idempotent producers that follow one that this broker dropped. Pure.
+"""Tracks batches of idempotent producers that follow a batch that this broker dropped. Pure.
 
-A coordinator detects a gap itself where it knows the producer. From an unknown producer it accepts any
-sequence number, as Kafka does: if the first batch was dropped because its producer had timed out, and the
-second were committed, the first could never be accepted and order would be lost. So the broker marks batches
-that follow a dropped one. It does not refuse them itself: the producer may have sent the dropped batch again
-to another broker.
+A coordinator that knows the producer detects a gap itself. From an unknown producer it accepts any sequence
+number, as Kafka does. Assume that the first batch was dropped because its producer had timed out, and that
+the second batch is then committed. The first batch could never be accepted afterwards, and the order would be
+lost. Therefore the broker marks batches that follow a dropped batch. It does not refuse them itself, because
+the producer may have sent the dropped batch again to another broker.
 """
 
 from typing import Final, NamedTuple
@@ -23,13 +23,13 @@ class _Producer(NamedTuple):
 
 
 class SequenceGaps:
-    """Is told of the batches of some partitions in their order. The oldest gaps are forgotten first."""
+    """Gets the batches of some partitions in their order. The oldest gaps are forgotten first."""
 
     def __init__(self) -> None:
         self._next: dict[_Producer, int] = {}
 
     def dropped(self, key: PartitionKey, header: BatchHeader) -> None:
-        """This batch was not committed: its producer got a time-out and will send it again."""
+        """Record that this batch was not committed. Its producer got a time-out and will send it again."""
         if header.producer_id < 0:
             return
         self._next.setdefault(_Producer(key, header.producer_id, header.producer_epoch), header.base_sequence)
@@ -37,7 +37,9 @@ class SequenceGaps:
             del self._next[next(iter(self._next))]
 
     def follows_dropped(self, key: PartitionKey, header: BatchHeader) -> bool:
-        """Whether an earlier batch was dropped here, and was not received here again."""
+        """Whether an earlier batch of the producer was dropped by this broker, and has not arrived here
+        again.
+        """
         if not self._next or header.producer_id < 0:
             return False
         producer = _Producer(key, header.producer_id, header.producer_epoch)
@@ -50,5 +52,7 @@ class SequenceGaps:
         return 0 < ahead < _SEQUENCES // 2
 
     def committed(self, key: PartitionKey, header: BatchHeader) -> None:
-        """This batch has an offset: the dropped ones before it were sent again, at any broker."""
+        """Record that this batch has an offset. The dropped batches before it were therefore sent again,
+        to any broker.
+        """
         self._next.pop(_Producer(key, header.producer_id, header.producer_epoch), None)

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Uploader:
-    """The uploads of one writer; any number may be in progress."""
+    """The uploads of a writer. Any number of uploads may be in progress."""
 
     def __init__(
         self, storage: ObjectStorage, retries: RetryPolicy, entropy: Entropy, meters: WriterMeters
@@ -27,7 +27,9 @@ class Uploader:
         self._meters = meters
 
     async def upload(self, file: WalFile, policy: ClosePolicy) -> bool:
-        """Store the object; False when all its producers have timed out. ``policy`` gets the duration."""
+        """Store the object. Returns False when all its producers have timed out. ``policy`` gets the
+        duration.
+        """
         loop = asyncio.get_running_loop()
         begin = loop.time()
         size = file.object.size_bytes
@@ -54,7 +56,9 @@ class Uploader:
         return True
 
     async def delete(self, key: str) -> None:
-        """Nothing refers to the object, and nothing ever will. If this fails, the orphan scan finds it."""
+        """Delete the object, because nothing refers to it and nothing ever will. If the deletion fails,
+        the orphan scan finds the object.
+        """
         try:
             await self._storage.delete([key])
             self._meters.deleted()
@@ -63,7 +67,9 @@ class Uploader:
 
 
 class WriterTasks:
-    """Owns the running tasks of a writer (uploads, deletions, the making of memory), so that a stop waits."""
+    """Owns the running tasks of a writer (uploads, deletions, allocation of memory), so that a stop can
+    wait for them.
+    """
 
     def __init__(self, unexpected: UnexpectedErrors) -> None:
         self._unexpected = unexpected
@@ -77,7 +83,7 @@ class WriterTasks:
         self._unexpected.watch(task, "writing WAL objects")
 
     async def finished(self) -> None:
-        """Return when no task is left, those included that are started meanwhile."""
+        """Return when no task is left, including tasks that are started meanwhile."""
         while self._running:
             await asyncio.wait(set(self._running))
 
@@ -91,7 +97,7 @@ class WriterTasks:
 class UploadSlots:
     """Owns the files that wait for an upload, and the number of uploads in progress.
 
-    ``upload`` stores a file's object, and settles the file in any case; ``on_free`` is called when a slot is
+    ``upload`` stores a file's object, and always sets the file's result. ``on_free`` is called when a slot is
     free again and no file has taken it.
     """
 
@@ -119,7 +125,7 @@ class UploadSlots:
         self._start()
 
     def discard(self, file: WalFile) -> None:
-        """Do not begin the upload of a file."""
+        """Remove a file whose upload has not begun."""
         if file in self.waiting:
             self.waiting.remove(file)
 

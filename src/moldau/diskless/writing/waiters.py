@@ -1,4 +1,4 @@
-"""The producers that wait for one object, and their time-outs."""
+"""The producers that wait for an object, and their time-outs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ __all__ = ["TIMED_OUT", "ObjectWaiters", "WaitingProducer"]
 TIMED_OUT = AppendOutcome(
     ErrorCode.request_timed_out, message="the object store or the coordinator did not answer in time"
 )
-"""Java's client and librdkafka retry it, and know that the records may have been written."""
+"""Java's client and librdkafka retry after this error, and know that the records may have been written."""
 
 
 class WaitingProducer:
-    """A producer request that waits for one batch; ``deadline`` is in seconds of the event loop."""
+    """A producer request that waits for a batch; ``deadline`` is in seconds of the event loop."""
 
     __slots__ = ("answer", "deadline", "guard", "held_until", "is_expired", "request_id")
 
@@ -28,17 +28,19 @@ class WaitingProducer:
         self.guard = guard
         """The guard of a transactional batch; 0 for other batches."""
         self.held_until: float | None = None
-        """The time until which it is committed again while an earlier batch is missing; None if none was."""
+        """The time until which the batch is committed again while an earlier batch is missing; None if
+        none was missing.
+        """
         self.is_expired = False
 
     def resolve(self, outcome: AppendOutcome) -> None:
-        """Answer, unless that was done or the connection is closed."""
+        """Answer the producer, unless it was answered before or its connection is closed."""
         if not self.answer.done():
             self.answer.set_result(outcome)
 
 
 class ObjectWaiters:
-    """One timer for all waiters of an object: requests have few different time-outs."""
+    """A single timer for all waiters of an object, because requests have few different time-outs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""An object between its closed buffer and its last answer."""
+"""A file from the close of its buffer to the last answer of its producers."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
@@ -18,13 +18,13 @@ from moldau.records.batch import TRANSACTIONAL_BIT
 __all__ = ["Batch", "FileShare", "FilesInFlight", "WalFile"]
 
 FORGETTING: Final = 0.98
-"""Factor by which an answered file lowers the recent maximum."""
+"""Factor by which an answered file reduces the recent maximum."""
 
 Batch: TypeAlias = BufferedBatch[WaitingProducer]
 
 
 class FileShare:
-    """The batches of a file that one coordinator commits."""
+    """The batches of a file that a coordinator commits."""
 
     __slots__ = (
         "batches",
@@ -43,16 +43,18 @@ class FileShare:
         self.coordinator_id = coordinator_id
         self.batches: list[Batch] = []
         self.dropped: list[Batch] = []
-        """Batches that are never to be committed; their producers got a time-out."""
+        """Batches that must never be committed, because their producers got a time-out."""
         self.follow_dropped: Collection[int] = ()
-        """Positions in ``batches`` of those that follow a dropped batch of their producer."""
+        """Positions in ``batches`` of the batches that follow a dropped batch of their producer."""
         self.is_answered = False
         self.is_done = False
-        """Answered, and this broker's cache has appended its part."""
+        """Whether the producers are answered and this broker's cache has appended the part."""
         self.outcomes: Sequence[CommittedBatch] = ()
-        """Outcomes of ``batches``, when they are committed."""
+        """Outcomes of ``batches``, when the batches are committed."""
         self.is_cached = False
-        """All of them are in this broker's cache: it does not need the object's bytes any more."""
+        """Whether all batches are in this broker's cache, which then does not need the object's bytes any
+        more.
+        """
 
     def call(self, broker_id: int) -> CommitFileCall:
         file = self.file
@@ -72,13 +74,13 @@ class FileShare:
         return batches
 
     def drop_expired(self) -> None:
-        """Remove batches whose producers got a time-out: they will send them again."""
+        """Remove batches whose producers got a time-out, because the producers will send them again."""
         self.dropped += [batch for batch in self.batches if batch.owner.is_expired]
         self.batches = [batch for batch in self.batches if not batch.owner.is_expired]
 
 
 class WalFile:
-    """A file, its parts per coordinator, and their outcomes."""
+    """A file, its parts for each coordinator, and the outcomes of the parts."""
 
     __slots__ = (
         "accepted_count",
@@ -109,25 +111,27 @@ class WalFile:
         self.waiters = waiters
         self.created_ms = created_ms
         self.payload_bytes = payload_bytes
-        """Size of its batches."""
+        """Total size of the file's batches."""
         self.opened_s = opened_s
         self.shares: list[FileShare] = []
         self.owner_ids: Sequence[int] = ()
         self.uploaded: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """True: the object is in the store. False: the upload was abandoned."""
+        """True when the object is in the store; False when the upload was abandoned."""
         self.accepted_count = 0
-        """Number of its batches with offsets: while it is 0, nothing refers to the object."""
+        """Number of batches of the file that have offsets. As long as it is 0, nothing refers to the
+        object.
+        """
         self.is_uncertain = False
-        """A commit was repeated, so ``accepted_count`` may be too low."""
+        """Whether a commit was repeated, so that ``accepted_count`` may be too low."""
 
     @property
     def is_done(self) -> bool:
         return all(share.is_done for share in self.shares)
 
     def settle_shares(self) -> None:
-        """The object is stored: decide, once for all coordinators, which batches are committed.
+        """Decide, when the object is stored, which batches are committed, once for all coordinators.
 
-        The list of owners is sent to each of them, so none may be left out afterwards.
+        Each coordinator gets the list of owners, so none of them may be left out afterwards.
         """
         for share in self.shares:
             share.drop_expired()
@@ -158,11 +162,13 @@ def _to_commit(batch: Batch) -> BatchToCommit:
 
 
 class FilesInFlight:
-    """Owns the files between the close of their buffer and their end, and what is usually in flight."""
+    """Owns the files from the close of their buffers to their end, and measures how much is usually in
+    flight.
+    """
 
     def __init__(self) -> None:
         self._files: dict[WalFile, None] = {}
-        """Unfinished files: answers are pending, or this broker's own cache still needs the bytes."""
+        """Unfinished files, whose answers are pending or whose bytes this broker's own cache still needs."""
         self._unanswered: dict[WalFile, None] = {}
         self.batch_count = 0
         """Number of batches in files that are not answered."""
@@ -187,19 +193,19 @@ class FilesInFlight:
         return not self._unanswered and 0 < self._recent_batches_max <= buffered_batches
 
     def add(self, file: WalFile) -> None:
-        """A buffer has become this file."""
+        """Record that a buffer has become this file."""
         self._files[file] = self._unanswered[file] = None
         self.batch_count += len(file.object.batches)
         self._recent_batches_max = max(self._recent_batches_max, self.batch_count)
 
     def answered(self, file: WalFile) -> None:
-        """The file is answered, so its producers may send more."""
+        """Record that the file is answered, so that its producers may send more."""
         if self._unanswered.pop(file, self) is None:
             self.batch_count -= len(file.object.batches)
             self._recent_batches_max *= FORGETTING
 
     def remove(self, file: WalFile) -> bool:
-        """The file is over; False when it was removed before."""
+        """Remove a file that has ended. Returns False when it was removed before."""
         if self._files.pop(file, self) is self:
             return False
         self.answered(file)

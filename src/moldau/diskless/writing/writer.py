@@ -1,20 +1,20 @@
-"""Turns record batches into objects that are stored and committed (KIP-1163's produce path).
+"""Makes objects from record batches, which are stored and committed (KIP-1163's produce path).
 
-The driver's contract, in this order: a batch is copied into the buffer; the buffer is closed and becomes an
-object; the object is uploaded, several at a time; its batches are committed, in the order in which buffers
-were closed, at each coordinator; only then its producers are answered.
+The driver's contract, in this order. A batch is copied into the buffer. The buffer is closed and becomes an
+object. The object is uploaded; several uploads run at the same time. The object's batches are committed at
+each coordinator, in the order in which buffers were closed. Only then its producers are answered.
 
-Memory is bounded by ``max_buffered_bytes``. When that is reached, :attr:`DisklessWriter.is_full` is true, and
-producers' connections are read slowly (``ProduceHandlers``); requests that were already read are still
-accepted, because their producers wait anyway. Beyond twice the bound a batch is refused at once with
+Memory is limited by ``max_buffered_bytes``. When that is reached, :attr:`DisklessWriter.is_full` is true, and
+producers' connections are read slowly (``ProduceHandlers``). Requests that were already read are still
+accepted, because their producers wait anyway. Beyond twice the limit a batch is refused at once with
 KAFKA_STORAGE_ERROR, which producers retry and librdkafka correctly treats as "not persisted".
 
 When the store is down, uploads are retried until the last producer's time-out. Producers get
 REQUEST_TIMED_OUT (retriable, "possibly persisted") at their time-out, the object is dropped, and dropped
 batches never reach a coordinator.
 
-An unexpected exception (``UnexpectedErrors``) costs one object: its producers are answered with an error, its
-bytes are released, and the next objects continue.
+An unexpected exception (``UnexpectedErrors``) affects a single object: its producers are answered with an
+error, its bytes are released, and the next objects continue.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class DisklessWriter:
         settings: WriterSettings | None = None,
         own: OwnObjects | None = None,
     ) -> None:
-        """Create it on the event loop that will run it."""
+        """Create the writer on the event loop that will run it."""
         settings = settings or WriterSettings()
         own = own or OwnObjects(WriterMemory(settings))
         self._machine = machine
@@ -100,7 +100,7 @@ class DisklessWriter:
         )
 
     def in_hand(self) -> Mapping[str, int]:
-        """Resources in use for producers; all zero when nothing is in flight."""
+        """Resources in use for producers; all values are zero when nothing is in flight."""
         return {
             "buffered bytes": self._held.size_bytes,
             "batches under way": self._in_flight.batch_count,
@@ -141,11 +141,11 @@ class DisklessWriter:
         request_id: int = 0,
         guard: int = 0,
     ) -> AppendAnswer:
-        """Accept one batch that has passed the produce checks; ``records`` is only valid during the call.
+        """Accept a batch that has passed the produce checks; ``records`` is valid only during the call.
 
         The batches of a partition get offsets in the order of these calls. ``timestamp_type`` is the topic's;
-        a transactional batch has a ``guard``.
-        The outcome is a future, done within ``timeout_ms``; a refusal is returned at once.
+        a transactional batch has a ``guard``. The outcome is a future that is done within ``timeout_ms``; a
+        refusal is returned at once.
         """
         size = len(records)
         if self._is_closing:
@@ -160,10 +160,10 @@ class DisklessWriter:
         return answer
 
     def _hold(self, file: WalFile, batch: Batch) -> bool:
-        """Add a batch again that arrived before its predecessor, for about a second.
+        """Add a batch that arrived before its predecessor again, for about a second.
 
-        No longer than that: five held requests fill a Java client's connection, and the missing batch may
-        come through it.
+        The time is not longer, because five held requests fill a Java client's connection, and the missing
+        batch may come through that connection.
         """
         now, waiter = self._loop.time(), batch.owner
         if waiter.held_until is None:
@@ -179,9 +179,9 @@ class DisklessWriter:
         return True
 
     def _buffer_closed(self, closed: ClosedBuffer) -> None:
-        """Make a file of a closed buffer, and send it off."""
+        """Make a file of a closed buffer, and begin its upload."""
         buffer, unexpected = closed.buffer, self._machine.unexpected
-        # The buffered batches, in case that they do not become a file.
+        # The buffered batches are released here if they do not become a file.
         batches, payload_bytes = tuple(buffer.batches), buffer.size_bytes
 
         def lose(_: Exception) -> None:
@@ -224,7 +224,7 @@ class DisklessWriter:
             self._finisher.drop(file)
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """A coordinator is led elsewhere than before: a commit that waits after a failure is repeated now."""
+        """Repeat a commit that waits after a failure now, because another broker leads its coordinator."""
         self._queues.coordinator_moved(coordinator_id)
 
     def _look_again(self) -> None:
@@ -243,7 +243,8 @@ class DisklessWriter:
 
     def _upload_over(self, file: WalFile, is_stored: bool) -> None:
         if is_stored:
-            # Before the commit: a reader may see the commit earlier than this broker.
+            # This happens before the commit, because a reader may see the commit earlier than this broker
+            # does.
             self.recent.put(file.key, file.object.arena, file.object.size_bytes, is_committed=False)
             file.settle_shares()
         else:
@@ -259,14 +260,14 @@ class DisklessWriter:
     # Ending -----------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Close the buffer and return when all that was appended before is answered."""
+        """Close the buffer, and return when all batches that were appended before are answered."""
         self._filling.close(CloseReason.FLUSH)
         answers = [waiter.answer for file in self._in_flight for waiter in file.waiters.all]
         if answers:
             await asyncio.wait(answers)
 
     async def close(self, grace_s: float = 30.0) -> None:
-        """Refuse new batches, finish the others within ``grace_s`` seconds, drop the rest."""
+        """Refuse new batches, finish the others within ``grace_s`` seconds, and drop what is then left."""
         self._is_closing = True
         try:
             async with asyncio.timeout(grace_s):

@@ -23,8 +23,8 @@ class WriterSettings:
     max_uploads: int = 8
     max_buffered_bytes: int = 128 * MIB
     recent_bytes: int = 128 * MIB
-    """Memory for a cacher that could not append committed batches at once."""
+    """Memory for the objects of a cacher that could not append committed batches at once."""
     prefix: str = WAL_PREFIX
     hold_ms: float = 1_000
-    """How long a batch whose predecessor is missing is committed again."""
+    """Time for which a batch whose predecessor is missing is committed again."""
     retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))

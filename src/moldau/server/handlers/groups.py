@@ -20,7 +20,7 @@ Call = Callable[[GroupCaller, Any], Coroutine[Any, Any, Message]]
 
 
 def _distinct_groups(rows: Sequence[Any]) -> Iterator[Any]:
-    """Groups; one whose offsets are all asked for appears once."""
+    """The groups; a group whose row requests all offsets appears once."""
     whole: set[str] = set()
     for row in rows:
         if row.topics is None:

@@ -1,10 +1,10 @@
-"""Compares the states of coordinators, process after process, with the state that results from their log
+"""Compares the states of coordinators, process after process, with the state that follows from their log
 alone.
 
 For each coordinator there is a reference: an empty shard that replays the committed log from offset 0, across
-all lives of the node, without the coordinator's store and snapshots. Whenever the led shard, its log and the
-reference are at the same offset, both states are compared. They are reported to :class:`StateAgreement`, too,
-which compares them with those of earlier terms at that offset.
+all processes of the node, without the coordinator's store and snapshots. Whenever the led shard, its log and
+the reference are at the same offset, the states of the shard and of the reference are compared. They are also
+reported to :class:`StateAgreement`, which compares them with the states of earlier terms at that offset.
 """
 
 import asyncio
@@ -23,30 +23,32 @@ from moldau.simulation.world.host import Host
 from moldau.storage.snapshots.replicated_log import LogPosition
 
 _LOOK_EVERY_S: Final = 0.02
-"""Virtual time."""
+"""Interval of the checks, in virtual time."""
 _LOOKS_MAX: Final = 1_000
-"""Number of checks for which a snapshot waits: a disk with intermittent faults fails some of them."""
+"""Number of checks for which a snapshot waits. On a disk with intermittent faults some checks fail."""
 
 
 class AgreementTally:
-    """The number of comparisons, so that a test can assert that there were some."""
+    """The numbers of comparisons, with which a test can assert that there were some."""
 
     def __init__(self) -> None:
         self.terms = 0
-        """Loads whose state was compared."""
+        """Number of loads whose state was compared."""
         self.states = 0
-        """States that were compared."""
+        """Number of states that were compared."""
         self.generations = 0
-        """Complete generations of groups that were compared, those of each state again."""
+        """Number of complete generations of groups that were compared. Each compared state counts again."""
         self.gaps = 0
-        """Logs that a snapshot had shortened before the reference had replayed them: the check ends there.
+        """Number of logs that a snapshot had shortened before the reference had replayed them. The check ends
+        there.
 
-        A check of a term makes its snapshots wait for the reference, so none is ahead of it.
+        A check of a term makes the snapshots of the term wait for the reference, so a snapshot is not ahead
+        of it.
         """
 
 
 class CoordinatorAgreement:
-    """The check of one coordinator, over all processes of its node."""
+    """The check of a coordinator over all processes of its node."""
 
     def __init__(self, name: str, history: History, tally: AgreementTally) -> None:
         self._name = name
@@ -55,7 +57,7 @@ class CoordinatorAgreement:
         self._states = StateAgreement(history)
         self._reference: Any = None
         self._end_offset = 0
-        """The offset behind the last record that the reference has replayed."""
+        """The offset after the last record that the reference has replayed."""
         self._seen: tuple[str, int, int, int] | None = None
         self._newest_epoch = -1
         self._is_over = False
@@ -66,7 +68,7 @@ class CoordinatorAgreement:
         """Replay committed records; compare if the coordinator is loaded and has no later decisions."""
         log = host.term.log
         if host.term.epoch < self._newest_epoch:
-            return  # another node leads, and this one does not know it yet
+            return  # another node leads, and this node does not know it yet
         self._newest_epoch = host.term.epoch
         self._keep_until_replayed(host)
         if self._is_over or not await self._replay(host, log.high_watermark):
@@ -93,7 +95,7 @@ class CoordinatorAgreement:
         self._states.reached(f"{self._name} in life {life}, load {host.loads}", offset, led.parts)
 
     def _keep_until_replayed(self, host: ShardHost[Any, Any]) -> None:
-        """Let a snapshot of this term remove no record that the reference has not replayed."""
+        """Prevent that a snapshot of this term removes records that the reference has not replayed."""
         log: Any = host.term.log
         if log is self._watched or not isinstance(log, SnapshottedCoordinatorLog):
             return
@@ -103,13 +105,15 @@ class CoordinatorAgreement:
             for _ in range(_LOOKS_MAX):
                 if self._is_over or self._end_offset >= snapshot_id.offset:
                     break
-                await asyncio.sleep(_LOOK_EVERY_S)  # the next check replays it
+                await asyncio.sleep(_LOOK_EVERY_S)  # the next check replays the rest of the records
             return await delete(snapshot_id)
 
         setattr(log, "delete_before_snapshot", delete_when_replayed)  # noqa: B010 (a method of one object)
 
     async def _replay(self, host: ShardHost[Any, Any], end_offset: int) -> bool:
-        """Bring the reference to ``end_offset``; false when the log cannot be read now, or not any more."""
+        """Replay the log up to ``end_offset``. Returns false when the log cannot be read now, or can no
+        longer be read.
+        """
         if end_offset <= self._end_offset:
             return self._reference is not None
         if host.term.log.log_start_offset > self._end_offset:
@@ -133,7 +137,7 @@ class CoordinatorAgreement:
         try:
             self._end_offset = await loader.run(self._end_offset)
         except (OSError, KafkaError):
-            return False  # a disk that fails now and then is part of some stories
+            return False  # some scenarios have a disk that sometimes fails
         return True
 
     def _violate(self, problem: str) -> None:
@@ -146,8 +150,8 @@ async def watch_coordinators(
 ) -> None:
     """Check the coordinators of every process of ``hosts``; runs until cancelled.
 
-    Several hosts are replicas of one log: records committed by the leader of one term must exist in the next,
-    on any host. The node is its process's exhibit.
+    Several hosts are replicas of the same log. Records that were committed in one leader's term must exist in
+    the next term, on any host. The exhibit of each process is its node.
     """
     tally = tally or AgreementTally()
     replicated = len(hosts) > 1
@@ -166,14 +170,16 @@ async def watch_coordinators(
 
 
 class CoordinatorWatch:
-    """:func:`watch_coordinators` beside a story, on the loop that runs; no watch without hosts."""
+    """Run :func:`watch_coordinators` beside a scenario, on the current event loop. Without hosts nothing
+    is watched.
+    """
 
     def __init__(self, hosts: Sequence[Host], history: History, tally: AgreementTally) -> None:
         self._history = history
         self._task = asyncio.create_task(watch_coordinators(hosts, history, tally)) if hosts else None
 
     def end(self) -> None:
-        """End the watch. A watch that has failed checks nothing any more, which is a violation."""
+        """End the watch. A watch that has failed no longer checks anything, which is a violation."""
         watch = self._task
         if watch is None:
             return
@@ -190,7 +196,8 @@ async def _look_at(
     if process is None or node is None or process.paused:
         return
     for runtime in _runtimes(node):
-        # Also for kinds that lead nothing in this story: a kind without a canonical form fails every story.
+        # This applies also to kinds that lead no coordinator here: a kind without a canonical form fails
+        # every scenario.
         runtime.kind.new_shard(0).canonical()
         for partition in runtime.partitions:
             led = runtime.led(partition)
@@ -219,18 +226,19 @@ def differences(led: CanonicalState, expected: CanonicalState) -> str:
 
 
 def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
-    """The boot number of a single machine where a record counts once it is written, otherwise a constant.
+    """The boot number of the host when a record counts as committed once it is written; otherwise a constant.
 
-    A loss of power may remove records that were written and not synced: the reference of such a log starts
-    over with the remaining log, and the clients' histories check the rest. A log that counts only synced
-    records has one reference forever: each record below a high watermark survives any loss.
+    A loss of power may remove records that were written and not synced. The reference of such a log starts
+    again with the remaining log, and the clients' histories check the lost part. A log in which only synced
+    records count keeps its reference forever, because each record below a high watermark survives any loss of
+    power.
     """
     return 0 if led.kind.topic.is_decisive else host.boot
 
 
 def _runtimes(node: Any) -> list[CoordinatorRuntime[Any, Any]]:
     """The runtimes of all kinds that the node's subsystems have contributed."""
-    # Imported here: the tiny node runs without the server.
+    # The import is here because the tiny node runs without the server.
     from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
 
     coordinators = node.find(CoordinatorsSubsystem)

@@ -1,6 +1,7 @@
-"""Builds the segments of a unit: reads ranges of WAL objects side by side, scatters them, finishes them.
+"""Builds the segments of a unit: reads ranges of WAL objects in parallel, copies their bytes to the segments,
+finishes the segments.
 
-It depends on an object store, a storage manager and workers; not on leaders, coordinators or engines. A
+It depends on an object store, a storage manager and workers, and not on leaders, coordinators or engines. A
 broker and the tasks of an outside engine run the same code.
 """
 
@@ -45,12 +46,12 @@ class ScattersRanges(Protocol):
 
 @runtime_checkable
 class CopiesAttempts(Protocol):
-    """A storage manager that separates the objects of several attempts to build one segment."""
+    """A storage manager that keeps the objects of several attempts to build the same segment apart."""
 
     async def copy_attempt(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
     ) -> bytes:
-        """``copy_log_segment_data``, with a name that only this attempt has."""
+        """Call ``copy_log_segment_data`` with a name that only this attempt uses."""
         ...
 
 
@@ -76,11 +77,11 @@ async def build_and_copy(
     reads_in_flight: int = READS_IN_FLIGHT,
     reading: AbstractAsyncContextManager[object] | None = None,
 ) -> list[bytes | None]:
-    """Each segment is copied while the next ones are built; returns the results of :func:`copy_segment`, in
-    order.
+    """Each segment is copied while the next segments are built. Returns the results of :func:`copy_segment`,
+    in order.
 
-    Raises the errors of :func:`each_segment` and :func:`copy_segment`. Then ``into`` is not read any more,
-    except by a store for an abandoned upload.
+    Raises the errors of :func:`each_segment` and :func:`copy_segment`. After an error ``into`` is not read
+    any more, except by a store for an abandoned upload.
     """
     copies: list[asyncio.Task[bytes | None]] = []
     planned = iter(segments)
@@ -109,14 +110,16 @@ async def each_segment(
     reads_in_flight: int = READS_IN_FLIGHT,
     reading: AbstractAsyncContextManager[object] | None = None,
 ) -> AsyncGenerator[BuiltSegment, None]:
-    """The segments, in order, from the objects in ``storage``; each when it is built.
+    """Yield the segments in order, from the objects in ``storage``; each segment as soon as it is built.
 
-    ``into`` is memory for building, if it has :func:`memory_bytes` for them; recycled memory is much faster
-    than new memory. The segments are in it: it must not be reused before they are copied. ``reading`` is held
-    while objects are read: units that are built in parallel take turns with it.
+    ``into`` is memory for building, if it has the :func:`memory_bytes` of these segments, because recycled
+    memory is much faster than new memory. The segments are in this memory, so it must not be reused before
+    they are copied. ``reading`` is held while objects are read, so units that are built in parallel read in
+    turn.
 
-    Raises ``StorageError`` (``ObjectNotFoundError`` when batches have left the WAL meanwhile: plan again) and
-    :class:`CorruptRecordError` when the objects do not contain the committed batches.
+    Raises ``StorageError`` and :class:`CorruptRecordError`. ``ObjectNotFoundError`` means that batches have
+    left the WAL meanwhile: the segments must be planned again. :class:`CorruptRecordError` means that the
+    objects do not contain the committed batches.
     """
     size_bytes = memory_bytes(segments)
     memory = memoryview(into if into is not None and len(into) >= size_bytes else mmap.mmap(-1, size_bytes))
@@ -147,7 +150,9 @@ def _put_markers(segment: PlannedSegment, buffer: memoryview) -> None:
 
 
 def memory_bytes(segments: Iterable[PlannedSegment]) -> int:
-    """Memory in bytes for building. Each segment begins on a page: files are written faster from there."""
+    """Memory in bytes for building. Each segment begins on a page, because files are written faster from
+    there.
+    """
     return sum(_whole_pages(segment.size_bytes) for segment in segments)
 
 
@@ -173,7 +178,8 @@ async def _read(
             await scatter(wanted.object_key, wanted.start, targets)
             return
         view = await fetch_once(storage, wanted.object_key, wanted.start, wanted.size_bytes)
-        # The segment's pages may be new; then it takes many times as long: not on the event loop.
+        # The segment's memory pages may be new, and copying then takes many times as long. So a worker does
+        # it, not the event loop.
         await workers.run(_lay_out, view, targets)
 
     await side_by_side(read, ranges, in_flight)
@@ -181,7 +187,7 @@ async def _read(
 
 def _lay_out(view: memoryview, targets: Sequence[tuple[int, memoryview]]) -> None:
     for start, target in targets:
-        # In pieces, so that other threads get the interpreter in between.
+        # The copy is made in pieces, so that other threads get the interpreter in between.
         for at in range(0, len(target), _PIECE_BYTES):
             piece = target[at : at + _PIECE_BYTES]
             piece[:] = view[start + at : start + at + len(piece)]
@@ -193,8 +199,8 @@ async def copy_segment(
     """Store a built segment; returns the storage manager's custom metadata.
 
     ``attempt`` (letters, digits, ``-`` and ``_``, at most 40) distinguishes this copy from those of other
-    tasks with the same plan; the result contains it. A storage manager without attempts gets the segment as
-    it is: its bytes do not depend on the builder.
+    tasks with the same plan; the result contains it. A storage manager that does not separate attempts gets
+    the segment under its own name. This is safe because its bytes do not depend on the builder.
 
     Raises ``RemoteStorageError``.
     """

@@ -1,4 +1,6 @@
-"""The calls of engines to leaders (APIs 11656 to 11658), the same in process and over the network."""
+"""The calls of engines to leaders (APIs 11656 to 11658), with the same interface in process and over the
+network.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -29,18 +31,20 @@ __all__ = [
 
 LEASE_MAX_MS: Final = 24 * 3_600_000
 PLAN_MAX_BYTES: Final = 16 * 1024**3
-"""Maximum size of a plan in one answer: its coordinates take about a thousandth of that at small batches."""
+"""Maximum size of a plan in one answer. With small batches, the plan's coordinates have about a thousandth
+of this size.
+"""
 
 
 class PlanCall(NamedTuple):
     """Plan the next segments."""
 
     engine: str
-    """Name of the caller, for the log and for other callers."""
+    """Name of the caller, which the log and other callers see."""
     max_bytes: int
     lease_ms: int = 600_000
     topics: Collection[str] | None = None
-    """Only these; ``None`` for all."""
+    """The topics to plan for; ``None`` for all."""
 
 
 class PlacedPlan(NamedTuple):
@@ -62,25 +66,26 @@ class LeaseCall(NamedTuple):
 
     lease_id: UUID
     lease_ms: int = 600_000
-    """Its duration from now on; 0 releases it."""
+    """The duration of the lease from now on; 0 releases the lease."""
     partitions: Collection[TopicIdPartition] | None = None
-    """With 0 ms: only these are released; ``None`` for all."""
+    """With a duration of 0 ms, only these partitions are released; ``None`` for all."""
 
 
 class ConsolidationCalls(Protocol):
-    """A leader, as engines see it. A call that fails as a whole raises ``KafkaError``; each may be repeated.
+    """A leader, as engines see it. A call that fails as a whole raises ``KafkaError``. Every call may be
+    repeated.
 
-    UNSUPPORTED_VERSION: diskless topics have no remote tier there.
+    UNSUPPORTED_VERSION means that diskless topics have no remote tier on that broker.
     """
 
     async def plan(self, call: PlanCall) -> PlacedPlan: ...
 
     async def publish(self, call: PublishCall) -> list[PublishedSegment]:
-        """The outcomes, in the order of the copies."""
+        """The outcomes of publishing, in the order of the copies."""
         ...
 
     async def lease(self, call: LeaseCall) -> int | None:
-        """The end of the lease by the leader's clock; ``None`` when it is over."""
+        """The end of the lease by the leader's clock; ``None`` when the lease has ended."""
         ...
 
 
@@ -88,7 +93,7 @@ class LocalConsolidation:
     """:class:`ConsolidationCalls` in the broker that leads the partitions."""
 
     def __init__(self, leader: ConsolidationLeader | None, place: RemotePlace) -> None:
-        """``leader`` is ``None`` where diskless topics have no remote tier."""
+        """``leader`` is ``None`` when diskless topics have no remote tier."""
         self._leader = leader
         self._place = place
 
@@ -230,7 +235,7 @@ CALLS: Final[Mapping[int, BrokerCall[ConsolidationCalls, Any, Any]]] = MappingPr
 
 
 class RemoteConsolidation:
-    """:class:`ConsolidationCalls` to a broker."""
+    """:class:`ConsolidationCalls` over the network to a broker."""
 
     def __init__(self, channel: BrokerChannel) -> None:
         self._channel = channel

@@ -1,7 +1,7 @@
-"""Consolidation by the broker itself, where no outside engine does it.
+"""Consolidation by the broker itself, when no outside engine does it.
 
-Each round plans, builds unit after unit in memory, copies and publishes. A failed unit is abandoned, and
-planned again in a later round.
+Each round makes a plan, builds unit after unit in memory, copies the segments and publishes them. A failed
+unit is abandoned, and planned again in a later round.
 """
 
 import asyncio
@@ -37,27 +37,27 @@ ENGINE_NAME: Final = "broker"
 DEFAULT_UNIT_BYTES: Final = 64 * 1024**2
 _PUBLISH_TRIES: Final = 3
 _UNITS_AT_A_TIME: Final = 3
-"""One is read and built, one is copied, one is published."""
+"""Number of units in progress: one is read and built, one is copied, one is published."""
 _UNITS_IN_MEMORY: Final = 2
 _PLANS_A_ROUND: Final = 64
-"""After this many plans, the upkeep of all partitions comes first, even if there is more to build."""
+"""Number of plans after which all partitions get their upkeep first, even if there is more to build."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Bounds; bytes, milliseconds."""
+    """Limits, in bytes and milliseconds."""
 
     unit_bytes: int = DEFAULT_UNIT_BYTES
     """Bytes of a unit in memory; two units are in memory at a time."""
     plan_bytes: int = 512 * 1024**2
-    """Bytes of segments in one plan."""
+    """Bytes of segments in a plan."""
     lease_ms: int = 600_000
     reads_in_flight: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCopies:
-    """The destination of all copies to remote storage, with their shared rate limit and meters."""
+    """The destination of all copies to remote storage, with the rate limit and the meters that they share."""
 
     storage: RemoteStorageManager
     quota: ByteRateQuota
@@ -78,7 +78,7 @@ class BrokerEngine:
         settings: EngineSettings | None = None,
         is_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``is_enabled``: false where an outside engine builds; the upkeep is done nevertheless."""
+        """``is_enabled`` is false when an outside engine builds; the upkeep is done nevertheless."""
         self._leader = leader
         self._wal_storage = wal_storage
         self._storage = copies.storage
@@ -97,7 +97,7 @@ class BrokerEngine:
         self._failures = scope.counter("ErrorsPerSec", "Units that failed and are planned anew.")
 
     async def run_once(self) -> int:
-        """Reconcile the recorded segments, then consolidate; returns the copied bytes.
+        """Reconcile the recorded segments, then consolidate. Returns the number of copied bytes.
 
         Raises only defects.
         """
@@ -109,14 +109,14 @@ class BrokerEngine:
                     break
                 done = await self._carry_out_a_plan()
                 if not done:
-                    break  # nothing to do, or an error: not again immediately
+                    break  # nothing to do, or an error: do not try again immediately
                 total += done
         finally:
             self._memory.clear()
         return total
 
     async def _carry_out_a_plan(self) -> int:
-        """Make a plan and build all of it; returns the published bytes."""
+        """Make a plan and build all of it. Returns the number of published bytes."""
         settings = self.settings
         plan = await self._leader.plan(ENGINE_NAME, max_bytes=settings.plan_bytes, lease_ms=settings.lease_ms)
         if not plan.work:
@@ -126,7 +126,7 @@ class BrokerEngine:
         try:
             await asyncio.gather(*(self._build_units(task) for _ in range(_UNITS_AT_A_TIME)))
         except asyncio.CancelledError:
-            raise  # the node stops: the next leader continues
+            raise  # the node stops; the next leader continues
         except Exception:
             await self._leader.give_up(plan.lease_id)
             raise
@@ -145,8 +145,9 @@ class BrokerEngine:
     async def _build(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
         """Build and copy everything that can be built.
 
-        An error that is caused neither by the store nor by the data is a defect in one batch: the unit's
-        other partitions are then built without it.
+        An error that is caused neither by the store nor by the data is a defect that concerns a single batch.
+        The unit's partitions are then built one by one, so that only the partition with this batch is left
+        out.
         """
         await self._keep_quota(task, sum(one.size_bytes for one in segments))
         async with self._places.place():
@@ -162,7 +163,7 @@ class BrokerEngine:
         return copies
 
     def _given_up(self, task: "_Task", segments: Sequence[PlannedSegment]) -> None:
-        """They are planned again."""
+        """Give up these segments; they are planned again later."""
         self._failures.value += 1
         task.given_up.update(one.partition for one in segments)
         for segment in segments:
@@ -187,7 +188,7 @@ class BrokerEngine:
                 max_bytes = self._leader.custom_metadata_max_bytes
                 check_custom_metadata(str(segment.metadata.id), metadata, max_bytes)
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:
-            # Its memory is not reused: an upload may still be reading it.
+            # This memory is not reused, because an upload may still be reading it.
             logger.warning("segments of %s cannot be built now: %s", _names(segments), error)
             self._given_up(task, segments)
             return []
@@ -200,7 +201,7 @@ class BrokerEngine:
         ]
 
     async def _keep_quota(self, task: "_Task", size_bytes: int) -> None:
-        """Wait until this amount may be copied; the lease is renewed meanwhile."""
+        """Wait until this amount may be copied. The lease is renewed meanwhile."""
         loop = asyncio.get_running_loop()
         while (wait_s := self._quota.throttle_s(loop.time())) > 0:
             self._leader.renew(task.lease_id, self.settings.lease_ms)
@@ -208,13 +209,13 @@ class BrokerEngine:
         self._quota.record(size_bytes, loop.time())
 
     def _take_memory(self, size_bytes: int) -> memoryview:
-        """Use memory of earlier units, or new memory: fresh pages cost more than the copy."""
+        """Use memory of earlier units, or new memory. Fresh pages cost more time than the copy."""
         if self._memory and len(self._memory[-1]) >= size_bytes:
             return self._memory.pop()
-        # Nearly full units are alike: the next one shall fit, too.
+        # Units that are nearly full have similar sizes, so this memory shall have room for the next one, too.
         is_nearly_full = self.settings.unit_bytes < 2 * size_bytes
         wanted_bytes = max(size_bytes, self.settings.unit_bytes if is_nearly_full else 0)
-        # Not a bytearray, which would be filled with zeros here, while the event loop waits.
+        # The memory is not a bytearray, which would be filled with zeros here while the event loop waits.
         return memoryview(mmap.mmap(-1, wanted_bytes))
 
     async def _publish(
@@ -239,7 +240,7 @@ class BrokerEngine:
             if not left:
                 break
         for copy in left:
-            # A recorded segment that was not pruned is found and completed in the next round.
+            # The next round finds a recorded segment that was not pruned, and completes it.
             self._failures.value += 1
             task.given_up.add(copy.partition)
             logger.warning("%s is not published now", copy.partition)
@@ -247,13 +248,13 @@ class BrokerEngine:
 
 @dataclass(slots=True)
 class _Task:
-    """A plan that is being carried out."""
+    """A plan that the engine is carrying out."""
 
     lease_id: UUID
     epochs: Mapping[UUID, int]
     units: Iterator[Unit]
     given_up: set[TopicIdPartition] = field(default_factory=set)
-    """Partitions with a failure: later segments of theirs cannot be published."""
+    """Partitions with a failed segment. Their later segments cannot be published."""
     done_bytes: int = 0
 
 

@@ -1,9 +1,9 @@
 """The leader's side of consolidation: plans segments, assigns them to engines, publishes the built ones.
 
-An engine builds segments: this broker itself (:mod:`moldau.tiered.consolidation.engine`) or an outside one,
-by RPC. It gets a plan with a lease, reports each finished copy, renews the lease while it works, and releases
-the rest. Segments of a partition are published in the order of their offsets; one that is copied early waits
-for those before it.
+An engine builds segments: it is this broker itself (:mod:`moldau.tiered.consolidation.engine`) or an outside
+engine that calls by RPC. The engine gets a plan with a lease, reports each finished copy, and renews the
+lease while it works. At the end it releases the partitions that are left. Segments of a partition are
+published in the order of their offsets. A segment that is copied early waits for the segments before it.
 """
 
 import asyncio
@@ -39,14 +39,16 @@ logger = logging.getLogger(__name__)
 _State: Final = RemoteLogSegmentState
 _BATCHES_A_PAGE: Final = 1_000
 _SEGMENTS_A_PLAN: Final = 8
-"""Segments of one partition in a plan: the maximum work that is lost when an engine crashes."""
+"""Maximum number of a partition's segments in a plan. This is the work that is lost when an engine
+crashes.
+"""
 _WRITES_MAX: Final = 3
 _FRESH_MS: Final = 1_000
 _AT_A_TIME: Final = 16
-"""Partitions that are planned or published in parallel: their writes are synced together."""
+"""Number of partitions that are planned or published in parallel. Their writes are synced together."""
 
 REFUSALS: Final = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version})
-"""Errors of a published copy after which it is not needed."""
+"""Errors that mean that the reported copy is not needed."""
 
 
 class PlannedWork(NamedTuple):
@@ -57,7 +59,7 @@ class PlannedWork(NamedTuple):
 
 
 class HeldPlan(NamedTuple):
-    """Partitions that are left out of a plan because another engine has a lease of them."""
+    """Partitions that are left out of a plan because another engine has a lease for them."""
 
     engine: str
     until_ms: int
@@ -67,7 +69,7 @@ class HeldPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Segments for an engine to build, and the time until which the engine has to report."""
+    """Segments for an engine to build, and the time by which the engine must report."""
 
     lease_id: UUID
     until_ms: int
@@ -81,18 +83,18 @@ class BuiltCopy(NamedTuple):
     partition: TopicIdPartition
     segment_id: UUID
     epoch: int
-    """Epoch of the leader that planned it."""
+    """Epoch of the leader that planned the segment."""
     custom_metadata: bytes | None
-    """Custom metadata of the storage manager; it names the attempt whose objects are the segment."""
+    """Custom metadata of the storage manager. They name the attempt whose objects form the segment."""
 
 
 class PublishedSegment(NamedTuple):
     """The outcome of publishing a copy.
 
-    NONE: it is published, now or before, or will be after those before it (``is_waiting``).
-    FENCED_LEADER_EPOCH: a former leader planned it. INVALID_UPDATE_VERSION: the plan has expired, or its
-    custom metadata are too large. Its objects are then not needed. After any other error the report may be
-    repeated.
+    NONE: it is published, now or before, or will be published after the copies before it (``is_waiting``).
+    FENCED_LEADER_EPOCH: a former leader planned it. INVALID_UPDATE_VERSION: the plan has expired, or the
+    custom metadata are too large. After the last two errors the copy's objects are not needed. After any
+    other error the report may be repeated.
     """
 
     segment_id: UUID
@@ -103,14 +105,16 @@ class PublishedSegment(NamedTuple):
 
 @dataclass(slots=True)
 class _Budget:
-    """The remaining size of a plan. Partitions gather in turn, so each sees the remainder."""
+    """The remaining size of a plan. Partitions add their segments one after another, so each sees the
+    remaining size.
+    """
 
     left_bytes: int
     gathering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ConsolidationLeader:
-    """For all diskless partitions that this broker leads."""
+    """The leader's side for all diskless partitions that this broker leads."""
 
     def __init__(
         self,
@@ -123,7 +127,7 @@ class ConsolidationLeader:
         custom_metadata_max_bytes: int = 128,
         unexpected: UnexpectedErrors | None = None,
     ) -> None:
-        """``led``: the partitions that this broker leads now."""
+        """``led`` returns the partitions that this broker leads now."""
         self.custom_metadata_max_bytes = custom_metadata_max_bytes
         self._unexpected = unexpected or UnexpectedErrors()
         self._reconciler = reconciler
@@ -137,7 +141,9 @@ class ConsolidationLeader:
         self.statuses: dict[TopicIdPartition, ConsolidationStatus] = {}
         """Statuses as of the last check of each partition."""
         self._fresh: dict[TopicIdPartition, tuple[int, int, ConsolidationStatus]] = {}
-        """Partitions that were reconciled a moment ago and are planned next: their epoch, and the time."""
+        """Partitions that were reconciled a moment ago and are planned next: epoch, time and status of
+        each.
+        """
 
     # -- upkeep -------------------------------------------------------------------------------
 
@@ -165,7 +171,7 @@ class ConsolidationLeader:
             logger.info("%s is not put in order now: %s", partition, error)
             return None
         except Exception as error:
-            # The other partitions must be reconciled nevertheless.
+            # The other partitions must be reconciled in spite of this error.
             self._unexpected.report("putting a partition's segments in order", error)
             return None
         self._note(led, status)
@@ -183,7 +189,7 @@ class ConsolidationLeader:
         return status if is_fresh else None
 
     async def _is_due(self, led: LedPartition, status: ConsolidationStatus) -> bool:
-        """Whether a segment may be due: by size, or by the age of the oldest batch."""
+        """Whether a segment may be due, by size or by the age of the oldest batch."""
         if not 0 <= status.wal_size_bytes < led.rules.segment_bytes:
             return True
         topic_id, _, index = led.partition
@@ -197,7 +203,7 @@ class ConsolidationLeader:
         return self._clock.now_ms() - oldest_ms >= led.rules.max_age_ms
 
     def _forget_others(self) -> None:
-        """Partitions that this broker leads no more."""
+        """Forget partitions that this broker no longer leads."""
         known = self._led()
         for plan in self._plans:
             if plan.partition not in known:
@@ -216,11 +222,12 @@ class ConsolidationLeader:
     async def plan(
         self, engine: str, *, max_bytes: int, lease_ms: int, topics: Collection[str] | None = None
     ) -> Plan:
-        """The next segments of partitions without a plan in progress, about ``max_bytes``; possibly none.
+        """Plan the next segments of partitions without a plan in progress, about ``max_bytes``; possibly
+        none.
 
-        They are recorded as COPY_SEGMENT_STARTED. Segments that an engine does not report or renew within
-        ``lease_ms`` are planned again. ``topics``: only these. Partitions whose coordinator or metadata do
-        not answer are left out.
+        The segments are recorded as COPY_SEGMENT_STARTED. Segments that an engine does not report or renew
+        within ``lease_ms`` are planned again. ``topics`` limits the plan to these topics. Partitions are left
+        out when their coordinator or their metadata do not answer.
         """
         self._forget_others()
         led = [
@@ -244,7 +251,7 @@ class ConsolidationLeader:
         try:
             found = await side_by_side(plan_one, led[start:] + led[:start], _AT_A_TIME)
         except BaseException:
-            # No engine received the plan: its partitions must not wait until its lease ends.
+            # No engine received the plan, so its partitions must not wait until the lease ends.
             self._plans.give_up(lease.id)
             self._plans.end(lease)
             raise
@@ -266,8 +273,8 @@ class ConsolidationLeader:
             if not await self._is_due(led, status):
                 return ()
             if not status.is_fenced:
-                # No older leader has seen a segment that begins after this, so none can treat it as
-                # abandoned.
+                # After the fence, no older leader can have seen a segment that begins now, so none can treat
+                # it as abandoned.
                 status = self._note(led, ConsolidationStatus.of(await self._reconciler.fence(led)))
             async with budget.gathering:
                 if budget.left_bytes <= 0:
@@ -276,7 +283,7 @@ class ConsolidationLeader:
                 budget.left_bytes -= sum(one.size_bytes for one in gathered)
             return await self._begin(led, lease, status, gathered)
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
-            # The recorded segments have no engine now: the next round deletes them.
+            # The recorded segments have no engine now, so the next round deletes them.
             logger.info("%s is not planned now: %s", led.partition, error)
             return ()
         except Exception as error:
@@ -298,7 +305,8 @@ class ConsolidationLeader:
             (found,) = await self._wal.find_batches(call)
             if found.error is not ErrorCode.none:
                 raise KafkaError(found.error, found.message)
-            # What may be aborted stays in the WAL: the index of its segment must tell.
+            # Batches whose transaction may still be aborted stay in the WAL, because their segment's index
+            # must contain the abort.
             end = found.high_watermark if found.last_stable_offset < 0 else found.last_stable_offset
             batches = [batch for batch in found.batches if batch.last_offset < end]
             if batches:
@@ -350,7 +358,7 @@ class ConsolidationLeader:
         return until_ms if self._plans.renew(lease_id, until_ms) else None
 
     async def give_up(self, lease_id: UUID, partitions: Collection[TopicIdPartition] | None = None) -> None:
-        """An engine abandons its plan (for some partitions): others may take them."""
+        """Abandon an engine's plan, or its part for some partitions, so that other engines can build them."""
         ended = self._plans.give_up(lease_id, partitions)
         for plan in ended:
             one = self._led().get(plan.partition)
@@ -361,7 +369,7 @@ class ConsolidationLeader:
                     await self._reconciler.delete_unneeded(status.needless)
 
     async def publish(self, lease_id: UUID, copies: Sequence[BuiltCopy]) -> list[PublishedSegment]:
-        """Copied segments: record them as finished, then advance the WAL's start behind them."""
+        """Record copied segments as finished, then advance the WAL's start to their end."""
         of_partition: dict[TopicIdPartition, list[BuiltCopy]] = {}
         for copy in copies:
             of_partition.setdefault(copy.partition, []).append(copy)
@@ -394,7 +402,7 @@ class ConsolidationLeader:
         return answers
 
     def _record_copy(self, led: LedPartition | None, lease_id: UUID, copy: BuiltCopy) -> PublishedSegment:
-        """Record a copy; it waits, unless it is refused or was published before."""
+        """Record a copy. It waits to be published, unless it is refused or was published before."""
         id = copy.segment_id
         if led is None or copy.epoch != led.epoch:
             message = "another leader planned it" if led else "this broker does not lead the partition"
@@ -425,7 +433,7 @@ class ConsolidationLeader:
         return PublishedSegment(id, ErrorCode.invalid_update_version, "its plan has lapsed")
 
     async def _publish_ready(self, led: LedPartition, plan: OpenPlan) -> tuple[ErrorCode, str | None] | None:
-        """Publish the copied segments at the head of the plan; returns the error, if any."""
+        """Publish the copied segments at the beginning of the plan. Returns the error, if any."""
         try:
             while plan.segments and plan.segments[0].is_copied:
                 await self._publish_one(led, plan, plan.segments[0])
@@ -446,7 +454,7 @@ class ConsolidationLeader:
     async def _publish_one(self, led: LedPartition, plan: OpenPlan, copied: OpenSegment) -> None:
         metadata = copied.planned.metadata
         if plan.wal_start > metadata.end_offset:
-            return  # all of it was deleted meanwhile; the next round deletes its objects
+            return  # all of the segment was deleted meanwhile; the next round deletes its objects
         event = self._reconciler.events.of(metadata, _State.COPY_SEGMENT_FINISHED, copied.custom_metadata)
         for attempt in range(_WRITES_MAX):
             try:

@@ -1,4 +1,6 @@
-"""Transaction markers in plans: a run of one marker names no object but the marker itself. Pure."""
+"""Transaction markers in plans. A run that is a marker refers to no object; its key contains the marker.
+Pure.
+"""
 
 from typing import Final
 
@@ -6,11 +8,11 @@ from moldau.coordinators.diskless.calls import TransactionEnd
 from moldau.records.control import build_end_transaction_marker
 
 _PREFIX: Final = "~marker:"
-"""No object's key begins so."""
+"""The prefix of a marker's key. No object's key begins with it."""
 
 
 def key_of_marker(end: TransactionEnd, timestamp_ms: int) -> str:
-    """Stands in a plan where a run of batches has the key of its object."""
+    """The text that a plan contains for a marker, in the place of the key of an object."""
     producer_id, producer_epoch, coordinator_epoch, committed = end
     return f"{_PREFIX}{producer_id}:{producer_epoch}:{coordinator_epoch}:{int(committed)}:{timestamp_ms}"
 

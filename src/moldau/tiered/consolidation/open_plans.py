@@ -1,4 +1,4 @@
-"""The plans of one leader in progress: their engines, leases and results. Pure."""
+"""The plans of a leader that are in progress: their engines, leases and results. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,9 @@ __all__ = ["Lease", "OpenPlan", "OpenPlans", "OpenSegment"]
 
 @dataclass(slots=True)
 class Lease:
-    """An engine's promise to work on plans; without it, or when it ends, other engines may plan the same."""
+    """The time for which an engine has plans. Without a lease, or after its end, other engines may plan
+    the same segments.
+    """
 
     id: UUID
     engine: str
@@ -31,7 +33,7 @@ class OpenSegment:
 
 @dataclass(slots=True)
 class OpenPlan:
-    """The next segments of one partition, in the order of their offsets; each is removed when it is
+    """The next segments of a partition, in the order of their offsets. Each is removed when it is
     published.
     """
 
@@ -43,12 +45,12 @@ class OpenPlan:
     segments: list[OpenSegment] = field(default_factory=list)
 
     def find(self, segment_id: UUID) -> OpenSegment | None:
-        """One of its segments."""
+        """A segment of the plan."""
         return next((one for one in self.segments if one.planned.segment_id == segment_id), None)
 
 
 class OpenPlans:
-    """At most one plan a partition."""
+    """The plans in progress: at most one for each partition."""
 
     def __init__(self) -> None:
         self._leases: dict[UUID, Lease] = {}
@@ -58,7 +60,7 @@ class OpenPlans:
         return iter(list(self._plans.values()))
 
     def of(self, partition: TopicIdPartition) -> OpenPlan | None:
-        """The partition's plan, of any engine."""
+        """The partition's plan, whichever engine has it."""
         return self._plans.get(partition)
 
     def own(self, partition: TopicIdPartition) -> set[UUID]:
@@ -76,7 +78,7 @@ class OpenPlans:
         self._leases.pop(lease.id, None)
 
     def renew(self, id: UUID, until_ms: int) -> bool:
-        """Extend a lease, never shorten it; False when it is over."""
+        """Extend a lease, but never shorten it. Returns False when the lease has ended."""
         lease = self._leases.get(id)
         if lease is None:
             return False
@@ -84,26 +86,26 @@ class OpenPlans:
         return True
 
     def add(self, plan: OpenPlan) -> None:
-        """Begin to carry out a plan of a partition that has none."""
+        """Begin a plan of a partition that has none."""
         assert plan.partition not in self._plans
         self._plans[plan.partition] = plan
 
     def held(self, own: Lease, of_interest: Callable[[TopicIdPartition], bool]) -> list[tuple[Lease, int]]:
-        """The leases of others, with the number of relevant partitions in the plans of each."""
+        """The leases of other engines, each with the number of relevant partitions in its plans."""
         plans = [plan for plan in self if plan.lease is not own and of_interest(plan.partition)]
         counts = Counter(plan.lease.id for plan in plans)
         leases = {plan.lease.id: plan.lease for plan in plans}
         return [(leases[id], count) for id, count in counts.items()]
 
     def drop(self, plan: OpenPlan) -> None:
-        """Remove a plan that is done or abandoned; a lease without plans ends."""
+        """Remove a plan that is done or abandoned. A lease without plans ends."""
         if self._plans.get(plan.partition) is plan:
             del self._plans[plan.partition]
         if not any(one.lease is plan.lease for one in self._plans.values()):
             self._leases.pop(plan.lease.id, None)
 
     def give_up(self, id: UUID, partitions: Iterable[TopicIdPartition] | None = None) -> list[OpenPlan]:
-        """End a lease's plans, or those of some partitions; returns them."""
+        """End the plans of a lease, or those of some partitions. Returns the plans."""
         wanted = None if partitions is None else set(partitions)
         ended = [
             plan for plan in self if plan.lease.id == id and (wanted is None or plan.partition in wanted)
@@ -113,7 +115,7 @@ class OpenPlans:
         return ended
 
     def expire(self, now_ms: int) -> list[OpenPlan]:
-        """End the plans of expired leases; returns them."""
+        """End the plans of expired leases. Returns the plans."""
         ended = [plan for plan in self if plan.lease.until_ms < now_ms]
         for plan in ended:
             self.drop(plan)

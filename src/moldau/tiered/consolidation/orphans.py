@@ -2,12 +2,12 @@
 
 Failed and late attempts to build a segment leave such objects: the metadata do not contain the segment, or
 name the objects of another attempt. An object is checked only when it is older than the grace period, which
-is longer than any job, and by the leader of its partition, after
+is longer than any job. The leader of the object's partition checks it, after two steps:
 
-1. an event of its own was written and applied, so that it has seen all events from before, and
-2. the coordinator has taken note of its epoch, so that no older leader's segment counts any more.
+1. The leader has written and applied an event of its own, so that it has seen all earlier events.
+2. The coordinator has recorded the leader's epoch, so that no segment of an older leader counts any more.
 
-Works with storage managers that can be listed, as the built-in one.
+The scan works with storage managers that can be listed, such as the built-in one.
 """
 
 import logging
@@ -40,7 +40,7 @@ _DELETED_AT_A_TIME: Final = 500
 
 
 class SegmentOrphanScan:
-    """One bounded pass over the objects at a time; the next one continues after it."""
+    """A limited pass over the objects at a time. The next pass continues after it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class SegmentOrphanScan:
         *,
         grace_ms: int,
     ) -> None:
-        """``led``: the diskless partitions that this broker leads."""
+        """``led`` returns the diskless partitions that this broker leads."""
         self._reconciler = reconciler
         self._storage = storage
         self._led = led
@@ -64,7 +64,7 @@ class SegmentOrphanScan:
         self._deleted = scope.counter("DeletedPerSec", "Objects of segments that nobody referred to.")
 
     async def run(self) -> int:
-        """One scan; returns the number of deleted objects. Raises only defects."""
+        """Scan once. Returns the number of deleted objects. Raises only defects."""
         try:
             found = await self._list_old()
         except StorageError as error:
@@ -78,12 +78,12 @@ class SegmentOrphanScan:
             try:
                 deleted += await self._check_keys(led, keys)
             except (KafkaError, RemoteStorageError, IllegalTransitionError, StorageError, OSError) as error:
-                # Its topic may just have been deleted.
+                # The topic of this object may just have been deleted.
                 logger.info("objects of %s cannot be judged now: %s", partition, error)
         return deleted
 
     async def _list_old(self) -> dict[TopicIdPartition, dict[str, ParsedKey]]:
-        """Objects older than the grace period, of partitions that are led here."""
+        """Objects that are older than the grace period and belong to partitions that this broker leads."""
         before_ms = self._clock.now_ms() - self._grace_ms
         found: dict[TopicIdPartition, dict[str, ParsedKey]] = {}
         count, last = 0, ""
@@ -131,7 +131,7 @@ class SegmentOrphanScan:
         return len(orphans)
 
     def _orphans(self, partition: TopicIdPartition, keys: Mapping[str, ParsedKey]) -> list[str]:
-        """The objects without a reference, by the current metadata. Raises ``RemoteStorageError``."""
+        """The objects without a reference in the current metadata. Raises ``RemoteStorageError``."""
         known = {one.id.id: one for one in self._reconciler.metadata.list_remote_log_segments(partition)}
         return [text for text, key in keys.items() if self._is_orphan(known, key)]
 
@@ -140,5 +140,5 @@ class SegmentOrphanScan:
         if segment is None:
             return True
         if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-            return False  # being built, or being deleted
+            return False  # the segment is being built, or being deleted
         return self._storage.attempt_of(segment) != key.attempt

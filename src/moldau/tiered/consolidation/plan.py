@@ -1,7 +1,7 @@
 """Selects the batches of a partition's next segments, and the segments that are built together. Pure.
 
-The plan of a segment contains the positions of its bytes and nothing of their content, so that it can be sent
-to the builder.
+The plan of a segment contains the positions of its bytes and not the bytes, so that it can be sent to the
+builder.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,13 +34,13 @@ __all__ = [
 
 DEFAULT_UNIT_BYTES: Final = 256 * 1024**2
 DEFAULT_GAP_BYTES: Final = 8 * 1024**2
-"""The usual size of an object: a request costs more than the unneeded bytes."""
+"""The usual size of an object. A further request costs more than reading unneeded bytes up to this size."""
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class PlannedRun(NamedTuple):
-    """Adjacent batches of one partition in a WAL object, contiguous in offsets."""
+    """Adjacent batches of a partition in a WAL object, contiguous in offsets."""
 
     object_key: str
     byte_offset: int
@@ -48,7 +48,7 @@ class PlannedRun(NamedTuple):
     base_offset: int
     last_offset: int
     append_time_ms: int = NO_TIMESTAMP
-    """The timestamp of all their records where they have LogAppendTime; else -1."""
+    """The timestamp of all their records when the topic uses LogAppendTime; otherwise -1."""
 
     @property
     def as_batches(self) -> BatchRun:
@@ -61,13 +61,13 @@ class SegmentRules:
     """The conditions under which a partition's batches in the WAL form a segment."""
 
     segment_bytes: int = 64 * 1024**2
-    """The size at which a segment is complete. A segment is larger only if a single batch is."""
+    """The size at which a segment is complete. A segment is larger only if a single batch is larger."""
     max_age_ms: int = 3_600_000
-    """Or, at any size, when the oldest of them is this old."""
+    """The age of the oldest batch at which a segment is complete, whatever its size."""
 
 
 class GatheredSegment(NamedTuple):
-    """Batches that make one segment."""
+    """Batches that form a segment."""
 
     runs: tuple[PlannedRun, ...]
     batches: int
@@ -75,11 +75,11 @@ class GatheredSegment(NamedTuple):
     max_timestamp_ms: int
     oldest_commit_ms: int
     has_aborted: bool = False
-    """Whether a transaction was aborted in it."""
+    """Whether the segment contains an aborted transaction."""
 
     @property
     def base_offset(self) -> int:
-        """Base offset of the first batch; the WAL may begin inside it."""
+        """Base offset of the first batch. The WAL may begin in the middle of this batch."""
         return self.runs[0].base_offset
 
     @property
@@ -107,16 +107,18 @@ class SegmentGathering:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the batches that form no segment yet."""
+        """Size of the batches that do not form a complete segment yet."""
         return self._size_bytes
 
     def add(
         self, batches: Iterable[BatchCoordinate], aborted: Sequence[AbortedRange] = ()
     ) -> list[GatheredSegment]:
-        """The segments that are complete now. ``ValueError`` for a batch that does not follow the last.
+        """Returns the segments that are complete now. Raises ``ValueError`` for a batch that does not follow
+        the last batch.
 
-        ``aborted``: the aborted transactions with an offset in the batches. A segment has all of one or
-        nothing, because only its own index tells of it: it may be larger than the rules say then.
+        ``aborted`` are the aborted transactions with an offset in the batches. A segment contains all of an
+        aborted transaction or nothing of it, because only the segment's own index contains the abort. Such a
+        segment may be larger than the rules say.
         """
         self._aborted = [(each.first_offset, each.last_offset) for each in aborted]
         complete: list[GatheredSegment] = []
@@ -153,11 +155,13 @@ class SegmentGathering:
         return complete
 
     def _is_within_aborted(self, offset: int) -> bool:
-        """Whether an aborted transaction has offsets on both sides of the beginning of ``offset``."""
+        """Whether an aborted transaction has offsets both before ``offset`` and at or after it."""
         return any(first < offset <= last for first, last in self._aborted)
 
     def rest(self, now_ms: int) -> GatheredSegment | None:
-        """The remaining batches as a segment, if they are old enough, and no aborted transaction is cut."""
+        """The remaining batches as a segment, if they are old enough and the segment's end does not split
+        an aborted transaction.
+        """
         if self._open is None or now_ms - self._oldest_commit_ms < self._rules.max_age_ms:
             return None
         if self._is_within_aborted(self._open.last_offset + 1):
@@ -199,7 +203,7 @@ class SegmentGathering:
 
 @dataclass(slots=True)
 class _OpenRun:
-    """A run that the next batch may continue."""
+    """The run that the next batch may extend."""
 
     object_key: str
     byte_offset: int
@@ -236,7 +240,7 @@ class PlannedSegment:
         now_ms: int,
         index_interval_bytes: int = 4096,
     ) -> "PlannedSegment":
-        """``segment_id`` is new: no other plan uses it."""
+        """``segment_id`` is new: no other plan has used it."""
         metadata = RemoteLogSegmentMetadata(
             RemoteLogSegmentId.of(partition, segment_id),
             start_offset=gathered.base_offset,
@@ -271,23 +275,23 @@ class PlannedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Segments that one task builds, because their batches are adjacent in the same objects."""
+    """Segments that a task builds together, because their batches are adjacent in the same objects."""
 
     segments: tuple[PlannedSegment, ...]
 
     @property
     def size_bytes(self) -> int:
-        """Size of all its segments: the memory needed to build it."""
+        """Size of all segments of the unit, which is the memory needed to build it."""
         return sum(segment.size_bytes for segment in self.segments)
 
 
 def lay_out_units(segments: Iterable[PlannedSegment], max_bytes: int = DEFAULT_UNIT_BYTES) -> list[Unit]:
-    """Group segments into units of at most ``max_bytes`` (or one segment each), in the order of building.
+    """Group segments into units of at most ``max_bytes`` (or a single segment), in the order of building.
 
-    WAL objects contain partitions in the order of (topic id, index), so a unit consists of neighbours in that
-    order whose segments begin at about the same time: the first segment of each partition, then the second of
-    each, and so on. Their leaders and coordinators do not matter. The segments of a partition keep the order
-    of their offsets, and earlier units contain the earlier ones.
+    WAL objects contain partitions in the order of (topic id, index). A unit therefore consists of neighbours
+    in that order whose segments begin at about the same time: the first segment of each partition, then the
+    second of each, and so on. The leaders and coordinators of the partitions do not matter. The segments of a
+    partition keep the order of their offsets, and earlier units contain the earlier segments.
     """
     by_partition: dict[tuple[int, int], list[PlannedSegment]] = {}
     for segment in segments:
@@ -327,7 +331,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """One ranged request and the runs in it."""
+    """A request for a range, and the runs in it."""
 
     object_key: str
     start: int
@@ -338,10 +342,10 @@ class PlannedRange:
 def plan_ranges(
     segments: Sequence[PlannedSegment], max_gap_bytes: int = DEFAULT_GAP_BYTES
 ) -> list[PlannedRange]:
-    """The requests that read all runs of ``segments`` but markers, in the order in which objects are first
-    needed.
+    """The requests that read all runs of ``segments`` except markers, in the order in which their objects are
+    first needed.
 
-    One request an object, unless more than ``max_gap_bytes`` are between two runs.
+    There is one request for each object, unless more than ``max_gap_bytes`` lie between two runs.
     """
     by_object: dict[str, list[tuple[int, Piece]]] = {}
     for number, segment in enumerate(segments):

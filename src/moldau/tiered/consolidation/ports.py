@@ -1,4 +1,4 @@
-"""Ports of a leader of diskless partitions to the rest of its broker."""
+"""The parts of a broker that a leader of diskless partitions needs, as protocol classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ __all__ = ["LedPartition", "WalCoordinator"]
 
 
 class WalCoordinator(Protocol):
-    """The coordinators of diskless topics. Calls may raise ``KafkaError``, ``OSError`` or time out."""
+    """The coordinators of diskless topics. Calls may raise ``KafkaError`` or ``OSError``, or time out."""
 
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
 
@@ -31,13 +31,13 @@ class WalCoordinator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LedPartition:
-    """A diskless partition that this broker leads, and how its topic is configured."""
+    """A diskless partition that this broker leads, with the configuration of its topic."""
 
     partition: TopicIdPartition
     epoch: int
-    """Leader epoch in the cluster's metadata: it fences older leaders' plans."""
+    """Leader epoch in the cluster's metadata. It fences the plans of older leaders."""
     rules: SegmentRules = field(default_factory=SegmentRules)
     retention: Retention = field(default_factory=Retention)
     index_interval_bytes: int = 4096
     may_copy: bool = True
-    """False: records stay in the WAL (``remote.log.copy.disable``)."""
+    """False means that records stay in the WAL (``remote.log.copy.disable``)."""

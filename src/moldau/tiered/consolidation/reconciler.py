@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _State: Final = RemoteLogSegmentState
 _STEPS_MAX: Final = 1_000
 NO_EPOCH: Final = -1
-"""Older than every leader's: fences no leader."""
+"""An epoch that is older than every leader's, so it fences no leader."""
 
 _APPLIED_TIMEOUT_S: Final = 30.0
 
@@ -52,9 +52,9 @@ class ConsolidationStatus:
     wal_size_bytes: int
     wal_batches: int
     is_fenced: bool = True
-    """False: there was nothing to reconcile, and the coordinator was only read."""
+    """False means that there was nothing to reconcile and that the coordinator was only read."""
     needless: Sequence[RemoteLogSegmentMetadata] = ()
-    """Segments to be deleted; more may be found the next time."""
+    """Segments to be deleted. The next round may find more."""
 
     @staticmethod
     def of(
@@ -63,7 +63,7 @@ class ConsolidationStatus:
         *,
         is_fenced: bool = True,
     ) -> "ConsolidationStatus":
-        """The status that a coordinator's answer describes."""
+        """The status that follows from a coordinator's answer."""
         return ConsolidationStatus(
             here.log_start_offset,
             here.wal_start_offset,
@@ -87,14 +87,14 @@ class SegmentEvents:
         state: RemoteLogSegmentState,
         custom_metadata: bytes | None = None,
     ) -> RemoteLogSegmentMetadataUpdate:
-        """A change of a segment's state, now."""
+        """An event that changes a segment's state now."""
         return RemoteLogSegmentMetadataUpdate(
             segment.id, self.clock.now_ms(), state, self.broker_id, custom_metadata
         )
 
 
 class SegmentReconciler:
-    """Carries out the decisions of :mod:`steps`. Every call may be repeated, by any broker, at any time."""
+    """Carries out the decisions of :mod:`steps`. Any broker may repeat every call at any time."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class SegmentReconciler:
         on_deleted: Callable[[UUID], None] = lambda _: None,
         meters: TieredMeters | None = None,
     ) -> None:
-        """``metadata_partition``: the metadata topic's partition for a user partition.
+        """``metadata_partition`` returns the metadata topic's partition for a user partition.
 
         ``on_deleted`` is called for each segment whose objects are deleted.
         """
@@ -120,14 +120,14 @@ class SegmentReconciler:
         self._meters = meters or TieredMeters(Meters())
 
     async def reconcile(self, led: LedPartition, own: Collection[UUID]) -> ConsolidationStatus:
-        """Fence older leaders, complete their interrupted work, and move the log start over expired segments.
+        """Fence older leaders, complete their interrupted work, and move the log start past expired segments.
 
-        Raises FENCED_LEADER_EPOCH when there is a newer leader, ``KafkaError`` and ``RemoteStorageError``
-        when a call fails: completed steps remain, the rest is done the next time.
+        Raises FENCED_LEADER_EPOCH when there is a newer leader, and ``KafkaError`` or ``RemoteStorageError``
+        when a call fails. Completed steps remain; the next round does the other steps.
         """
         partition = led.partition
         if not self.metadata.is_ready(partition):
-            # Not awaited: other partitions may be ready, and the next round comes soon.
+            # There is no wait here, because other partitions may be ready and the next round comes soon.
             raise RemoteMetadataNotReadyError(f"the metadata of {partition} are being loaded")
         before = {one.id.id for one in self.metadata.list_remote_log_segments(partition)}
         if not before:
@@ -166,13 +166,15 @@ class SegmentReconciler:
         gauges.delete_lag_bytes = sum(one.segment_size_bytes for one in needless)
 
     def measure_backlog(self, led: LedPartition, wal_size_bytes: int) -> None:
-        """Set the copy lag: whole segments in the WAL. The rest counts as Kafka's active segment does."""
+        """Set the copy lag to the whole segments in the WAL. The remaining bytes count like Kafka's active
+        segment.
+        """
         gauges = self._meters.gauges(led.partition.topic, led.partition.partition)
         gauges.copy_lag_segments = max(0, wal_size_bytes) // led.rules.segment_bytes
         gauges.copy_lag_bytes = gauges.copy_lag_segments * led.rules.segment_bytes
 
     async def _look(self, led: LedPartition) -> PrunedPartition:
-        """The partition's state, without a change."""
+        """Return the partition's state without changing it."""
         topic_id, _, index = led.partition
         here = await self._wal.prune(PruneCall(topic_id, index, FENCE_ONLY, FENCE_ONLY, NO_EPOCH))
         if here.error is not ErrorCode.fenced_leader_epoch:
@@ -180,7 +182,8 @@ class SegmentReconciler:
         return here
 
     async def fence(self, led: LedPartition) -> PrunedPartition:
-        """The partition's state, after which no older leader can move it, and the metadata up to that point.
+        """Fence, so that no older leader can move the partition's state. Returns the state, with the metadata
+        up to that point.
 
         Raises ``TimeoutError`` when the metadata do not arrive.
         """
@@ -195,9 +198,9 @@ class SegmentReconciler:
     async def _adopt(
         self, led: LedPartition, segment: RemoteLogSegmentMetadata, wal_start: int
     ) -> PrunedPartition:
-        """Prune behind a segment that another leader finished but perhaps did not prune.
+        """Prune the WAL up to the end of a segment that another leader finished but perhaps did not prune.
 
-        Its event is written again, so that the prune can name a position that includes it.
+        The segment's event is written again, so that the prune can name a position that includes it.
         """
         position = await self.metadata.update_remote_log_segment_metadata(
             self.events.of(segment, _State.COPY_SEGMENT_FINISHED)
@@ -209,14 +212,15 @@ class SegmentReconciler:
     ) -> PrunedPartition:
         """Advance the WAL's start to the end of a finished segment that contains the current ``wal_start``.
 
-        ``position``: that of the segment's last event in the metadata, if it is known.
+        ``position`` is the position of the segment's last event in the metadata, if it is known.
         """
         for _ in range(_STEPS_MAX):
             here = await self._wal.prune(_prune_call(led, wal_start, segment.end_offset + 1, position))
             moved = here.error is ErrorCode.invalid_update_version and here.wal_start_offset > wal_start
             if not moved:
                 break
-            # Records were deleted meanwhile, or this was done before: the rest must still be moved.
+            # Records were deleted meanwhile, or this step was done before. The start must still be moved to
+            # the segment's end.
             wal_start = here.wal_start_offset
             if wal_start > segment.end_offset:
                 return here._replace(error=ErrorCode.none, message=None)
@@ -224,7 +228,7 @@ class SegmentReconciler:
         return here
 
     async def delete_unneeded(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-        """Delete segments; one that cannot be deleted now is left for the next time."""
+        """Delete segments. A segment that cannot be deleted now is left for the next round."""
         for segment in segments:
             self._meters.delete_request(segment.id.topic)
             try:
@@ -257,7 +261,7 @@ class SegmentReconciler:
             logger.info("%s is not to be deleted here: %s", segment.id, error)
 
     async def _apply_retention(self, led: LedPartition, here: PrunedPartition) -> bool:
-        """Move the log start over expired remote segments; returns whether it was moved."""
+        """Move the log start past expired remote segments. Returns whether it was moved."""
         segments = self.metadata.list_remote_log_segments(led.partition)
         start = expired_before(
             readable_chain(segments, here.log_start_offset, here.wal_start_offset),

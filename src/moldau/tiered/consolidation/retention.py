@@ -1,7 +1,7 @@
 """The offset below which retention deletes the remote part of a diskless partition. Pure.
 
-The coordinator applies retention to the part in the WAL, after the remote part is gone: records are deleted
-from the oldest on, whatever their timestamps.
+The coordinator applies retention to the part in the WAL when the remote part no longer exists, because
+records are deleted from the oldest on, whatever their timestamps.
 """
 
 from collections.abc import Iterable
@@ -17,9 +17,10 @@ __all__ = ["expired_before", "readable_chain"]
 def readable_chain(
     segments: Iterable[RemoteLogSegmentMetadata], from_offset: int, to_offset: int
 ) -> list[RemoteLogSegmentMetadata]:
-    """Finished segments with the offsets in ``[from, to)``, each continuing where the previous one ends.
+    """Finished segments with the offsets in ``[from, to)``. Each segment continues at the end of the previous
+    one.
 
-    The list ends early where no segment continues.
+    The list ends early at a gap.
     """
     finished = sorted(
         (one for one in segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED),
@@ -48,7 +49,7 @@ def expired_before(
     wal_size_bytes: int,
     now_ms: int,
 ) -> int | None:
-    """The log start by retention, within the remote part; None when nothing has expired.
+    """The log start according to retention, within the remote part; None when no segment has expired.
 
     ``chain`` is the result of :func:`readable_chain` from the log start on.
     """
@@ -59,9 +60,9 @@ def expired_before(
 
 
 def _newest_ms(segment: RemoteLogSegmentMetadata) -> int:
-    """Records without a timestamp are as old as their segment, which consolidation has just made.
+    """Records without a timestamp have the age of their segment, which consolidation has just created.
 
-    Classic topics follow Kafka, where such a segment is older than any bound.
+    Classic topics follow Kafka, where such a segment is older than any limit.
     """
     newest_ms = segment.max_timestamp_ms
     return newest_ms if newest_ms > NO_TIMESTAMP else segment.event_timestamp_ms

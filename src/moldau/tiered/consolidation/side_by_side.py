@@ -1,4 +1,4 @@
-"""Run one coroutine function for many items, a bounded number at a time."""
+"""Runs a coroutine function for many items, with a limited number in parallel."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,9 +13,9 @@ R = TypeVar("R")
 async def side_by_side(
     function: Callable[[T], Awaitable[R]], arguments: Sequence[T], at_a_time: int
 ) -> list[R]:
-    """Apply ``function`` to each argument, at most ``at_a_time`` in parallel; results in order.
+    """Apply ``function`` to each argument, at most ``at_a_time`` in parallel. Returns the results in order.
 
-    Raises the first error; the calls in progress are cancelled and awaited.
+    Raises the first error. The calls in progress are then cancelled and awaited.
     """
     results: dict[int, R] = {}
     numbered = enumerate(arguments)

@@ -1,15 +1,16 @@
 """Rules for recorded segments of a diskless partition: adopt, discard, delete. Pure.
 
-The rules keep every record readable at any moment, even when several brokers believe to be the leader:
+The rules keep every record readable at any moment, even when several brokers take themselves for the leader:
 
-1. A leader *fences* at the coordinator before it acts: with its epoch there, no older leader's prune is
-   accepted any more. What it then reads of the metadata (up to the position that the coordinator names)
-   holds every segment on which a prune was ever based.
-2. ``wal_start`` moves only onto the end of a finished segment that holds it.
-3. A segment whose copy has not finished is discarded only if it was seen before the fence (so no newer
-   leader can have begun it) *and* is unfinished after it (so no prune was, or will be, based on it).
-4. A finished segment is deleted only when it lies wholly below ``log_start``, or when one other finished
-   segment holds all that it holds. Both stay true permanently, for every broker.
+1. A leader *fences* at the coordinator before it acts. The coordinator then has the leader's epoch, so it
+accepts no prune of an older leader any more. The metadata that the leader reads afterwards, up to the
+position that the coordinator names, contain every segment on which a prune was ever based.
+2. ``wal_start`` moves only to the end of a finished segment that contains it.
+3. A segment whose copy has not finished is discarded only if two conditions hold. It was seen before the
+fence, so no newer leader can have begun it. And it is unfinished after the fence, so no prune was, or will
+be, based on it.
+4. A finished segment is deleted only when it lies wholly below ``log_start``, or when another finished
+segment contains all of its records. Both conditions stay true permanently, for every broker.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -26,12 +27,12 @@ _DISCARDED_A_ROUND: Final = 100
 
 
 class Steps(NamedTuple):
-    """Actions on recorded segments, in this order."""
+    """Actions on recorded segments. They are carried out in this order."""
 
     adopt: RemoteLogSegmentMetadata | None
-    """Finished and containing ``wal_start``: prune behind it, and decide again."""
+    """For a finished segment that contains ``wal_start``: prune up to its end, and decide again."""
     discard: tuple[RemoteLogSegmentMetadata, ...]
-    """Record that they are deleted, delete their objects, record that it is done."""
+    """Record that the deletion began, delete the objects, record that the deletion is finished."""
 
 
 def decide(
@@ -42,9 +43,9 @@ def decide(
     seen_before_fence: Collection[UUID],
     own: Collection[UUID],
 ) -> Steps:
-    """Decide on the actions for ``segments``, as they are after the fence.
+    """Decide on the actions for ``segments``, which are the segments after the fence.
 
-    ``own`` are the segments in progress under plans of this leader.
+    ``own`` are the segments that this leader is building under its plans.
     """
     finished = [one for one in segments if one.state is _State.COPY_SEGMENT_FINISHED]
     adopt = max(
@@ -66,7 +67,7 @@ def decide(
 def _is_rest(
     segment: RemoteLogSegmentMetadata, seen_before_fence: Collection[UUID], own: Collection[UUID]
 ) -> bool:
-    """Whether it is left over from an interrupted copy or deletion."""
+    """Whether the segment is left over from an interrupted copy or deletion."""
     if segment.state is _State.DELETE_SEGMENT_STARTED:
         return True
     unfinished = segment.state is _State.COPY_SEGMENT_STARTED
@@ -74,8 +75,9 @@ def _is_rest(
 
 
 def _covered(finished: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Segments whose records are all in one other segment; of equal ones all but one."""
-    # In this order only an earlier segment can cover a segment: the one with the highest end.
+    """Segments whose records are all in another segment. Of equal segments, all but one are returned."""
+    # In this order only an earlier segment can cover a segment, and it is enough to check the one with the
+    # highest end.
     ordered = sorted(finished, key=lambda one: (one.start_offset, -one.end_offset, one.id.id))
     covered: list[RemoteLogSegmentMetadata] = []
     farthest = -1

@@ -1,4 +1,4 @@
-"""Converts messages of APIs 11656 to 11658 from and to plans. Pure."""
+"""Converts plans to and from the messages of APIs 11656 to 11658. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def plan_fields(plan: Plan) -> Mapping[str, Any]:
-    """A plan as fields of its answer."""
+    """The values of the answer's fields for a plan."""
     numbers: dict[str, int] = {}
     segments = [_segment_message(work, numbers) for work in plan.work]
     return {
@@ -79,7 +79,7 @@ def _segment_message(work: PlannedWork, numbers: dict[str, int]) -> Consolidatio
 
 
 def as_plan(message: ConsolidationPlanResponse) -> Plan:
-    """Raises :class:`ColumnError` for invalid runs."""
+    """Read a plan's segments. Raises :class:`ColumnError` for invalid runs."""
     keys = list(message.object_keys)
     work = [PlannedWork(_segment(one, keys), one.leader_epoch) for one in message.segments]
     held = [HeldPlan(one.engine, one.until_ms, one.partitions) for one in message.held]

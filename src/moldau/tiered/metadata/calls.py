@@ -1,7 +1,7 @@
 """The calls of brokers to the leader of a partition of ``__remote_log_metadata`` (APIs 11662 and 11663).
 
-Events are read from it by Fetch. REQUEST_TIMED_OUT as the answer to an append means that its outcome is
-unknown; every other error means that nothing was appended.
+Brokers read events from the leader by Fetch. REQUEST_TIMED_OUT as the answer to an append means that the
+append's outcome is unknown. Every other error means that nothing was appended.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class AppendEventCall(NamedTuple):
-    """Append an event of the leader of a partition."""
+    """Append an event that the leader of a partition writes."""
 
     metadata_partition: int
     metadata_leader_epoch: int
@@ -45,7 +45,7 @@ class EventOffsetsCall(NamedTuple):
 
 
 class MetadataPartitionCalls(Protocol):
-    """The metadata partitions that a broker leads, for other brokers.
+    """The metadata partitions that a broker leads, as other brokers call them.
 
     A call raises ``KafkaError``: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
     """

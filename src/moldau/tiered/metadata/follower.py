@@ -1,8 +1,9 @@
-"""Follows one partition of ``__remote_log_metadata``: into the store first, then into memory.
+"""Follows a partition of ``__remote_log_metadata``: writes its events to the store first, then applies them
+in memory.
 
-Memory contains only the partitions in use here. They are loaded from the store between two batches of events,
-so that the loaded state and the next events fit together without a gap. A follower that fails (no leader, a
-full disk) retries after a while, from the store's state; until then its state in memory is old but
+Memory contains only the partitions that this broker uses. They are loaded from the store between two batches
+of events, so that there is no gap between the loaded state and the next events. A follower that fails (no
+leader, a full disk) retries after a while, from the store's state. Until then its state in memory is old but
 consistent.
 """
 
@@ -43,28 +44,32 @@ T = TypeVar("T")
 
 READ_BYTES: Final = 1 << 18
 WORK_A_TURN: Final = 500
-"""Events and leader epochs in them that are applied in a turn of the loop: a few milliseconds."""
+"""Number of events, and leader epochs in them, that are applied in a turn of the event loop: a few
+milliseconds.
+"""
 LOGGED_MAX: Final = 10
-"""Maximum number of unreadable records of one read that are logged one by one."""
+"""Maximum number of unreadable records of a read that are logged one by one."""
 BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 LATE_AFTER_FAILURES: Final = 5
-"""A second and a half: a longer delay is logged."""
+"""Number of failures after which a delay is logged: a second and a half."""
 
 
 class StoreCalls(Protocol):
-    """The store, one call at a time and off the loop."""
+    """The calls to the store: one at a time, and not on the event loop."""
 
     generation: int
-    """Incremented when the store was dropped and started over."""
+    """Incremented when the store was dropped and created again."""
 
     async def call(self, generation: int, function: Callable[..., T], *arguments: Any) -> T:
-        """``function(store, *arguments)``; :class:`StoreRenewedError` in another generation."""
+        """Run ``function(store, *arguments)``. Raises :class:`StoreRenewedError` when the generation is
+        another one.
+        """
         ...
 
 
 class StoreRenewedError(Exception):
-    """The store was renewed: earlier results from it are invalid."""
+    """The store was created again, so earlier results from it are invalid."""
 
     def __init__(self) -> None:
         super().__init__("the local cache was damaged and is built again")
@@ -74,7 +79,9 @@ RETRIED: Final = (RemoteStorageError, KafkaError, apsw.Error, OSError, StoreRene
 
 
 class FollowedPartition:
-    """A partition's segments in memory. ``ready_at``: the offset of the metadata partition to reach first."""
+    """A partition's segments in memory. ``ready_at`` is the offset of the metadata partition that must be
+    reached first.
+    """
 
     __slots__ = ("cache", "ready", "ready_at")
 
@@ -85,7 +92,7 @@ class FollowedPartition:
 
 
 class MetadataFollower:
-    """One metadata partition; ``start`` it on the loop."""
+    """The follower of a metadata partition. Call ``start`` on the event loop."""
 
     def __init__(
         self,
@@ -95,7 +102,9 @@ class MetadataFollower:
         entropy: Entropy,
         on_caught_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_caught_up``: called when all events are in, after each start and loss of the store."""
+        """``on_caught_up`` is called when all events are applied, after each start and after each loss of
+        the store.
+        """
         self.partition = partition
         self._on_caught_up = on_caught_up
         self._is_behind = True
@@ -103,19 +112,19 @@ class MetadataFollower:
         self._store = store
         self._entropy = entropy
         self.position = -1
-        """Offset of the next event to apply; -1 until the store was read."""
+        """Offset of the next event to apply; -1 until the store has been read."""
         self.skipped = 0
-        """Records and batches that could not be read, since the start."""
+        """Number of records and batches since the start that could not be read."""
         self.followed: dict[TopicIdPartition, FollowedPartition] = {}
         self.deletions: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = {}
         self.problem: str | None = None
-        """The reason why it makes no progress, for operators."""
+        """The reason why the follower makes no progress, for operators."""
         self._failures = 0
         self._held: set[TopicIdPartition] = set()
         self._unready: list[FollowedPartition] = []
         self._wanted: dict[TopicIdPartition, int] = {}
-        """Partitions to load, with the number of the request: one may be requested again while it is
-        loading.
+        """Partitions to load, with the number of the request. A partition may be requested again while it
+        is loading.
         """
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._writers = 0
@@ -133,7 +142,7 @@ class MetadataFollower:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def close(self) -> None:
-        """Stop; waiting writers get an unknown outcome."""
+        """Stop following. Waiting writers get the result that their outcome is unknown."""
         self._closed = True
         self._moved.set()
         if self._task is not None:
@@ -152,7 +161,7 @@ class MetadataFollower:
     def want(self, partition: TopicIdPartition, *, afresh: bool = False) -> None:
         """Load a partition, and keep it in memory from then on.
 
-        ``afresh``: it is not ready before all events are in that were acknowledged until now.
+        With ``afresh`` it is not ready before all events that are acknowledged by now are applied.
         """
         self._held.add(partition)
         known = self.followed.get(partition)
@@ -163,12 +172,12 @@ class MetadataFollower:
             self._wake.set()
 
     def catch_up(self) -> None:
-        """Notify once more when all events are applied, for a new user."""
+        """Call ``on_caught_up`` once more when all events are applied, for a new user."""
         self._is_behind = True
         self._wake.set()
 
     def drop(self, partition: TopicIdPartition) -> None:
-        """Drop a partition; while it is being deleted it is kept."""
+        """Drop a partition. While the partition is being deleted it is kept."""
         self._held.discard(partition)
         if partition not in self.deletions:
             self._wanted.pop(partition, None)
@@ -177,12 +186,12 @@ class MetadataFollower:
     def _forget(self, partition: TopicIdPartition) -> None:
         followed = self.followed.pop(partition, None)
         if followed is not None:
-            followed.ready.set()  # waiting callers see that it is gone
+            followed.ready.set()  # waiting callers see that the partition was dropped
         self._moved.set()
 
     @property
     def is_needed(self) -> bool:
-        """Whether a partition of it is in use, or a deletion is not finished."""
+        """Whether a partition of this metadata partition is in use, or has an unfinished deletion."""
         return bool(self._held or self.deletions)
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
@@ -190,7 +199,7 @@ class MetadataFollower:
         return found is not None and found.ready.is_set()
 
     async def until_loaded(self, partition: TopicIdPartition) -> FollowedPartition | None:
-        """The partition once it is ready; None when it is not requested (any more)."""
+        """The partition once it is ready; None when it was not requested or is no longer requested."""
         while not self._closed:
             found = self.followed.get(partition)
             if found is not None:
@@ -205,7 +214,7 @@ class MetadataFollower:
         return None
 
     async def until_applied(self, offset: int) -> None:
-        """Return when the event at ``offset`` is applied; raises the reason why it was dropped (see
+        """Return when the event at ``offset`` is applied. Raises the reason if the event was dropped (see
         :meth:`writing`).
         """
         if self.position > offset:
@@ -218,9 +227,10 @@ class MetadataFollower:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Encloses a write and the wait for it: the event may arrive here before its writer knows its offset.
+        """Encloses a write and the wait for it, because the event may be applied here before its writer knows
+        its offset.
 
-        Within it, dropped events are remembered for callers that begin to wait later.
+        Within it, the follower remembers dropped events for callers that begin to wait later.
         """
         self._writers += 1
         try:
@@ -249,7 +259,7 @@ class MetadataFollower:
 
     def _failed(self, error: Exception, *, exc_info: bool = False) -> None:
         self._failures += 1
-        # Between the start of a broker and its leadership of the partition there is a moment.
+        # Shortly after a broker's start it may not lead the partition yet, which is no news for operators.
         is_news = self.problem != str(error) and not isinstance(error, RemoteMetadataNotReadyError)
         if is_news or self._failures == LATE_AFTER_FAILURES:
             logger.warning(
@@ -261,7 +271,7 @@ class MetadataFollower:
         self.problem, self._failures = None, 0
 
     async def _prepare(self) -> None:
-        """Find the next offset to read, and load the requested partitions as of there."""
+        """Find the next offset to read, and load the requested partitions as they are at this offset."""
         wanted = dict(self._wanted)
         applied = await self._ask(MetadataStore.applied, self.partition)
         offsets = await self._topic.offsets(self.partition, applied.epoch)
@@ -282,7 +292,8 @@ class MetadataFollower:
         self._is_behind |= behind
         self.position = position
         for followed in self._unready:
-            # The end that they wait for may be that of an earlier leader, which others do not know.
+            # The end for which these partitions wait may come from an earlier leader, and other replicas may
+            # not have it.
             followed.ready_at = offsets.log_end_offset
         for partition, wish in again.items():
             keep_ready = not behind and wish is None
@@ -300,7 +311,8 @@ class MetadataFollower:
 
     async def _step(self) -> None:
         while wanted := dict(self._wanted):
-            # Requested after they were wanted: all events of earlier leaders are before it.
+            # The end offset is requested after the partitions were, so all events of earlier leaders are
+            # before it.
             end_offset = (await self._topic.offsets(self.partition)).log_end_offset
             for partition, wish in wanted.items():
                 await self._load(partition, end_offset, wish, keep_ready=False)
@@ -320,7 +332,7 @@ class MetadataFollower:
     async def _load(
         self, partition: TopicIdPartition, end_offset: int, wish: int | None, *, keep_ready: bool
     ) -> None:
-        """Load a partition, which is ready when the events below ``end_offset`` are in."""
+        """Load a partition. It is ready when the events below ``end_offset`` are applied."""
         cache = await self._ask(_load_cache, partition)
         known = self.followed.get(partition)
         if known is not None and keep_ready:
@@ -402,7 +414,7 @@ class MetadataFollower:
 
 
 async def _first(*waits: Awaitable[Any]) -> None:
-    """Wait for the first of several; the others are cancelled."""
+    """Wait for the first of several awaitables; the others are cancelled."""
     tasks = [asyncio.ensure_future(each) for each in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -416,7 +428,7 @@ async def _first(*waits: Awaitable[Any]) -> None:
 
 
 def _load_cache(store: MetadataStore, partition: TopicIdPartition) -> SegmentCache:
-    """The stored segments of a partition, built off the loop: they may be very many."""
+    """The stored segments of a partition, built outside the event loop because there may be very many."""
     stored = store.load(partition)
     cache = SegmentCache()
     for segment in stored.segments:
@@ -429,7 +441,7 @@ def _load_cache(store: MetadataStore, partition: TopicIdPartition) -> SegmentCac
 def _apply_records(
     store: MetadataStore, partition: int, records: Sequence[tuple[int, bytes]], applied: AppliedEvents
 ) -> list[EventOutcome]:
-    """Runs on a worker: a thousand events would block the event loop too long."""
+    """It runs on a worker, because a thousand events would block the event loop too long."""
     return store.apply(partition, list(_decoded(partition, records)), applied)
 
 
@@ -439,7 +451,7 @@ def _decoded(partition: int, records: Sequence[tuple[int, bytes]]) -> Iterator[t
         try:
             yield offset, decode_event(value)
         except ProtocolError as error:
-            # From a later version or another implementation: the events around it are valid.
+            # The record comes from a later version or another implementation. The events around it are valid.
             skipped_count += 1
             if skipped_count <= LOGGED_MAX:
                 logger.error("record %d of __remote_log_metadata-%d is skipped: %s", offset, partition, error)

@@ -10,7 +10,7 @@ __all__ = ["HostedMetadata", "MetadataHosting", "NoMetadataHosting"]
 
 
 class MetadataHosting(Protocol):
-    """Metadata that are stored in partitions of a topic, which this broker may lead.
+    """Metadata that are stored in partitions of a topic; this broker may lead such partitions.
 
     The topic-based manager implements it itself.
     """
@@ -25,20 +25,22 @@ class MetadataHosting(Protocol):
         ...
 
     def on_metadata_partition_leadership(self, metadata_partition: int, *, leads: bool) -> None:
-        """This broker begins or ceases to lead a partition of the topic."""
+        """Begin or end this broker's leadership of a partition of the topic."""
         ...
 
     def problem(self) -> str | None:
-        """The reason why metadata cannot be followed, in one sentence; ``None`` without a problem."""
+        """The reason why metadata cannot be followed, in a sentence; ``None`` without a problem."""
         ...
 
     def notice(self) -> str | None:
-        """A fault that the manager lives with, in one sentence; ``None`` without one."""
+        """A fault in spite of which the manager continues, in a sentence; ``None`` without a fault."""
         ...
 
 
 class NoMetadataHosting:
-    """Of a manager that is a plug-in: it stores metadata elsewhere, and any broker deletes."""
+    """The hosting for a manager that is a plug-in. Its metadata are elsewhere, and any broker deletes
+    remote data.
+    """
 
     tells_of_removals = False
 

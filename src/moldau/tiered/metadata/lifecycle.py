@@ -1,7 +1,8 @@
 """The states of a remote segment and of a deleted partition's remote data, as tables. Pure.
 
-Kafka's names and numbers (``RemoteLogSegmentState``, ``RemotePartitionDeleteState``). Writing a state again
-is allowed and changes nothing: a writer without an answer to its event, or its successor, repeats it.
+Names and numbers are Kafka's (``RemoteLogSegmentState``, ``RemotePartitionDeleteState``). To write a state
+again is allowed and changes nothing. A writer that got no answer to its event, or the writer's successor,
+repeats the event.
 """
 
 import enum
@@ -22,7 +23,7 @@ __all__ = [
 class RemoteLogSegmentState(enum.IntEnum):
     """The state of a segment between the first byte of its copy and the end of its deletion.
 
-    Only ``COPY_SEGMENT_FINISHED`` segments are read. The others matter for cleaning up.
+    Only ``COPY_SEGMENT_FINISHED`` segments are read. The other states matter for garbage collection.
     """
 
     COPY_SEGMENT_STARTED = 0
@@ -51,7 +52,7 @@ SEGMENT_TRANSITIONS: Final[Mapping[RemoteLogSegmentState | None, frozenset[Remot
     _Segment.DELETE_SEGMENT_STARTED: frozenset({_Segment.DELETE_SEGMENT_FINISHED}),
     _Segment.DELETE_SEGMENT_FINISHED: frozenset(),
 }
-"""For each state (None: not there yet), its possible successors."""
+"""For each state, its possible successors. None stands for a segment that does not exist yet."""
 
 PARTITION_DELETE_TRANSITIONS: Final[
     Mapping[RemotePartitionDeleteState | None, frozenset[RemotePartitionDeleteState]]
@@ -61,15 +62,15 @@ PARTITION_DELETE_TRANSITIONS: Final[
     _Partition.DELETE_PARTITION_STARTED: frozenset({_Partition.DELETE_PARTITION_FINISHED}),
     _Partition.DELETE_PARTITION_FINISHED: frozenset(),
 }
-"""For each state (None: not deleted), its possible successors."""
+"""For each state, its possible successors. None stands for a partition that is not deleted."""
 
 
 class IllegalTransitionError(ValueError):
-    """A move that the tables do not have."""
+    """A change of state that is not in the tables."""
 
 
 def check_segment_move(current: RemoteLogSegmentState | None, target: RemoteLogSegmentState) -> None:
-    """Raise :class:`IllegalTransitionError` unless ``target`` is ``current`` or may follow it."""
+    """Raise :class:`IllegalTransitionError` unless ``target`` is ``current`` or one of its successors."""
     if target is not current and target not in SEGMENT_TRANSITIONS[current]:
         raise IllegalTransitionError(f"a remote segment does not go from {_name(current)} to {target.name}")
 
@@ -77,7 +78,7 @@ def check_segment_move(current: RemoteLogSegmentState | None, target: RemoteLogS
 def check_partition_delete_move(
     current: RemotePartitionDeleteState | None, target: RemotePartitionDeleteState
 ) -> None:
-    """Raise :class:`IllegalTransitionError` unless ``target`` is ``current`` or may follow it."""
+    """Raise :class:`IllegalTransitionError` unless ``target`` is ``current`` or one of its successors."""
     if target is not current and target not in PARTITION_DELETE_TRANSITIONS[current]:
         raise IllegalTransitionError(
             f"the deletion of a partition does not go from {_name(current)} to {target.name}"

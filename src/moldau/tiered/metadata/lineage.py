@@ -11,7 +11,7 @@ class Lineage(Protocol):
     """The epochs of a partition's records."""
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that wrote ``offset``; None below all known epochs."""
+        """The epoch in which ``offset`` was written; None below all known epochs."""
         ...
 
     def end_of_epoch(self, epoch: int) -> int | None:
@@ -20,8 +20,8 @@ class Lineage(Protocol):
 
 
 class LogLineage:
-    """Lineage of a classic partition: its leader epoch checkpoint, which covers everything from the log's
-    start.
+    """Lineage of a classic partition: its leader epoch checkpoint, which covers all offsets from the log's
+    start on.
     """
 
     def __init__(self, epochs: LeaderEpochs) -> None:
@@ -36,8 +36,8 @@ class LogLineage:
 
 
 class FixedEpoch:
-    """Lineage of a diskless partition: it has a single epoch, because the coordinator determines the
-    order.
+    """Lineage of a diskless partition. It has a single epoch, because the coordinator determines the order
+    of records.
     """
 
     def __init__(self, epoch: int = 0) -> None:

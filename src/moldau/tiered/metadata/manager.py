@@ -1,9 +1,9 @@
 """The remote log metadata manager (KIP-405's ``RemoteLogMetadataManager``): the set of remote segments.
 
-Writes are asynchronous and strongly consistent: when one has returned, reads through the same manager see it
-(read-your-writes), and it is durable. Reads are answered at once, from the manager's state of the partitions
-that this broker leads or follows. The default of ``remote.log.metadata.manager.class.name`` is the
-topic-based one.
+Writes are asynchronous and strongly consistent. When a write has returned, it is durable and reads through
+the same manager see it (read-your-writes). Reads are answered at once, from the manager's state of the
+partitions that this broker leads or follows. The default of ``remote.log.metadata.manager.class.name`` is the
+topic-based manager.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,22 +30,23 @@ __all__ = [
 
 
 class RemoteMetadataNotReadyError(RemoteStorageError):
-    """The partition's metadata is still loading, or was not assigned to this broker; retry.
+    """The partition's metadata are still loading, or the partition was not assigned to this broker. The
+    caller retries.
 
-    Corresponds to Kafka's ``ReplicaNotAvailableException``.
+    It corresponds to Kafka's ``ReplicaNotAvailableException``.
     """
 
 
 class RemoteMetadataUnknownOutcomeError(RemoteStorageError):
     """It is unknown whether an event was written.
 
-    Writing the same event again is harmless (a state may follow itself), and determines the outcome.
+    To write the same event again is harmless, because a state may follow itself, and shows the outcome.
     """
 
 
 class MetadataPosition(NamedTuple):
-    """The position of an event in ``__remote_log_metadata``: a reader that has applied it has seen the
-    event.
+    """The position of an event in ``__remote_log_metadata``. A reader that has applied this position has
+    seen the event.
     """
 
     partition: int
@@ -53,18 +54,18 @@ class MetadataPosition(NamedTuple):
 
 
 NO_POSITION: Final = MetadataPosition(-1, -1)
-"""Position of a manager without positions: its writes are visible to every reader at once."""
+"""Position of a manager that has no positions. Its writes are visible to every reader at once."""
 
 
 class RemoteLogMetadataManager(Protocol):
     """KIP-405's metadata manager.
 
-    Reads raise :class:`RemoteMetadataNotReadyError` for a partition that is not loaded; only segments in
-    COPY_SEGMENT_FINISHED answer reads by offset. Illegal moves raise ``IllegalTransitionError``.
+    Reads raise :class:`RemoteMetadataNotReadyError` for a partition that is not loaded. Only segments in
+    COPY_SEGMENT_FINISHED answer reads by offset. Illegal changes of state raise ``IllegalTransitionError``.
     """
 
     async def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> MetadataPosition:
-        """Record a new segment; its state is COPY_SEGMENT_STARTED (else ValueError)."""
+        """Record a new segment, whose state must be COPY_SEGMENT_STARTED (otherwise ValueError)."""
         ...
 
     async def update_remote_log_segment_metadata(
@@ -95,7 +96,9 @@ class RemoteLogMetadataManager(Protocol):
     def next_segment_with_txn_index(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The first segment of the epoch, from the one with ``offset`` on, that has a transaction index."""
+        """The first segment of the epoch that has a transaction index; the search begins at the segment
+        with ``offset``.
+        """
         ...
 
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
@@ -107,40 +110,44 @@ class RemoteLogMetadataManager(Protocol):
     ) -> Sequence[RemoteLogSegmentMetadata]:
         """All segments that are not DELETE_SEGMENT_FINISHED, or those of one epoch, by start offset.
 
-        Without an epoch it includes segments that no epoch refers to any more (a later copy covers them). The
-        sequence is a snapshot: later events do not change it.
+        Without an epoch the result includes segments that no epoch refers to any more, because a later copy
+        covers them. The sequence is a snapshot: later events do not change it.
         """
         ...
 
     def remote_log_size(self, partition: TopicIdPartition, epoch: int) -> int:
-        """Bytes of the COPY_SEGMENT_FINISHED segments of an epoch (each with its whole size)."""
+        """Bytes of the COPY_SEGMENT_FINISHED segments of an epoch. Each segment counts with its whole
+        size.
+        """
         ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether the partition's metadata is loaded up to the end as of its assignment."""
+        """Whether the partition's metadata are loaded up to the end that they had at the assignment."""
         ...
 
     async def wait_ready(self, partition: TopicIdPartition) -> None:
-        """Return once :meth:`is_ready`; raises :class:`RemoteMetadataNotReadyError` if it was unassigned."""
+        """Return when :meth:`is_ready` is true. Raises :class:`RemoteMetadataNotReadyError` if the
+        partition was unassigned.
+        """
         ...
 
     async def wait_applied(self, position: MetadataPosition) -> None:
-        """Return when reads here see the event at ``position`` (at once for :data:`NO_POSITION`).
+        """Return when reads on this broker see the event at ``position`` (at once for :data:`NO_POSITION`).
 
         With it, a replica that did not write an event avoids answering from an older state.
         """
         ...
 
     def remote_partition_deletions(self) -> Sequence[RemotePartitionDeleteMetadata]:
-        """Removals that are not finished, of the metadata partitions which this broker follows.
+        """Unfinished removals, of the metadata partitions that this broker follows.
 
-        The deletions that a partition remover resumes after a restart; the partitions stay listed until
+        A partition remover resumes these deletions after a restart. The partitions stay listed until
         FINISHED.
         """
         ...
 
     async def remote_log_partitions(self) -> Sequence[TopicIdPartition]:
-        """Partitions with remote data whose removal has not begun, as far as this broker follows them.
+        """Partitions with remote data whose removal has not begun, among those that this broker follows.
 
         The remover of deleted topics' data compares them with the existing topics.
         """
@@ -149,11 +156,11 @@ class RemoteLogMetadataManager(Protocol):
     def on_partition_leadership_changes(
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
     ) -> None:
-        """Load and follow the metadata of partitions that this broker now leads, or follows."""
+        """Load and follow the metadata of partitions that this broker now leads or follows."""
         ...
 
     def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
-        """Partitions that this broker holds no more: release their metadata."""
+        """Release the metadata of partitions that this broker no longer has."""
         ...
 
     async def close(self) -> None:
@@ -162,9 +169,9 @@ class RemoteLogMetadataManager(Protocol):
 
 
 MetadataManagerMaker: TypeAlias = Callable[[Mapping[str, str], Machine, Meters], RemoteLogMetadataManager]
-"""Function named by ``remote.log.metadata.manager.class.name``, as a dotted path.
+"""The function that ``remote.log.metadata.manager.class.name`` names as a dotted path.
 
-Called with the broker's keys under ``remote.log.metadata.manager.impl.prefix`` (without that prefix) and
-``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the machine's
-ports and meters. It raises :class:`RemoteStorageError` that names an invalid key.
+It is called with the broker's keys under ``remote.log.metadata.manager.impl.prefix`` (without that prefix)
+and ``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the
+machine's ports and meters. It raises :class:`RemoteStorageError` that names an invalid key.
 """

@@ -1,7 +1,8 @@
 """Records of ``__remote_log_metadata``, as Kafka released them, and the events that they carry. Pure.
 
-A record has no key; its value is a frame (version 1, type, version: unsigned varints) and the body. Type 3 is
-in no log: it is a segment within its partition's stored state, used in the local cache's rows.
+A record has no key; its value is a frame (version 1, type, version: unsigned varints) and the body. Type 3
+does not occur in a log. It is a segment within its partition's stored state, which the rows of the local
+cache use.
 """
 
 from collections.abc import Sequence
@@ -125,7 +126,7 @@ _SegmentRecord: TypeAlias = RemoteLogSegmentMetadataRecord | RemoteLogSegmentMet
 
 
 def encode_event(event: RemoteLogMetadata) -> bytes:
-    """The value of an event's record."""
+    """The value of the record of an event."""
     match event:
         case RemoteLogSegmentMetadata():
             record: Message = RemoteLogSegmentMetadataRecord(
@@ -187,7 +188,7 @@ def decode_event(value: Buffer) -> RemoteLogMetadata:
 
 
 def encode_snapshot(metadata: RemoteLogSegmentMetadata) -> bytes:
-    """A segment in its partition's stored state, which identifies the partition."""
+    """A segment in its partition's stored state; the surrounding state identifies the partition."""
     return RECORDS.encode(
         RemoteLogSegmentMetadataSnapshotRecord(
             segment_id=metadata.id.id,
@@ -226,7 +227,7 @@ def _segment(id: RemoteLogSegmentId, record: _SegmentRecord) -> RemoteLogSegment
         record.broker_id,
         record.event_timestamp_ms,
         record.segment_size_in_bytes,
-        tuple(epochs),  # Kafka writes them in the order of a hash map
+        tuple(epochs),  # Kafka writes these fields in the order of a hash map
         record.custom_metadata,
         RemoteLogSegmentState(record.remote_log_segment_state),
         record.txn_index_empty,

@@ -1,14 +1,15 @@
-"""The remote segments of one partition, found by leader epoch and offset. Pure.
+"""The remote segments of a partition, found by leader epoch and offset. Pure.
 
-Copies of the same records may overlap: a leader that did not know its predecessor's copies makes its own, and
-a retried consolidation leaves a duplicate. So within an epoch only those finished segments are searched that
-no other one covers; their starts and their ends both ascend, so an offset is either in the one with the
-greatest start at or before it, or in none. The others (Kafka's *unreferenced* segments) stay listed, for
-cleaning, and are searched again when the segment that covers them is deleted: a record is found while any
-finished segment contains it.
+Copies of the same records may overlap. A leader that did not know its predecessor's copies makes its own, and
+a retried consolidation leaves a duplicate. Within an epoch, only finished segments that no other finished
+segment covers are searched. Their starts and their ends both ascend. An offset is therefore either in the
+segment with the greatest start at or before it, or in none. The other segments (Kafka's *unreferenced*
+segments) stay listed for deletion. They are searched again when the segment that covers them is deleted, so a
+record is found as long as any finished segment contains it.
 
-The cache's answers depend only on the segments and their states, not on the order of their events; of two
-copies of the same range the one that finished last is read, then the one with the greater id.
+The cache's answers depend only on the segments and their states, and not on the order of their events. Of two
+copies of the same range, the copy that finished last is read; if both finished at the same time, the copy
+with the greater id.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -22,11 +23,13 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 __all__ = ["SegmentCache", "epoch_ranges"]
 
 EPOCHS_A_STEP: Final = 250
-"""Leader epochs of one segment that are changed without a break: some milliseconds."""
+"""Number of a segment's leader epochs that are changed without a break: some milliseconds."""
 
 
 class _Range(NamedTuple):
-    """A finished segment within one epoch: offsets, both inclusive, and its precedence over an equal one."""
+    """A finished segment within an epoch: its offsets, both inclusive, and its precedence over a segment
+    with the same range.
+    """
 
     start: int
     end: int
@@ -35,7 +38,7 @@ class _Range(NamedTuple):
 
 
 def epoch_ranges(metadata: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, int]]:
-    """``(epoch, first offset, last offset)`` of each leader epoch in a segment, without empty ones."""
+    """``(epoch, first offset, last offset)`` of each leader epoch in a segment. Empty epochs are left out."""
     epochs = metadata.leader_epochs
     for index, (epoch, start) in enumerate(epochs):
         following = epochs[index + 1].start_offset if index + 1 < len(epochs) else metadata.end_offset + 1
@@ -44,7 +47,7 @@ def epoch_ranges(metadata: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int,
 
 
 class _EpochState:
-    """The segments with records of one leader epoch."""
+    """The segments with records of a leader epoch."""
 
     __slots__ = ("covered", "ends", "members", "referenced", "starts")
 
@@ -56,7 +59,7 @@ class _EpochState:
         self.covered: dict[UUID, _Range] = {}
 
     def insert(self, new: _Range) -> None:
-        """Add a finished segment: it is read, or covered, and may cover others."""
+        """Add a finished segment. It is read, or another one covers it, and it may cover others."""
         floor = bisect_right(self.starts, new.start) - 1
         if floor >= 0 and self.ends[floor] >= new.end:
             other = self.referenced[floor]
@@ -65,7 +68,8 @@ class _EpochState:
                 return
         first = bisect_left(self.starts, new.start)
         last = bisect_right(self.ends, new.end)
-        # From `first` on they start at or after the new one, up to `last` they end at or before it.
+        # The segments from `first` on start at or after the new one; the segments up to `last` end at or
+        # before it.
         last = max(first, last)
         for other in self.referenced[first:last]:
             self.covered[other.id] = other
@@ -74,7 +78,9 @@ class _EpochState:
         self.referenced[first:last] = [new]
 
     def remove(self, id: UUID, start: int) -> None:
-        """Remove a finished segment from ``start`` on; segments that only it covered are read again."""
+        """Remove a finished segment from ``start`` on. Segments that only this segment covered are read
+        again.
+        """
         if self.covered.pop(id, None) is not None:
             return
         index = bisect_left(self.starts, start)
@@ -87,7 +93,7 @@ class _EpochState:
             self.insert(each)
 
     def floor(self, offset: int) -> int:
-        """Index of the referenced segment that can contain an offset; -1 below all."""
+        """Index of the referenced segment that can contain an offset; -1 for an offset below all segments."""
         return bisect_right(self.starts, offset) - 1
 
 
@@ -101,7 +107,7 @@ class SegmentCache:
     def __init__(self) -> None:
         self._segments: dict[UUID, RemoteLogSegmentMetadata] = {}
         self._order: list[tuple[int, int, UUID]] = []
-        """Start offset, end offset and id of all of them."""
+        """Start offset, end offset and id of all referenced segments."""
         self._epochs: dict[int, _EpochState] = {}
         self._highest: dict[int, int] = {}
 
@@ -115,15 +121,18 @@ class SegmentCache:
     # Changes ------------------------------------------------------------------------------------
 
     def put(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Set a segment's state; the move was checked before. DELETE_SEGMENT_FINISHED removes it."""
+        """Set a segment's state, after the caller has checked the change. DELETE_SEGMENT_FINISHED removes
+        the segment.
+        """
         for _ in self.put_in_steps(metadata):
             pass
 
     def put_in_steps(self, metadata: RemoteLogSegmentMetadata) -> Iterator[None]:
-        """:meth:`put` in steps of ``EPOCHS_A_STEP`` leader epochs: a segment may have very many.
+        """Like :meth:`put`, in steps of ``EPOCHS_A_STEP`` leader epochs, because a segment may have very
+        many.
 
-        Between two steps, an epoch that was not reached yet does not know the segment, or knows its last
-        state. There is one change at a time.
+        Between two steps, an epoch that was not reached yet does not have the segment, or has its previous
+        state. Only one change is made at a time.
         """
         id = metadata.id.id
         known = self._segments.get(id)
@@ -146,7 +155,9 @@ class SegmentCache:
                 self.raise_highest(epoch, end)
 
     def raise_highest(self, epoch: int, offset: int) -> None:
-        """Record that an epoch was copied up to ``offset``, even when its segments are gone."""
+        """Record that an epoch was copied up to ``offset``. This stays even when its segments no longer
+        exist.
+        """
         if offset > self._highest.get(epoch, -1):
             self._highest[epoch] = offset
 
@@ -202,7 +213,7 @@ class SegmentCache:
         return tuple(sorted(found, key=_place))
 
     def size_bytes(self, epoch: int) -> int:
-        """Bytes of the finished segments with records of an epoch, each with all its bytes."""
+        """Bytes of the finished segments with records of an epoch. Each segment counts with all its bytes."""
         state = self._epochs.get(epoch)
         if state is None:
             return 0

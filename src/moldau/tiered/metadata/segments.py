@@ -1,7 +1,7 @@
 """Metadata of remote segments: the values that the metadata manager stores. Pure.
 
-Kafka's names (``RemoteLogSegmentId``, ``RemoteLogSegmentMetadata``, ...); offsets are inclusive on both ends,
-times are milliseconds since the epoch.
+The names are Kafka's (``RemoteLogSegmentId``, ``RemoteLogSegmentMetadata``, ...). Offsets are inclusive on
+both ends; times are milliseconds since the epoch.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,9 @@ __all__ = [
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition, distinguished from that of an earlier or later topic of the same name."""
+    """A partition. Its topic id distinguishes it from a partition of an earlier or later topic of the same
+    name.
+    """
 
     topic_id: UUID
     topic: str
@@ -46,7 +48,7 @@ class EpochStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentId:
-    """Identifies one copy of a segment; every attempt to copy the same offsets gets a new ``id``."""
+    """Identifies a copy of a segment. Every attempt to copy the same offsets gets a new ``id``."""
 
     topic_id: UUID
     topic: str
@@ -55,7 +57,7 @@ class RemoteLogSegmentId:
 
     @staticmethod
     def of(partition: TopicIdPartition, id: UUID) -> "RemoteLogSegmentId":
-        """The id ``id`` in a partition."""
+        """Create an id for a segment of a partition from ``id``."""
         return RemoteLogSegmentId(partition.topic_id, partition.topic, partition.partition, id)
 
     @property
@@ -69,12 +71,13 @@ class RemoteLogSegmentId:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadata:
-    """One remote segment.
+    """A remote segment.
 
     ``leader_epochs`` contains, in order, each leader epoch with records in the segment and the epoch's first
-    offset within it: the first entry starts at ``start_offset``, and there is at least one.
+    offset within it. There is at least one entry, and the first entry starts at ``start_offset``.
     ``segment_size_bytes`` is the size of the log file without its indexes (an int32 on the wire).
-    ``custom_metadata`` is the storage manager's; None until the copy has finished, or when it has none.
+    ``custom_metadata`` belong to the storage manager; they are None until the copy has finished, or when
+    there are none.
     """
 
     id: RemoteLogSegmentId
@@ -103,9 +106,9 @@ class RemoteLogSegmentMetadata:
         return self.id.topic_id_partition
 
     def with_update(self, update: "RemoteLogSegmentMetadataUpdate") -> "RemoteLogSegmentMetadata":
-        """This segment after an event; raises IllegalTransitionError for an undefined move.
+        """This segment after an event. Raises IllegalTransitionError for an undefined change of state.
 
-        Existing custom metadata is kept where the event has none, because it is needed to find the objects
+        Existing custom metadata are kept when the event has none, because they are needed to find the objects
         while the segment is deleted.
         """
         if update.id != self.id:
@@ -124,7 +127,7 @@ class RemoteLogSegmentMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadataUpdate:
-    """An event of a segment after its first one: its copy finished, or its deletion started or finished."""
+    """An event of a segment after its first event: its copy finished, or its deletion started or finished."""
 
     id: RemoteLogSegmentId
     event_timestamp_ms: int
@@ -144,7 +147,7 @@ class RemoteLogSegmentMetadataUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RemotePartitionDeleteMetadata:
-    """An event of the removal of all remote data of a partition whose topic is gone."""
+    """An event of the removal of all remote data of a partition whose topic was deleted."""
 
     partition: TopicIdPartition
     state: RemotePartitionDeleteState
@@ -160,4 +163,4 @@ class RemotePartitionDeleteMetadata:
 RemoteLogMetadata: TypeAlias = (
     RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
 )
-"""Every event of the metadata manager."""
+"""All kinds of events of the metadata manager."""

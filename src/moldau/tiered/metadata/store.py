@@ -1,13 +1,13 @@
 """The local cache of the topic-based metadata manager: the state after all applied events, in a SQLite
 database.
 
-It contains every partition whose events this broker has followed, and for each metadata partition the offset
-up to which its events are applied, written in the same transaction. So a restart continues from there, and a
-newly assigned partition is read from the database rather than from the whole topic. It is a cache: a database
-that does not match the topic (another topic id, an offset or a leader epoch that the log does not have) or is
-unreadable is dropped and rebuilt from the topic.
+It contains every partition whose events this broker has followed. For each metadata partition it contains the
+offset up to which events are applied, written in the same transaction. A restart therefore continues from
+that offset, and a newly assigned partition is read from the database rather than from the whole topic. The
+database is only a cache. When it is unreadable or does not match the topic (another topic id, an offset or a
+leader epoch that the log does not have), it is dropped and rebuilt from the topic.
 
-All calls block and are made one at a time, on worker threads.
+All calls block. They are made one at a time, on worker threads.
 """
 
 import contextlib
@@ -78,8 +78,8 @@ pages.
 
 
 class AppliedEvents(NamedTuple):
-    """The position up to which a metadata partition's events are applied: the next offset, and the epoch of
-    the one before.
+    """The position up to which a metadata partition's events are applied: the next offset, and the leader
+    epoch of the offset before it.
     """
 
     next_offset: int
@@ -90,7 +90,9 @@ NOTHING_APPLIED: Final = AppliedEvents(0, -1)
 
 
 class EventOutcome(NamedTuple):
-    """The result of an event: the segment or deletion as it is now, or the reason why it was dropped."""
+    """The result of an event: the segment or deletion in its new state, or the reason why the event was
+    dropped.
+    """
 
     offset: int
     changed: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata | None
@@ -99,14 +101,14 @@ class EventOutcome(NamedTuple):
 
 @dataclass(slots=True)
 class StoredSegments:
-    """All that is stored of one partition."""
+    """Everything that is stored about a partition."""
 
     segments: Sequence[RemoteLogSegmentMetadata] = ()
     highest_offsets: Mapping[int, int] = field(default_factory=dict)
 
 
 class MetadataStore:
-    """One open database."""
+    """An open database."""
 
     def __init__(self, connection: apsw.Connection, disk: Disk, path: str) -> None:
         self._connection = connection
@@ -115,7 +117,7 @@ class MetadataStore:
 
     @classmethod
     def open(cls, machine: Machine, path: str, topic_id: UUID) -> "MetadataStore":
-        """Open the database at ``path`` (absolute), or an empty one in its place."""
+        """Open the database at ``path`` (absolute), or replace it with an empty one."""
         disk = machine.disk
         seal = break_seal(disk, path)
         problem = None if seal in (Seal.NONE, Seal.WHOLE) else f"it is {seal.value}"
@@ -137,20 +139,20 @@ class MetadataStore:
             logger.warning("%s is rebuilt from the topic: %s", path, problem)
         remove_database(disk, path)
         connection = _connect(machine, path)
-        # All rows in one transaction; otherwise a loss of power could leave some of them.
+        # All rows are written in a single transaction. Otherwise a loss of power could leave some of them.
         with connection:
             connection.execute(_TABLES)
             connection.execute("insert into meta values (1, ?, ?)", (VERSION, topic_id.bytes))
         return cls(connection, disk, path)
 
     def close(self) -> None:
-        """Release the file, and seal it; a full disk does not prevent that."""
+        """Close the file, and mark it as closed cleanly; a full disk does not prevent that."""
         with contextlib.suppress(apsw.Error, OSError):
             self._connection.close(True)
             seal_database(self._disk, self._path)
 
     def abandon(self) -> None:
-        """Release a damaged file and remove it."""
+        """Close a damaged file and remove it."""
         with contextlib.suppress(apsw.Error):
             self._connection.close(True)
         remove_database(self._disk, self._path)
@@ -183,7 +185,7 @@ class MetadataStore:
         return StoredSegments(segments, dict(epochs))
 
     def deletions(self, metadata_partition: int) -> list[RemotePartitionDeleteMetadata]:
-        """The removals of a metadata partition that are not finished."""
+        """The unfinished removals of a metadata partition."""
         rows = self._connection.execute(
             "select topic_id, topic, partition, delete_state, delete_timestamp_ms, delete_broker_id"
             " from partitions where metadata_partition = ? and delete_state < 2",
@@ -216,7 +218,7 @@ class MetadataStore:
         events: Sequence[tuple[int, RemoteLogMetadata]],
         applied: AppliedEvents,
     ) -> list[EventOutcome]:
-        """Apply events in order, all or none; illegal moves are dropped and reported."""
+        """Apply events in order, either all or none. Illegal changes of state are dropped and reported."""
         outcomes = []
         with self._transaction():
             for offset, event in events:
@@ -230,7 +232,7 @@ class MetadataStore:
         return outcomes
 
     def reset(self, metadata_partition: int) -> None:
-        """Delete the state of a metadata partition: it is read again from its start."""
+        """Delete the state of a metadata partition, so that the partition is read again from its start."""
         mine = "(select number from partitions where metadata_partition = ?)"
         with self._transaction():
             for sql in (
@@ -293,7 +295,7 @@ class MetadataStore:
         known = self._number(event.partition)
         check_partition_delete_move(None if known is None else self._delete_state(known), event.state)
         number = self._number_or_new(metadata_partition, event.partition)
-        # The row is kept after the removal, so that a late event of a copy does not restore the partition.
+        # The row stays after the removal, so that a late event of a copy does not restore the partition.
         self._connection.execute(
             "update partitions set delete_state = ?, delete_timestamp_ms = ?, delete_broker_id = ?"
             " where number = ?",
@@ -352,7 +354,7 @@ class MetadataStore:
 
 
 def _damage(connection: apsw.Connection) -> str | None:
-    """The damage of a database that was not closed cleanly; None when it is intact."""
+    """The damage of a database that was not closed cleanly; None when the database is intact."""
     verdict = str(connection.pragma("integrity_check"))
     if verdict != "ok":
         return verdict
@@ -371,7 +373,7 @@ def _row_sum(*values: Any) -> int:
 
 
 def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
-    """The reason why a database is not this topic's cache; empty when it was never written."""
+    """The reason why a database is not the cache of this topic; empty when nothing was ever written to it."""
     if next(iter(connection.execute("select 1 from sqlite_master")), None) is None:
         return ""
     row = next(iter(connection.execute("select version, topic_id from meta")), None)
@@ -381,7 +383,9 @@ def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
 
 
 def _connect(machine: Machine, path: str) -> apsw.Connection:
-    """A cache with one owner: consistent after a crash of the machine, at worst slightly behind."""
+    """A cache with a single owner. It is consistent after a crash of the machine; at worst it is slightly
+    behind the topic.
+    """
     connection = machine.open_sqlite(path)
     try:
         connection.create_scalar_function("row_sum", _row_sum, deterministic=True)

@@ -21,30 +21,30 @@ REMEMBERED_PARTITIONS_MAX: Final = 16_384
 
 
 class TopicDescription(NamedTuple):
-    """The topic as it is."""
+    """An existing topic, with its id and its partition count."""
 
     topic_id: UUID
     partition_count: int
 
 
 class TopicOffsets(NamedTuple):
-    """Offsets of one partition: its first offset, the end of the committed part, and the end of the log."""
+    """Offsets of a partition: its first offset, the end of the committed part, and the end of the log."""
 
     start_offset: int
     end_offset: int
     log_end_offset: int
-    """All events that were acknowledged before are below it."""
+    """All events that were acknowledged before this answer are below this offset."""
     epoch_end_offset: int = -1
-    """End of the requested leader epoch; -1 where the log does not have it."""
+    """End of the requested leader epoch; -1 when the log does not have the epoch."""
 
 
 class TopicRecords(NamedTuple):
-    """Committed records in order, and the offset to continue at (past offsets that hold no record)."""
+    """Committed records in order, and the offset at which to continue, after offsets that hold no record."""
 
     records: Sequence[tuple[int, bytes]]
     next_offset: int
     epoch: int = -1
-    """The leader epoch in which the offset before ``next_offset`` was written; -1 without records."""
+    """The leader epoch of the offset before ``next_offset``; -1 without records."""
     unreadable: int = 0
     """Batches that were skipped because their records could not be read."""
 
@@ -52,7 +52,8 @@ class TopicRecords(NamedTuple):
 class EventWriter(NamedTuple):
     """A leader that writes an event about its partition.
 
-    The log refuses events of a leader with an older epoch: an event of one leader fences all earlier leaders.
+    The log refuses events of a leader with an older epoch, so an event of a leader fences all earlier
+    leaders.
     """
 
     partition: TopicIdPartition
@@ -62,33 +63,38 @@ class EventWriter(NamedTuple):
 class MetadataTopic(Protocol):
     """The topic, wherever its partitions are led.
 
-    Every call may raise ``moldau.tiered.storage.storage_manager.RemoteStorageError``; a transient one (no
-    leader, not loaded) is retried.
+    Every call may raise ``moldau.tiered.storage.storage_manager.RemoteStorageError``. The caller retries
+    after a transient error (no leader, not loaded).
     """
 
     async def ensure(self) -> TopicDescription:
-        """Create the topic when it does not exist; return when it is usable.
+        """Create the topic when it does not exist. Returns when the topic is usable.
 
         Raises a permanent error when its partition count differs from the configuration.
         """
         ...
 
     async def append(self, partition: int, value: bytes, writer: EventWriter | None = None) -> int:
-        """Append a record; return its offset once it is durable and committed.
+        """Append a record. Returns its offset once it is durable and committed.
 
         ``writer`` is None for events about deleted partitions, which the leader of the metadata partition
         writes itself.
 
-        Raises ``RemoteMetadataUnknownOutcomeError`` when it may have been appended, or may yet be.
+        Raises ``RemoteMetadataUnknownOutcomeError`` when the record may have been appended, or may still be
+        appended.
         """
         ...
 
     async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
-        """Committed records from ``offset`` on; none, and the same offset, at the end."""
+        """Committed records from ``offset`` on. At the end there are none, and the next offset is
+        ``offset``.
+        """
         ...
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        """Return when a record at or after ``offset`` is committed, or may be, because a check is cheap."""
+        """Return when a record at or after ``offset`` is committed. An early return is allowed, because a
+        check costs little.
+        """
         ...
 
     async def offsets(self, partition: int, epoch: int = -1) -> TopicOffsets:
@@ -101,7 +107,7 @@ def metadata_partition_of(partition: TopicIdPartition, partition_count: int) -> 
     """The metadata partition for a partition's events: the mapping of Kafka's
     ``RemoteLogMetadataTopicPartitioner``.
 
-    Cached, because every read and every round of a task needs it.
+    The result is cached, because every read and every round of a task needs it.
     """
     number = partition.topic_id.int
     combined = 1

@@ -1,8 +1,9 @@
 """The metadata manager on ``__remote_log_metadata`` (Kafka's ``TopicBasedRemoteLogMetadataManager``).
 
-A write appends its event, which is durable and committed when that returns, and then waits until the follower
-of that metadata partition has applied it: so a writer reads its own writes, and detects when another writer's
-event came first and its own was dropped. The topic is created when the first partition needs it.
+A write appends its event, which makes the event durable and committed. The write then waits until the
+follower of that metadata partition has applied the event. A writer therefore reads its own writes, and
+detects when another writer's event came first and its own event was dropped. The topic is created when the
+first partition needs it.
 """
 
 import asyncio
@@ -53,7 +54,7 @@ RETRY_MAX_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class MetadataManagerSettings:
-    """Kafka's keys of the topic-based manager that are not the topic's; milliseconds."""
+    """Kafka's keys of the topic-based manager, except those of the topic; in milliseconds."""
 
     consume_wait_ms: int = 120_000
     """``remote.log.metadata.consume.wait.ms``"""
@@ -73,12 +74,12 @@ class TopicBasedRemoteLogMetadataManager:
         on_caught_up: Callable[[], None] = lambda: None,
         leader_epoch_of: Callable[[TopicIdPartition], int | None] = lambda _: 0,
     ) -> None:
-        """``folder`` (absolute, made when absent) is for the local cache.
+        """``folder`` (absolute, created when absent) is for the local cache.
 
-        ``leader_epoch_of``: the epoch in which this broker leads a partition, None where it does not: the
-        leader writes events about its segments. ``on_caught_up`` is called when all events of a metadata
-        partition are applied, after each start and loss of the local cache: until then, answers about all
-        partitions are incomplete.
+        ``leader_epoch_of`` returns the epoch in which this broker leads a partition, or None; the leader
+        writes events about the partition's segments. ``on_caught_up`` is called when all events of a metadata
+        partition are applied, after each start and after each loss of the local cache. Until then, answers
+        about all partitions are incomplete.
         """
         self._topic = topic
         self._entropy = machine.entropy
@@ -90,7 +91,7 @@ class TopicBasedRemoteLogMetadataManager:
         self._opening: asyncio.Task[None] | None = None
         self._followers: dict[int, MetadataFollower] = {}
         self._held: dict[TopicIdPartition, int | None] = {}
-        """Partitions of this broker; the epoch of those that it leads."""
+        """Partitions of this broker, with the epoch for the partitions that it leads."""
         self._led: set[int] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -99,7 +100,9 @@ class TopicBasedRemoteLogMetadataManager:
 
     @property
     def problems(self) -> dict[int, str]:
-        """Metadata partitions that cannot be followed now, with the reason; -1 is the topic itself."""
+        """Metadata partitions that cannot be followed now, with the reason; -1 stands for the topic
+        itself.
+        """
         found = {index: each.problem for index, each in self._followers.items() if each.problem is not None}
         return found if self._failure is None else {**found, -1: str(self._failure)}
 
@@ -119,7 +122,7 @@ class TopicBasedRemoteLogMetadataManager:
 
     @property
     def skipped(self) -> int:
-        """Records that could not be read, of the metadata partitions that are followed now."""
+        """Number of records that could not be read, in the metadata partitions that are followed now."""
         return sum(each.skipped for each in self._followers.values())
 
     # Assignments ----------------------------------------------------------------------------------
@@ -152,10 +155,10 @@ class TopicBasedRemoteLogMetadataManager:
         return self._described is not None and self._metadata_partition(partition) in self._led
 
     def on_metadata_partition_leadership(self, metadata_partition: int, *, leads: bool) -> None:
-        """This broker begins or ceases to lead a partition of the topic.
+        """Begin or end this broker's leadership of a partition of the topic.
 
-        The leader follows it regardless of the partitions in it, so that it knows unfinished deletions (the
-        KIP's remote partition remover).
+        The leader follows the partition whichever user partitions are in it, so that it knows unfinished
+        deletions (the KIP's remote partition remover).
         """
         if leads:
             self._led.add(metadata_partition)
@@ -176,7 +179,7 @@ class TopicBasedRemoteLogMetadataManager:
         return found
 
     def _settle(self, index: int) -> None:
-        """Stop an unused follower; its stored state is used by the next one."""
+        """Stop an unused follower. The next follower uses its stored state."""
         follower = self._followers.get(index)
         if follower is None or index in self._led or follower.is_needed:
             return
@@ -365,7 +368,7 @@ class TopicBasedRemoteLogMetadataManager:
 
 
 class _Store:
-    """The database: one call at a time, on worker threads; rebuilt when it is damaged."""
+    """The database: one call at a time, on worker threads. It is rebuilt when it is damaged."""
 
     def __init__(self, machine: Machine, folder: str) -> None:
         self._machine = machine
@@ -382,7 +385,9 @@ class _Store:
         await self._in_turn(self._open)
 
     async def call(self, generation: int, function: Callable[..., T], *arguments: Any) -> T:
-        """``function(store, *arguments)``; it runs to its end even when the caller is cancelled."""
+        """Run ``function(store, *arguments)``. The function runs to its end even when the caller is
+        cancelled.
+        """
         return await self._in_turn(self._run, generation, function, *arguments)
 
     async def _in_turn(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -420,7 +425,7 @@ class _Store:
             raise
 
     async def close(self) -> None:
-        """Wait for the call in progress, then release the file."""
+        """Wait for the call in progress, then close the file."""
         await asyncio.gather(*self._calls, return_exceptions=True)
         store, self._store = self._store, None
         if store is not None:

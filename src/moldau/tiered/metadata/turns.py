@@ -1,4 +1,4 @@
-"""Many remote segments, looked at in turns of the event loop."""
+"""Iteration over many remote segments, in several turns of the event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,15 +9,15 @@ from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 __all__ = ["in_turns"]
 
 WORK_A_TURN: Final = 400
-"""Segments and leader epochs in them that are looked at without a break: about a millisecond."""
+"""Number of segments, and leader epochs in them, that are handled without a break: about a millisecond."""
 
 
 async def in_turns(
     segments: Sequence[RemoteLogSegmentMetadata],
 ) -> AsyncIterator[Sequence[RemoteLogSegmentMetadata]]:
-    """The segments in groups, with a turn of the loop between two of them.
+    """The segments in groups. Other work gets a turn of the event loop between two groups.
 
-    A partition may have very many segments, and a segment very many epochs.
+    A partition may have very many segments, and a segment may have very many epochs.
     """
     first = work = 0
     for index, segment in enumerate(segments):

@@ -1,10 +1,10 @@
 """Indexes of remote segments on the local disk, within a size limit; least recently used ones are removed
 first.
 
-One file a segment, ``<base offset>_<segment id>.indexes`` in the folder that Kafka uses for it, in the
-container form of ``object_layout`` with the indexes that a reader needs: offset, time and transaction index.
-Nothing is synced: each content has its checksum, and a damaged or torn file is removed and fetched again. At
-a start the existing files are used, in the order of their age.
+Each segment has a file ``<base offset>_<segment id>.indexes`` in the folder that Kafka uses for it. The file
+has the container form of ``object_layout``, with the indexes that a reader needs: offset, time and
+transaction index. Nothing is synced, because each index has a checksum, and a damaged or torn file is removed
+and fetched again. At a start the existing files are used, in the order of their age.
 """
 
 import asyncio
@@ -42,12 +42,14 @@ logger = logging.getLogger(__name__)
 SUFFIX: Final = ".indexes"
 TEMPORARY_SUFFIX: Final = ".tmp"
 OPEN_MAX: Final = 1_000
-"""Segments whose indexes stay mapped; the others are mapped, and checked, again at their next use."""
+"""Number of segments whose indexes stay mapped. Other indexes are mapped and checked again at their next
+use.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndexes:
-    """The indexes of one segment, over bytes that do not change."""
+    """The indexes of a segment, over bytes that do not change."""
 
     base_offset: int
     offsets: memoryview
@@ -66,7 +68,7 @@ class SegmentIndexes:
 
 
 def _floor(entry: Struct, content: memoryview, key: int) -> tuple[int, int] | None:
-    """The last entry whose key is not above ``key``."""
+    """The last entry whose key is at most ``key``."""
     size, unpack = entry.size, entry.unpack_from
     index = bisect_right(range(len(content) // size), key, key=lambda at: unpack(content, at * size)[0]) - 1
     if index < 0:
@@ -76,7 +78,7 @@ def _floor(entry: Struct, content: memoryview, key: int) -> tuple[int, int] | No
 
 
 class RemoteIndexCache:
-    """Every call is made on the event loop; worker threads access the files.
+    """The cache of indexes. Every call is made on the event loop; worker threads access the files.
 
     Lookups raise :class:`RemoteStorageError` when the indexes are not available.
     """
@@ -84,7 +86,9 @@ class RemoteIndexCache:
     def __init__(
         self, machine: Machine, storage: RemoteStorageManager, folder: str, max_size_bytes: int
     ) -> None:
-        """``folder`` (absolute) is made when absent; ``max_size_bytes`` bounds the files in it."""
+        """``folder`` (absolute) is created when absent. ``max_size_bytes`` limits the size of the files in
+        it.
+        """
         self._disk = machine.disk
         self._workers = machine.workers
         self._storage = storage
@@ -92,10 +96,14 @@ class RemoteIndexCache:
         self._max_size_bytes = max_size_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._open: OrderedDict[str, SegmentIndexes] = OrderedDict()
-        """Only of those in ``_sizes``: a mapped file still uses disk space."""
+        """Total size of the files in ``_sizes``. A removed file that is still mapped still uses disk
+        space.
+        """
         self._loading: dict[UUID, asyncio.Task[SegmentIndexes]] = {}
         self._removing: dict[str, asyncio.Task[None]] = {}
-        """By file name: a new write of the file waits; otherwise its content would be removed."""
+        """Removals in progress, by file name. A new write of the file waits for the removal, which would
+        otherwise remove the new file.
+        """
         self.size_bytes = 0
         """Total size of the files."""
 
@@ -103,7 +111,7 @@ class RemoteIndexCache:
         return len(self._sizes)
 
     async def start(self) -> None:
-        """Use the existing files."""
+        """Begin to use the existing files."""
         try:
             found = await self._workers.run(self._list)
         except DiskError as error:
@@ -122,12 +130,12 @@ class RemoteIndexCache:
         self._open.clear()
 
     def resize(self, max_size_bytes: int) -> None:
-        """``remote.log.index.file.cache.total.size.bytes`` has changed."""
+        """Apply a change of ``remote.log.index.file.cache.total.size.bytes``."""
         self._max_size_bytes = max_size_bytes
         self._shrink()
 
     def remove(self, segment_id: UUID) -> None:
-        """A segment was deleted: its indexes are not needed any more."""
+        """Remove the indexes of a deleted segment."""
         ending = f"_{segment_id}{SUFFIX}"
         for name in [name for name in self._sizes if name.endswith(ending)]:
             self._drop(name)
@@ -154,7 +162,7 @@ class RemoteIndexCache:
         return (await self.indexes_of(metadata)).aborted
 
     async def indexes_of(self, metadata: RemoteLogSegmentMetadata) -> SegmentIndexes:
-        """A segment's indexes: from memory, from the disk, or fetched (once for concurrent requests)."""
+        """A segment's indexes, from memory, from the disk, or fetched. Concurrent requests share a fetch."""
         id, name = metadata.id.id, _file_name(metadata)
         found = self._open.get(name)
         if found is not None:
@@ -205,7 +213,8 @@ class RemoteIndexCache:
             IndexType.TRANSACTION: aborted,
         }
         try:
-            # On a worker: the entries of a million aborted transactions take a second to decode.
+            # It runs on a worker, because decoding the entries of a million aborted transactions takes a
+            # second.
             indexes = await self._workers.run(
                 _checked, metadata, {kind: memoryview(content) for kind, content in contents.items()}
             )
@@ -220,7 +229,7 @@ class RemoteIndexCache:
         try:
             found = await self._workers.run(self._write_and_read, name, packed, metadata)
         except (OSError, ProtocolError, CorruptIndexError) as error:
-            # A full disk only makes reads slower: the indexes count as if they were stored.
+            # A full disk only makes reads slower, so the indexes count as if they were stored.
             logger.warning("the indexes of %s cannot be kept on the disk: %s", metadata.id, error)
             found = indexes
         self._drop_size(name)
@@ -258,7 +267,7 @@ class RemoteIndexCache:
             logger.warning("%s/%s cannot be removed: %s", self._folder, name, error)
 
     def _list(self) -> list[tuple[int, str, int]]:
-        """(time, name, size) of the existing files, without unfinished files of an earlier process."""
+        """(time, name, size) of the existing files, except unfinished files of an earlier process."""
         disk, folder = self._disk, self._folder
         disk.make_dirs(folder)
         found = []

@@ -21,7 +21,7 @@ SEGMENTS_A_TURN: Final = 200
 
 
 class _Part(NamedTuple):
-    """A segment and the offsets for which it is valid: ``[start, end)``."""
+    """A segment and the offsets ``[start, end)`` for which it is valid."""
 
     segment: RemoteLogSegmentMetadata
     start: int
@@ -29,7 +29,9 @@ class _Part(NamedTuple):
 
 
 class RemoteOffsetSearch:
-    """Shares a reader's pool. Raises ``KafkaError``: ``request_timed_out`` or ``unknown_server_error``."""
+    """The search. It shares a reader's pool. Raises ``KafkaError``: ``request_timed_out`` or
+    ``unknown_server_error``.
+    """
 
     def __init__(self, reader: RemoteReader) -> None:
         self._reader = reader
@@ -43,9 +45,9 @@ class RemoteOffsetSearch:
     async def find_max_timestamp(
         self, wanted: RemoteRange, start_offset: int, above_ms: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record with the largest timestamp of that range, if that is above ``above_ms``.
+        """The first record with the largest timestamp of that range, if that timestamp is above ``above_ms``.
 
-        The timestamp in a segment's metadata counts for all its records.
+        The timestamp in a segment's metadata counts for all records of the segment.
         """
         return await self._limited(wanted, self._find_max_timestamp(wanted, start_offset, above_ms, lookup))
 
@@ -91,8 +93,8 @@ class RemoteOffsetSearch:
         ]
         best: FoundOffset | None = None
         for part in sorted(later, key=lambda part: part.segment.max_timestamp_ms, reverse=True):
-            # A segment of records without timestamps has the time of its file in its metadata: then it has
-            # none.
+            # A segment of records without timestamps has the time of its file in its metadata, so it counts
+            # as a segment without a timestamp.
             found = await self._in_segment(part, part.segment.max_timestamp_ms, lookup)
             if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
                 best = found
@@ -101,7 +103,7 @@ class RemoteOffsetSearch:
         return best
 
     async def _parts(self, wanted: RemoteRange, offset: int) -> AsyncIterator[_Part]:
-        """The segments of the range in order, by metadata alone."""
+        """The segments of the range in order, found in the metadata alone."""
         count = 0
         while offset < wanted.end_offset:
             segment = segment_at(self._reader.metadata, wanted, offset)

@@ -1,7 +1,8 @@
-"""Reads from the remote tier: for any partition, by its lineage and the offsets after its remote part.
+"""Reads from the remote tier, for any partition: the partition provides its lineage and the offset after its
+remote part.
 
-A read is a job of a bounded pool. A request waits for it at most ``remote.fetch.max.wait.ms`` and is then
-answered without records, but the read continues, and a repeated request gets its result.
+A read is a job of a pool of limited size. A request waits for it at most ``remote.fetch.max.wait.ms`` and is
+then answered without records. The read continues, and a repeated request gets its result.
 """
 
 import asyncio
@@ -30,23 +31,26 @@ __all__ = ["ReaderSettings", "RemoteBatches", "RemoteReader"]
 logger = logging.getLogger(__name__)
 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
-"""A client's larger limit is cut to this (a larger first batch is not). It bounds the memory of one
-answer."""
+"""Maximum of a client's limit; a larger limit is reduced to it. A first batch may be larger. It limits the
+memory of an answer.
+"""
 INDEX_SLACK_BYTES: Final = 16 * 1024
-"""The index leads to a batch slightly before the wanted one."""
+"""Additional bytes to read, because the index leads to a batch slightly before the wanted batch."""
 KEPT_S: Final = 5.0
-"""How long the result of a late read is kept for the next request."""
+"""Time for which the result of a late read is kept for the next request."""
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Maximum size of all such results; the oldest are dropped first, and read again."""
+"""Maximum size of all such results. The oldest results are dropped first, and read again."""
 REMEMBERED_POSITIONS_MAX: Final = 4_096
 READS_A_TURN: Final = 3
-"""Reads that begin in a turn of the event loop: from memory, a few tenths of a millisecond."""
+"""Number of reads that begin in a turn of the event loop: from memory, a few tenths of a millisecond."""
 WARNING_INTERVAL_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderSettings:
-    """Kafka's ``remote.log.reader.threads``, ``...max.pending.tasks``, ``remote.fetch.max.wait.ms`` etc."""
+    """The settings ``remote.log.reader.threads``, ``...max.pending.tasks``, ``remote.fetch.max.wait.ms``
+    etc. of Kafka.
+    """
 
     threads: int = 10
     max_pending_tasks: int = 100
@@ -56,9 +60,10 @@ class ReaderSettings:
 
 
 class RemoteBatches(NamedTuple):
-    """Whole batches, from the one that contains the wanted offset on; ``next_offset`` follows them.
+    """Whole batches, from the batch with the wanted offset on. ``next_offset`` is the offset after them.
 
-    ``is_exhausted``: there are none, and will be none: the remote tier has no batch at or after the offset.
+    ``is_exhausted``: there are no batches and will be none, because the remote tier has no batch at or after
+    the offset.
     """
 
     records: memoryview | bytes
@@ -71,7 +76,7 @@ _ReadKey: TypeAlias = tuple[UUID, int, int, int, bool, bool]
 
 
 class RemoteReader:
-    """Serves every partition of a broker, classic or diskless."""
+    """The reader of a broker. It serves every partition, classic or diskless."""
 
     def __init__(
         self,
@@ -92,7 +97,7 @@ class RemoteReader:
         self._settings = settings
         self._under_way: dict[_ReadKey, asyncio.Task[RemoteBatches]] = {}
         self._late: OrderedDict[_ReadKey, int] = OrderedDict()
-        """The bytes of finished reads that were not requested again yet."""
+        """The bytes of finished reads whose result no request has fetched yet."""
         self._late_bytes = 0
         self._positions: OrderedDict[tuple[UUID, int], int] = OrderedDict()
         self._last_warning_s = float("-inf")
@@ -114,9 +119,9 @@ class RemoteReader:
     def read(self, wanted: RemoteRead, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
         """Complete ``known``, the partition's own offsets, with batches from the remote tier.
 
-        Never raises. ``unknown_server_error`` when the tier fails, as Kafka answers; ``offset_out_of_range``
-        for deleted records; no records and no error when there is no place, no quota or no time: repeat the
-        request.
+        It never raises. The result is ``unknown_server_error`` when the tier fails, as Kafka answers, and
+        ``offset_out_of_range`` for deleted records. It has no records and no error when there is no free
+        place in the pool, no quota or no time left; the client then repeats the request.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[ReadOutcome] = loop.create_future()
@@ -147,7 +152,7 @@ class RemoteReader:
             answer.set_result(known)
 
     def _join(self, wanted: RemoteRead) -> "asyncio.Task[RemoteBatches] | None":
-        """The read in progress, or a new one if there is a place and quota."""
+        """The read in progress, or a new read if the pool has a free place and there is quota."""
         loop = asyncio.get_running_loop()
         key = _key_of(wanted)
         task = self._under_way.get(key)
@@ -164,12 +169,12 @@ class RemoteReader:
         taken_bytes = min(wanted.max_bytes, READ_MAX_BYTES)
         self._pacer.reserve(taken_bytes, loop.time())
         task = self._under_way[key] = loop.create_task(self._work(wanted, wait_s, taken_bytes))
-        # Waiting requests have taken the result by then.
+        # By then, waiting requests have used the result.
         task.add_done_callback(lambda done: loop.call_soon(self._keep, key, done))
         return task
 
     def _keep(self, key: _ReadKey, task: "asyncio.Task[RemoteBatches]") -> None:
-        """A read is over; if it was late, its result is kept for the next request."""
+        """Handle the end of a read. If the read was late, its result is kept for the next request."""
         if self._under_way.get(key) is not task:
             return
         failed = task.cancelled() or task.exception() is not None
@@ -218,7 +223,7 @@ class RemoteReader:
 
     @property
     def kept_bytes(self) -> int:
-        """Size of delayed results that were not requested again."""
+        """Size of the late results that no request has fetched yet."""
         return self._late_bytes
 
     async def idle(self) -> None:
@@ -236,13 +241,13 @@ class RemoteReader:
     # -- reading ------------------------------------------------------------------------------
 
     async def _work(self, wanted: RemoteRead, wait_s: float, taken_bytes: int) -> RemoteBatches:
-        """``taken_bytes`` of the quota are for it, ``wait_s`` from now."""
+        """The read may use ``taken_bytes`` of the quota, ``wait_s`` from now."""
         loop, pacer = asyncio.get_running_loop(), self._pacer
         topic, size_bytes = wanted.partition.topic, 0
         try:
             if wait_s > 0:
                 await self._wait(wait_s)
-            # A request for many partitions begins as many reads.
+            # A request for many partitions begins the same number of reads.
             await self._lane.turn()
             started_s = loop.time()
             self.meters.fetch_request(topic)
@@ -266,7 +271,7 @@ class RemoteReader:
             self._paced_count -= 1
 
     async def fetch(self, wanted: RemoteRead) -> RemoteBatches:
-        """The read itself, without pool, quota and time limit. Raises ``RemoteStorageError``."""
+        """Read without the pool, quota and time limit. Raises ``RemoteStorageError``."""
         offset = wanted.offset
         while offset < wanted.end_offset:
             segment = segment_at(self.metadata, wanted, offset)
@@ -283,7 +288,7 @@ class RemoteReader:
     async def _fetch_from(
         self, segment: RemoteLogSegmentMetadata, offset: int, bound: int, wanted: RemoteRead
     ) -> RemoteBatches | None:
-        """Batches of one segment; None when it has none in ``[offset, bound)``."""
+        """Batches of a segment; None when the segment has none in ``[offset, bound)``."""
         max_bytes = min(wanted.max_bytes, READ_MAX_BYTES)
         position = self._positions.pop((segment.id.id, offset), None)
         size_bytes = max_bytes
@@ -320,7 +325,7 @@ class RemoteReader:
     ) -> Sequence[AbortedTransaction]:
         """The aborted transactions with records in ``[offset, next_offset)``.
 
-        Their markers may be in any later segment: an index shows when the search is complete.
+        Their markers may be in any later segment. An index shows when the search is complete.
         """
         found: dict[AbortedEntry, None] = {}
         cursor = offset

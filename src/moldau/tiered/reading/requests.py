@@ -1,4 +1,4 @@
-"""Requests of remote reads, and the ports that they use."""
+"""Requests of remote reads, and the protocol classes of their dependencies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["RemoteIndexes", "RemoteRange", "RemoteRead", "segment_at"]
 
 
 class RemoteIndexes(Protocol):
-    """The indexes of remote segments; raises RemoteStorageError when they are not available."""
+    """The indexes of remote segments. Raises RemoteStorageError when they are not available."""
 
     async def lookup_offset(self, metadata: RemoteLogSegmentMetadata, offset: int) -> int:
         """A position at or shortly before the batch that contains ``offset``."""
@@ -38,8 +38,8 @@ class RemoteIndexes(Protocol):
 class RemoteRange:
     """The part of a partition that is only in the remote tier.
 
-    ``end_offset`` is the start of the partition's own data (its local log start, or its WAL start); the
-    remote tier is not read from there on. ``log_start`` is called when an offset is not found, to check
+    ``end_offset`` is the start of the partition's own data (its local log start, or its WAL start). From this
+    offset on, the remote tier is not read. ``log_start`` is called when an offset is not found, to check
     whether it was deleted.
     """
 
@@ -51,7 +51,7 @@ class RemoteRange:
     def bound_at(self, offset: int, segment: RemoteLogSegmentMetadata) -> int:
         """The offset up to which ``segment`` is valid for the partition, from ``offset`` on.
 
-        It may contain more: records of an old leader that no other replica has.
+        The segment may contain further records of an old leader that no other replica has.
         """
         bound = min(self.end_offset, segment.end_offset + 1)
         epoch = self.lineage.epoch_for_offset(offset)
@@ -61,22 +61,22 @@ class RemoteRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRead(RemoteRange):
-    """One partition's part of a Fetch request, for the remote tier."""
+    """The part of a Fetch request for a partition, as the remote tier needs it."""
 
     offset: int
     max_bytes: int
     min_one_batch: bool = True
     read_committed: bool = False
     aborted_behind: Callable[[int, int], Sequence[AbortedEntry]] | None = None
-    """Aborted transactions with records in ``[first, end)`` whose markers are after the remote tier."""
+    """Aborted transactions with records in ``[first, end)`` whose markers are after the remote part."""
     read_behind: Callable[[], ReadOutcome] | None = None
-    """Read from ``end_offset`` on, when no batch is left before it (compaction leaves holes)."""
+    """Read from ``end_offset`` on, when no batch is left before it, because compaction leaves gaps."""
 
 
 def segment_at(
     metadata: RemoteLogMetadataManager, wanted: RemoteRange, offset: int
 ) -> RemoteLogSegmentMetadata:
-    """The segment that holds ``offset``. Raises :class:`RemoteResourceNotFoundError`."""
+    """The segment that contains ``offset``. Raises :class:`RemoteResourceNotFoundError`."""
     epoch = wanted.lineage.epoch_for_offset(offset)
     segment = None if epoch is None else metadata.remote_log_segment_metadata(wanted.partition, epoch, offset)
     if segment is None:

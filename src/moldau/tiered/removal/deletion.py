@@ -1,4 +1,6 @@
-"""Removes one remote segment: the event of its beginning, the bytes, the event of its end."""
+"""Removes a remote segment: writes the event of the beginning, deletes the bytes, writes the event of the
+end.
+"""
 
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
@@ -9,7 +11,7 @@ __all__ = ["delete_objects", "delete_segment"]
 
 
 async def delete_segment(context: RemoteTaskContext, segment: RemoteLogSegmentMetadata) -> None:
-    """May be repeated from the start after any failure. Raises ``RemoteStorageError``."""
+    """Remove the segment. May be repeated from the start after any failure. Raises ``RemoteStorageError``."""
     if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
         await context.metadata.update_remote_log_segment_metadata(
             _event(context, segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
@@ -21,7 +23,7 @@ async def delete_segment(context: RemoteTaskContext, segment: RemoteLogSegmentMe
 
 
 async def delete_objects(context: RemoteTaskContext, segment: RemoteLogSegmentMetadata) -> None:
-    """The bytes alone. Raises ``RemoteStorageError``."""
+    """Delete only the bytes. Raises ``RemoteStorageError``."""
     topic = segment.id.topic
     context.meters.delete_request(topic)
     try:

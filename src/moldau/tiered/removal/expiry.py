@@ -16,19 +16,19 @@ _State = RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """The log's start moves first (None: it stays), then the segments go."""
+    """First the log's start moves to this offset (None: it stays), then the segments are deleted."""
 
     log_start_offset: int | None
     segments: Sequence[RemoteLogSegmentMetadata]
 
 
 class ExpiryPlan:
-    """Expiry of a partition's segments: add all of them, by start offset, then decide.
+    """Expiry of a partition's segments. Add all segments by start offset, then decide.
 
-    A segment that ends before the log's start is not read any more. Of those after it, the first ones are
-    removed while they are too old or both tiers together too large (``local_only_bytes`` counts the uncopied
-    part). Segments outside the log's lineage do not prevent that, and are removed when the log's start has
-    passed them.
+    A segment that ends before the log's start is not read any more. Of the segments after it, the first ones
+    are removed while they are too old or while both tiers together are too large (``local_only_bytes`` is the
+    size of the uncopied part). Segments outside the log's lineage do not prevent that, and are removed when
+    the log's start has passed them.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ExpiryPlan:
                 self._total_bytes += segment.segment_size_bytes
 
     def decide(self) -> Expiry:
-        """The decision over all added segments; its cost grows with the expired ones."""
+        """The decision over all added segments. Its cost grows with the number of expired segments."""
         outlived = expired(self._rest, self._retention, total_bytes=self._total_bytes, now_ms=self._now_ms)
         new_start = max((segment.end_offset + 1 for segment in outlived), default=None)
         return Expiry(new_start, [*self._due, *outlived])
@@ -70,7 +70,8 @@ class ExpiryPlan:
 def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:
     """Whether the log itself has, or had, the segment's records, from the log's start on.
 
-    Its epochs begin where the log's do, and none continues beyond the end of the log's epoch.
+    This is true when the segment's epochs begin where the log's epochs begin, and no epoch continues beyond
+    its end in the log.
     """
     starts = [(epoch.epoch, max(epoch.start_offset, log_start_offset)) for epoch in segment.leader_epochs]
     ends = [start for _, start in starts[1:]] + [segment.end_offset + 1]
@@ -93,7 +94,7 @@ def unreferenced(
     """Segments without readers: abandoned copies, unfinished deletions, and segments whose offsets a later
     copy covers.
 
-    An abandoned copy is kept for ``grace_ms``: one of its writes may still take effect.
+    An abandoned copy is kept for ``grace_ms``, because a write of it may still take effect.
     """
     found = []
     for segment in segments:

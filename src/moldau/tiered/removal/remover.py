@@ -1,9 +1,9 @@
 """The remote partition remover: removes the remote data of topics that are deleted, or no longer tiered.
 
-A deleted partition passes through the events DELETE_PARTITION_MARKED, STARTED and FINISHED; a broker that
-finds an unfinished one continues it, also after a restart. Deletions without a first event are found by
-comparing partitions with remote data to the topics of the cluster: a topic that is missing in the committed
-metadata is deleted; one that is missing only in this broker's metadata may be new.
+A deleted partition passes through the events DELETE_PARTITION_MARKED, STARTED and FINISHED. A broker that
+finds an unfinished deletion continues it, also after a restart. Deletions without a first event are found by
+comparing the partitions with remote data to the topics of the cluster. A topic that is missing in the
+committed metadata is deleted. A topic that is missing only in this broker's metadata may be new.
 """
 
 import asyncio
@@ -36,30 +36,36 @@ logger = logging.getLogger(__name__)
 _State = RemotePartitionDeleteState
 RECONCILE_INTERVAL_S: Final = 300.0
 NEWS_PAUSE_S: Final = 1.0
-"""Metadata partitions catch up shortly after one another: one check is for all of them."""
+"""Delay of a check. Metadata partitions catch up shortly after one another, so a single check serves all
+of them.
+"""
 
 
 class HostedPartitions(Protocol):
-    """The partitions of this broker, as far as removals concern them."""
+    """The partitions of this broker, as far as removals need them."""
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
-        """Of ``partitions`` with remote data: those that this broker leads and that are not tiered now."""
+        """The partitions among ``partitions`` that this broker leads and that are not tiered now. All have
+        remote data.
+        """
         ...
 
     async def until_current(self) -> None:
-        """Return when :meth:`untiered` answers by all metadata that were committed at the time of the call.
+        """Return when :meth:`untiered` uses all metadata that were committed at the time of the call.
 
         Raises ``KafkaError`` or ``TimeoutError`` while that is unknown.
         """
         ...
 
     def emptied(self, partition: TopicIdPartition) -> None:
-        """:meth:`RemotePartitionRemover.empty_partition` is done: the topic may be tiered again by then."""
+        """Called after :meth:`RemotePartitionRemover.empty_partition`; the topic may have become tiered
+        again by then.
+        """
         ...
 
 
 class NoHostedPartitions:
-    """For a broker that never had tiered partitions."""
+    """The implementation for a broker that never had tiered partitions."""
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
         return ()
@@ -70,7 +76,7 @@ class NoHostedPartitions:
 
 
 class RemotePartitionRemover:
-    """Runs in parallel to the log manager, on every broker that follows metadata partitions."""
+    """Runs beside the log manager, on every broker that follows metadata partitions."""
 
     def __init__(
         self,
@@ -80,9 +86,10 @@ class RemotePartitionRemover:
         owns: Callable[[TopicIdPartition], bool] = lambda _: True,
         news: asyncio.Event | None = None,
     ) -> None:
-        """``deleted``: which of some partitions with remote data are of deleted topics.
+        """``deleted`` returns the partitions, among some partitions with remote data, whose topics are
+        deleted.
 
-        It decides by committed records, and raises ``KafkaError`` or ``TimeoutError`` without them. ``owns``:
+        It uses committed records, and raises ``KafkaError`` or ``TimeoutError`` without them. ``owns``:
         whether this broker begins and completes the deletion of a partition. ``news`` is set when there may
         be more to remove.
         """
@@ -104,22 +111,24 @@ class RemotePartitionRemover:
     def delete_partition(
         self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None
     ) -> None:
-        """The topic was deleted. ``after``: the end of the partition's tasks here.
+        """Handle the deletion of the partition's topic. ``after`` is the end of the partition's tasks on this
+        broker.
 
-        Only the owner removes anything: other brokers drop the partition's metadata.
+        Only the owner removes anything; other brokers drop the partition's metadata.
         """
         self._begin(partition, lambda: self._delete_partition(partition), after)
 
     def empty_partition(self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None) -> None:
-        """The topic is not tiered any more: its segments are removed, and the partition stays.
+        """Handle that the topic is not tiered any more: its segments are removed, and the partition stays.
 
-        They are kept where the committed metadata differ: another broker leads, or it is tiered again.
+        The segments are kept when the committed metadata differ: another broker leads the partition, or the
+        topic is tiered again.
         """
         self._begin(partition, lambda: self._empty_partition(partition), after, self._hosted.emptied)
 
     @property
     def jobs(self) -> "list[asyncio.Task[None]]":
-        """Removals in progress."""
+        """The removals in progress."""
         return list(self._jobs.values())
 
     def is_at_work_on(self, partition: TopicIdPartition) -> bool:
@@ -156,7 +165,7 @@ class RemotePartitionRemover:
         return asyncio.get_running_loop().create_task(work, name=name)
 
     async def _insist(self, partition: TopicIdPartition, work: Callable[[], Awaitable[None]]) -> None:
-        """Retry until it is done: every step may be repeated."""
+        """Retry until the removal is done. Every step may be repeated."""
         failures = 0
         while True:
             try:
@@ -177,7 +186,7 @@ class RemotePartitionRemover:
     async def _delete_partition(self, partition: TopicIdPartition) -> None:
         metadata = self._context.metadata
         if not self._owns(partition):
-            # The log refuses events of this broker: the owner finds the rest.
+            # The log refuses events of this broker, so the owner will find the remaining segments.
             metadata.on_stop_partitions([partition])
             return
         state = self._state_of(partition)
@@ -185,11 +194,11 @@ class RemotePartitionRemover:
             try:
                 await self._tell(partition, _State.DELETE_PARTITION_MARKED)
             except IllegalTransitionError:
-                return  # it had been finished, but the answer was lost
+                return  # the removal had been finished, but the answer was lost
         if state in (None, _State.DELETE_PARTITION_MARKED):
             await self._tell(partition, _State.DELETE_PARTITION_STARTED)
         await metadata.wait_ready(partition)
-        segments = metadata.list_remote_log_segments(partition)  # nothing new begins after MARKED
+        segments = metadata.list_remote_log_segments(partition)  # no copy begins after MARKED
         for segment in segments:
             await delete_objects(self._context, segment)
         for segment in await self._outwait_late_writes(segments):
@@ -213,9 +222,11 @@ class RemotePartitionRemover:
     async def _outwait_late_writes(
         self, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> Sequence[RemoteLogSegmentMetadata]:
-        """Return when no started copy can write any more bytes; those must be removed then.
+        """Return when no copy that was started can write any more bytes. The bytes that such copies have
+        written must be removed then.
 
-        ``segments``: as they were before their objects were deleted, because a copy may have finished since.
+        ``segments`` are the segments before their objects were deleted, because a copy may have finished
+        since.
         """
         context = self._context
         begun = [each for each in segments if each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED]
@@ -235,8 +246,8 @@ class RemotePartitionRemover:
         await metadata.wait_ready(partition)
         begun = await self._outwait_late_writes(metadata.list_remote_log_segments(partition))
         segments = metadata.list_remote_log_segments(partition)
-        # This broker's metadata may be late: another broker may lead the partition, and it may be tiered
-        # again. Later copies are not among the segments.
+        # This broker's metadata may be late: another broker may lead the partition, and the topic may be
+        # tiered again. Segments that were copied later are not in this list.
         await self._hosted.until_current()
         removals = [partial(delete_segment, self._context, segment) for segment in segments]
         removals += [partial(delete_objects, self._context, segment) for segment in begun]
@@ -266,11 +277,13 @@ class RemotePartitionRemover:
             self._news.clear()
 
     def look_soon(self) -> None:
-        """More is known than at the last check: a lost local cache knows no deletions at first."""
+        """Check again, because more is known than at the last check. After the loss of its local cache a
+        broker knows no deletions at first.
+        """
         self._news.set()
 
     async def reconcile_deletions(self) -> None:
-        """Continue unfinished deletions; begin those that were never begun."""
+        """Continue unfinished deletions, and begin deletions that were never begun."""
         metadata = self._context.metadata
         known = await metadata.remote_log_partitions()
         if self._context.deletions_are_held():
@@ -285,7 +298,7 @@ class RemotePartitionRemover:
                 self.empty_partition(partition)
 
     async def close(self) -> None:
-        """Leave the rest to the next start; no new removal begins."""
+        """Begin no new removal. The next start continues."""
         self._is_closed = True
         tasks = [*self._jobs.values(), *filter(None, [self._reconciling])]
         for task in tasks:

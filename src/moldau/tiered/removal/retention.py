@@ -1,4 +1,6 @@
-"""The rule of retention over both tiers: which of a partition's oldest remote segments have to go. Pure."""
+"""The rule of retention over both tiers: which of a partition's oldest remote segments must be deleted.
+Pure.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,8 +28,9 @@ def expired(
 ) -> list[RemoteLogSegmentMetadata]:
     """The first of ``segments``, in order of offsets, that have outlived ``retention``.
 
-    As in Kafka a segment is removed when its newest record is too old, or when the rest without it is still
-    ``retention.bytes`` or more. The first segment to keep ends the list. ``total_bytes`` counts both tiers.
+    As in Kafka, a segment is removed when its newest record is too old, or when the partition without the
+    segment still has ``retention.bytes`` or more. The list ends before the first segment to keep.
+    ``total_bytes`` counts both tiers.
     """
     bounds_size = retention.size_bytes >= 0
     excess_bytes = total_bytes - retention.size_bytes if bounds_size else 0

@@ -1,1 +1,1 @@
-"""The storage of remote segments: their objects and the layout of these."""
+"""The storage of remote segments: their objects, and the layout of the objects."""

@@ -1,9 +1,9 @@
-"""Turns batches from WAL objects into one Kafka segment with its indexes. Pure.
+"""Makes a Kafka segment with its indexes from batches of WAL objects. Pure.
 
-The consolidating broker or task places the batches of a segment in a buffer one after the other, in any order
-of arrival, because their positions are known beforehand; then :func:`finish_segment` verifies them and writes
-the coordinator's decisions into them. Batches are never decompressed. Offset and leader epoch are not covered
-by a batch's checksum; LogAppendTime is, so the checksum is then computed again.
+The consolidating broker or task places the batches of a segment in a buffer one after the other. They may
+arrive in any order, because their positions are known beforehand. Then :func:`finish_segment` verifies them
+and writes the coordinator's decisions into them. Batches are never decompressed. A batch's checksum does not
+cover offset and leader epoch. It covers LogAppendTime, so with LogAppendTime the checksum is computed again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,10 +36,12 @@ from moldau.storage.segments.transaction_index import encode_transactions
 __all__ = ["LEADER_EPOCH", "MAX_SEGMENT_BYTES", "BatchRun", "BuiltSegment", "build_segment", "finish_segment"]
 
 LEADER_EPOCH: Final = 0
-"""Leader epoch of every diskless batch and segment: the coordinator alone determines the order."""
+"""Leader epoch of every diskless batch and segment, because the coordinator alone determines the order of
+records.
+"""
 
 MAX_SEGMENT_BYTES: Final = 2**31 - 1
-"""Positions in an index are 32 bits, and Kafka reads them as signed."""
+"""The limit of positions: an index has positions of 32 bits, and Kafka reads them as signed numbers."""
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _STAMP = Struct(">qii")
@@ -49,18 +51,20 @@ _RELEASE_BYTES: Final = 64 * 1024
 
 
 class BatchRun(NamedTuple):
-    """Adjacent batches, in a WAL object and therefore in the segment; contiguous in offsets."""
+    """Batches that are adjacent in a WAL object, and therefore also in the segment, and contiguous in
+    offsets.
+    """
 
     base_offset: int
     last_offset: int
     size_bytes: int
     append_time_ms: int = NO_TIMESTAMP
-    """The timestamp of all their records where the topic has LogAppendTime; else -1."""
+    """The timestamp of all their records when the topic has LogAppendTime; otherwise -1."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltSegment:
-    """A segment in Kafka's form; each field but the numbers is the content of a file."""
+    """A segment in Kafka's form. Each field except the numbers is the content of a file."""
 
     base_offset: int
     end_offset: int
@@ -74,7 +78,7 @@ class BuiltSegment:
     offset_index: bytes
     time_index: bytes
     transaction_index: bytes
-    """Empty when it contains no aborted transaction: Kafka has no file then."""
+    """Empty when the segment contains no aborted transaction. Kafka has no file in this case."""
     leader_epoch_checkpoint: bytes
     producer_snapshot: bytes
     """The producers after the last batch."""
@@ -93,8 +97,8 @@ def build_segment(
 ) -> BuiltSegment:
     """Copy runs, in the order of their offsets, and finish the copy; see :func:`finish_segment`.
 
-    ``into`` is the memory for the segment, if it fits: recycled memory is much faster than new memory. The
-    result is then in it.
+    ``into`` is the memory for the segment if the segment fits into it, because recycled memory is much faster
+    than new memory. The result is then in this memory.
     """
     given = list(parts)
     size_bytes = sum(run.size_bytes for run, _ in given)
@@ -124,11 +128,12 @@ def finish_segment(
     index_interval_bytes: int = 4096,
     producers_before: bytes = b"",
 ) -> BuiltSegment:
-    """Make a segment of batches in a writable ``buffer``, in their form of WAL objects.
+    """Make a segment of the batches in a writable ``buffer``, where they have the form that they have in WAL
+    objects.
 
-    ``runs`` describe its content, in order, without gaps in bytes or offsets. ``producers_before`` is the
-    producer snapshot of the previous segment, if the new one must include its producers (needed for an
-    aborted transaction that began there).
+    ``runs`` describe the buffer's content, in order, without gaps in bytes or offsets. ``producers_before``
+    is the producer snapshot of the previous segment. It is given if the new snapshot must include its
+    producers, which an aborted transaction that began there requires.
 
     Raises :class:`CorruptRecordError` when the bytes are not the committed batches; ``ValueError`` for no
     run, or more than a segment can contain.
@@ -147,7 +152,7 @@ def finish_segment(
 
 
 class _Finisher:
-    """Iterates over the batches once; the index entries are those that Kafka's log adds on append."""
+    """Iterates over the batches once. The index entries are the same that Kafka's log adds on append."""
 
     def __init__(
         self, buffer: memoryview, base_offset: int, index_interval_bytes: int, producers_before: bytes
@@ -165,7 +170,8 @@ class _Finisher:
         self._producers.reset(
             base_offset, decode_producer_snapshot(producers_before) if producers_before else ()
         )
-        # A snapshot contains one batch per producer, so only its last one must be recorded, at the end.
+        # A snapshot contains one batch per producer. Therefore only the last batch of a producer must be
+        # recorded, at the end.
         self._last_batches: dict[int, tuple[int, int]] = {}
 
     def finish(self, run: BatchRun) -> None:
@@ -184,7 +190,7 @@ class _Finisher:
             if size < HEADER_SIZE_BYTES or position + size > end or header[3] != MAGIC or header[6] < 0:
                 raise CorruptRecordError(f"there is no batch at byte {position}, offset {offset}")
             unreleased += size
-            # Release the interpreter from time to time: in a broker this runs in parallel to the event loop.
+            # Release the interpreter regularly, because in a broker this runs in parallel to the event loop.
             release = unreleased >= _RELEASE_BYTES
             unreleased = 0 if release else unreleased
             computed = crc32c(buffer[position + _CRC_START : position + size], 0, int(release))
@@ -228,7 +234,7 @@ class _Finisher:
             entries.append((self._latest_ms, self._latest_offset - self._base_offset))
 
     def _note_transaction(self, position: int, size_bytes: int) -> None:
-        """Transactions need the producers' state immediately, in order."""
+        """Transactions need the producers' state at once and in order."""
         self._apply_last_batches()
         batch = self._buffer[position : position + size_bytes]
         completed = self._producers.apply_batch(batch, parse_header(batch))

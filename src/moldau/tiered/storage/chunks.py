@@ -1,4 +1,4 @@
-"""Selects whole batches in a piece of a segment file. Pure."""
+"""Selects whole batches in a part of a segment file. Pure."""
 
 from struct import Struct
 from typing import Final, NamedTuple
@@ -12,11 +12,12 @@ _UNPACK: Final = Struct(">qi11xi").unpack_from
 
 
 class Selection(NamedTuple):
-    """The batches for a reader in a piece of a segment: ``piece[start:end]``.
+    """The batches for a reader in a part of a segment: ``piece[start:end]``.
 
-    ``next_offset`` follows the last of them. With ``start == end`` there are none: ``missing_bytes`` is the
-    number of bytes of the segment, from ``start`` on, that contain the first one (0: there is none, because
-    all are before the offset or the first is at or after the bound).
+    ``next_offset`` is the offset after the last batch. With ``start == end`` there are no batches, and
+    ``missing_bytes`` is the number of the segment's bytes, from ``start`` on, that contain the first batch.
+    It is 0 when there is no such batch, because all batches are before the offset or the first is at or after
+    the limit.
     """
 
     start: int
@@ -28,10 +29,10 @@ class Selection(NamedTuple):
 def select_batches(
     piece: memoryview, offset: int, bound_offset: int, max_bytes: int, *, min_one_batch: bool
 ) -> Selection:
-    """The batches from the one that holds ``offset`` on, below ``bound_offset``, up to ``max_bytes``.
+    """The batches from the batch with ``offset`` on, below ``bound_offset``, up to ``max_bytes``.
 
-    ``piece`` begins with a batch and may end inside one. The first batch may be larger than ``max_bytes``
-    with ``min_one_batch``.
+    ``piece`` begins with a batch and may end within a batch. With ``min_one_batch`` the first batch may be
+    larger than ``max_bytes``.
     """
     length, at = len(piece), 0
     while length - at >= HEADER_SIZE_BYTES:

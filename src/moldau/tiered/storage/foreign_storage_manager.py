@@ -1,7 +1,8 @@
 """A storage manager from a plug-in, checked against its protocol.
 
-Any exception of it becomes a :class:`RemoteStorageError`: it is counted, delayed and retried like a failure
-of a store, and a segment that it cannot store does not stop the others.
+Any exception that it raises becomes a :class:`RemoteStorageError`. Such an error is counted, delayed and
+retried like a failure of a store, and a segment that the plug-in cannot store does not stop the other
+segments.
 """
 
 import asyncio
@@ -31,24 +32,24 @@ METHODS: Final = (
     "delete_log_segment_data",
     "close",
 )
-"""Methods of a ``RemoteStorageManager``."""
+"""The methods of a ``RemoteStorageManager``."""
 CLOSE_TIMEOUT_S: Final = 10.0
 TRACEBACK_INTERVAL_S: Final = 10.0
-"""Each failure is logged in one line by the caller; its stack trace is logged at most once in this
-interval.
+"""Interval of stack traces. The caller logs each failure in a line; its stack trace is logged at most once
+in this interval.
 """
 
 
 class ForeignStorageManager:
-    """A ``HostedStorageManager`` around a plug-in, which reports no problems and whose objects are not
-    listed.
+    """A ``HostedStorageManager`` around a plug-in. A plug-in reports no problems, and its objects cannot
+    be listed.
     """
 
     problem: None = None
     listable: None = None
 
     def __init__(self, inner: RemoteStorageManager, name: str) -> None:
-        """``name``: of its class, for messages."""
+        """``name`` is the name of the plug-in's class, for messages."""
         self.inner = inner
         self._name = name
         self._last_traceback_s = float("-inf")
@@ -81,7 +82,7 @@ class ForeignStorageManager:
         await self._told("deleting", metadata, lambda: self.inner.delete_log_segment_data(metadata))
 
     async def close(self) -> None:
-        """Close the manager. Never raises, because the node ends in any case, and within a time limit."""
+        """Close the manager within a time limit. It never raises, because the node ends in any case."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.inner.close()
@@ -92,7 +93,7 @@ class ForeignStorageManager:
         self, doing: str, metadata: RemoteLogSegmentMetadata, call: Callable[[], Awaitable[T]]
     ) -> T:
         try:
-            return await call()  # which may raise before there is anything to await
+            return await call()  # the call may raise before it returns an awaitable
         except RemoteStorageError:
             raise
         except Exception as error:

@@ -1,6 +1,6 @@
 """The keys and the content of a segment's objects in an object store. Pure.
 
-Two objects a segment, in a folder for each partition::
+Each segment has two objects, in the folder of its partition::
 
     <prefix>/<topic>-<topic id>/<partition>/<base offset, 20 digits>-<segment id>[.<attempt>].log
     <prefix>/<topic>-<topic id>/<partition>/<base offset, 20 digits>-<segment id>[.<attempt>].indexes
@@ -11,10 +11,11 @@ then a record that identifies the segment (type 0 of ``__remote_log_metadata``),
     contents | table: (kind u8, CRC-32C u32, length u32) for each
              | CRC-32C of the table u32, its length u16, version u8, b"MLDIX"
 
-so that a bucket is self-describing without brokers. Big-endian. A reader with a segment's custom metadata
-needs neither table nor trailer: it contains the lengths, so that one ranged read fetches one index. An
-attempt's name is present when several builders may work on one segment: each writes objects of its own, and
-the custom metadata of COPY_SEGMENT_FINISHED names the attempt that counts.
+so that a bucket can be understood without brokers. Numbers are big-endian. A reader with a segment's custom
+metadata needs neither table nor trailer, because the custom metadata contain the lengths. It fetches an index
+by a single ranged read. An attempt's name is present when several builders may work on the same segment. Each
+builder then writes objects of its own, and the custom metadata of COPY_SEGMENT_FINISHED name the attempt that
+counts.
 """
 
 import base64
@@ -68,7 +69,9 @@ ORDER: Final = (
     IndexType.PRODUCER_SNAPSHOT,
     IndexType.LEADER_EPOCH,
 )
-"""The order of the contents; their numbers in the table are their indexes here, and 5 is the record's."""
+"""The order of the contents. A content's index here is its number in the table; 5 is the number of the
+record.
+"""
 
 
 class SegmentKeys(NamedTuple):
@@ -89,7 +92,7 @@ class ParsedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """The custom metadata of a segment: the attempt of its objects, and the sizes of its indexes.
+    """The custom metadata of a segment: the attempt that wrote its objects, and the sizes of its indexes.
 
     ``index_sizes`` are bytes in :data:`ORDER`; None for a missing transaction index.
     """
@@ -106,7 +109,7 @@ class ObjectLocation:
 
 @dataclass(frozen=True, slots=True)
 class PackedIndexes:
-    """The content of a ``.indexes`` object and its part of the custom metadata."""
+    """The content of a ``.indexes`` object, and its part of the custom metadata."""
 
     content: bytes
     index_sizes: Sequence[int | None]
@@ -120,12 +123,12 @@ def partition_folder(prefix: str, partition: TopicIdPartition) -> str:
 
 
 def segment_stem(prefix: str, id: RemoteLogSegmentId, start_offset: int) -> str:
-    """Common prefix of the keys of a segment's objects, from any attempt."""
+    """Common prefix of the keys of a segment's objects, of any attempt."""
     return f"{partition_folder(prefix, id.topic_id_partition)}{start_offset:020d}-{id.id}"
 
 
 def segment_keys(prefix: str, id: RemoteLogSegmentId, start_offset: int, attempt: str = "") -> SegmentKeys:
-    """The keys of a segment's objects. Raises ValueError for a name that no attempt can have."""
+    """The keys of a segment's objects. Raises ValueError for an invalid name of an attempt."""
     if attempt and not _ATTEMPT.fullmatch(attempt):
         raise ValueError(f"{attempt!r} cannot name an attempt: at most {ATTEMPT_LENGTH_MAX} of A-Za-z0-9_-")
     stem = segment_stem(prefix, id, start_offset) + (f".{attempt}" if attempt else "")
@@ -146,7 +149,7 @@ def parse_segment_key(key: str) -> ParsedKey | None:
 
 
 def encode_location(attempt: str, index_sizes: Sequence[int | None]) -> bytes:
-    """Custom metadata: version, attempt, then each size plus one, 0 for none (unsigned varints)."""
+    """Custom metadata: version, attempt, then each size plus one, or 0 for no index (unsigned varints)."""
     name = attempt.encode()
     sizes = (uvarint(0 if size is None else size + 1) for size in index_sizes)
     return b"".join((uvarint(_LOCATION_VERSION), uvarint(len(name)), name, *sizes))
@@ -185,7 +188,7 @@ def pack_indexes(metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> Pa
 
 
 def pack_container(metadata: RemoteLogSegmentMetadata, contents: Mapping[IndexType, Buffer]) -> bytes:
-    """Some files of a segment in the form of the object above; :func:`unpack_indexes` reads it."""
+    """Some files of a segment in the form of a ``.indexes`` object. :func:`unpack_indexes` reads it."""
     parts: list[Buffer] = []
     table = bytearray()
     for kind, index_type in enumerate(ORDER):

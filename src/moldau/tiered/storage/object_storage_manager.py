@@ -1,6 +1,6 @@
 """The built-in storage manager: segments in the object store of a URL, in the layout of ``object_layout``.
 
-Keys of its own, under ``remote.log.storage.manager.impl.prefix`` (``rsm.config.``): ``url`` (by default
+Its keys, under ``remote.log.storage.manager.impl.prefix`` (``rsm.config.``), are ``url`` (by default
 ``diskless.storage.url`` with its options), ``prefix`` (``tiered``), and the options of the store.
 """
 
@@ -49,13 +49,14 @@ T = TypeVar("T")
 
 DEFAULT_PREFIX: Final = "tiered"
 COPY_POLICY: Final = RetryPolicy(first_backoff_ms=200, attempt_timeout_ms=120_000, deadline_ms=300_000)
-"""A segment has a gigabyte by default: at 10 MB/s it takes a hundred seconds."""
+"""Time limit of an upload. A segment has a gigabyte by default, which takes a hundred seconds at 10 MB/s."""
 _NOT_OPTIONS: Final = frozenset({"url", "prefix", "broker.id", "cluster.id", "log.dir"})
 
 
 class ObjectStorageManager:
-    """A ``HostedStorageManager`` over an object store (two views of it: one with long time limits for
-    copies, one for readers)."""
+    """A ``HostedStorageManager`` over an object store. It has two views of the store: a view with long
+    time limits for copies, and a view for readers.
+    """
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class ObjectStorageManager:
 
     @property
     def problem(self) -> str | None:
-        """The store's problem, in one sentence; ``None`` when the store works."""
+        """The store's problem, in a sentence; ``None`` when the store works."""
         report = self._health.report
         if report.state is HealthState.WORKING:
             return None
@@ -101,7 +102,7 @@ class ObjectStorageManager:
         uploads = asyncio.gather(
             self._uploads.upload(keys.log, log, memoryview(log).nbytes),
             self._uploads.upload(keys.indexes, packed.content, len(packed.content)),
-            return_exceptions=True,  # both are over before the cleanup
+            return_exceptions=True,  # both uploads are over before the cleanup
         )
         for result in await uploads:
             if isinstance(result, StorageError):
@@ -145,7 +146,7 @@ class ObjectStorageManager:
             raise _failed("deleting", metadata, error) from error
 
     async def _find(self, metadata: RemoteLogSegmentMetadata) -> set[str]:
-        """The objects of all attempts to build a segment, known and unknown."""
+        """The objects of all attempts to build a segment, whether the metadata name the attempt or not."""
         stem = segment_stem(self.prefix, metadata.id, metadata.start_offset)
         found: set[str] = set()
         folder = partition_folder(self.prefix, metadata.topic_id_partition)
@@ -157,7 +158,7 @@ class ObjectStorageManager:
         return found
 
     def list_objects(self, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Pages of all objects here, in order of their keys. Raises ``StorageError``."""
+        """All objects of this manager in pages, in order of their keys. Raises ``StorageError``."""
         return self._storage.list(f"{self.prefix}/", start_after=start_after)
 
     async def delete_objects(self, keys: Collection[str]) -> None:
@@ -165,7 +166,7 @@ class ObjectStorageManager:
         await self._storage.delete(keys)
 
     def attempt_of(self, metadata: RemoteLogSegmentMetadata) -> str:
-        """The attempt whose objects are a finished segment. Raises ``RemoteStorageError``."""
+        """The attempt whose objects form a finished segment. Raises ``RemoteStorageError``."""
         return self._location(metadata).attempt
 
     async def close(self) -> None:

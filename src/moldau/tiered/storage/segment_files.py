@@ -23,17 +23,18 @@ __all__ = ["ClosedSegment", "closed_segments", "epochs_of", "read_segment"]
 
 
 class ClosedSegment(NamedTuple):
-    """A segment without further appends, and the offset after its last record."""
+    """A segment that gets no further appends, and the offset after its last record."""
 
     segment: Segment
     next_offset: int
 
 
 def closed_segments(log: PartitionLog, from_offset: int, stable_offset: int) -> Iterator[ClosedSegment]:
-    """From the one that contains ``from_offset`` on, those that are entirely below ``stable_offset``.
+    """Closed segments from the one that contains ``from_offset`` on that are entirely below
+    ``stable_offset``.
 
-    That is below the high watermark and without open transactions. The generator includes newer ones while it
-    runs, because the caller takes long for each.
+    Such segments are below the high watermark and without open transactions. The generator includes segments
+    that are closed while it runs, because the caller takes long for each segment.
     """
     segments = log.segments
     while True:
@@ -48,13 +49,13 @@ def closed_segments(log: PartitionLog, from_offset: int, stable_offset: int) -> 
 
 
 def epochs_of(log: PartitionLog, closed: ClosedSegment) -> list[EpochStart]:
-    """The leader epochs with records in the segment; those below the log's start are unknown."""
+    """The leader epochs with records in the segment. Epochs below the log's start are unknown."""
     entries = log.leader_epochs.in_range(closed.segment.base_offset, closed.next_offset)
     return [EpochStart(entry.epoch, entry.start_offset) for entry in entries]
 
 
 def read_segment(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> LogSegmentData:
-    """All its files; the log as a view. Blocking.
+    """All files of the segment, with the log as a view. Blocking.
 
     Raises ``OSError`` when the disk fails, ``FileNotFoundError`` when the segment has just been deleted.
     """
@@ -82,7 +83,7 @@ def _producers_at(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> bytes
 
 
 def _replayed_producers(disk: Disk, log: PartitionLog, closed: ClosedSegment) -> bytes:
-    """Replaces a lost snapshot: the segment's own batches applied to the earlier state, if that exists."""
+    """Replace a lost snapshot: apply the segment's own batches to the earlier state, if that state exists."""
     segment, next_offset = closed
     state = ProducerState(expiration_ms=log.config.producer_id_expiration_ms)
     path = log.producers.snapshots.path(segment.base_offset)

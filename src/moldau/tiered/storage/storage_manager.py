@@ -1,4 +1,4 @@
-"""The remote storage manager (KIP-405's ``RemoteStorageManager``): where the bytes of remote segments live.
+"""The remote storage manager (KIP-405's ``RemoteStorageManager``), which stores the bytes of remote segments.
 
 The class in ``remote.log.storage.manager.class.name`` is called as a :data:`StorageManagerMaker`.
 """
@@ -32,7 +32,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class RemotePlace(NamedTuple):
-    """The place of a broker's remote segments, for builders elsewhere; without secrets."""
+    """The location of a broker's remote segments, without secrets, for builders on other machines."""
 
     class_name: str | None
     """``None`` for the built-in storage manager, which the other fields describe."""
@@ -41,9 +41,10 @@ class RemotePlace(NamedTuple):
 
 
 class RemoteStorageError(Exception):
-    """Remote storage or its metadata refused, failed or did not answer; one line for a person.
+    """Remote storage or its metadata refused, failed or did not answer. The message is a line for the
+    operator.
 
-    ``transient`` says whether the same call may succeed later without intervention.
+    ``transient``: whether the same call may succeed later without intervention.
     """
 
     def __init__(self, message: str, *, transient: bool = True) -> None:
@@ -52,7 +53,7 @@ class RemoteStorageError(Exception):
 
 
 class RemoteResourceNotFoundError(RemoteStorageError):
-    """No such segment, index or partition (Kafka's ``RemoteResourceNotFoundException``)."""
+    """The segment, index or partition does not exist (Kafka's ``RemoteResourceNotFoundException``)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=False)
@@ -63,7 +64,9 @@ class CustomMetadataSizeLimitExceededError(RemoteStorageError):
 
 
 def check_custom_metadata(segment: str, custom: bytes | None, max_bytes: int) -> None:
-    """Raise :class:`CustomMetadataSizeLimitExceededError`, which a repetition cannot avoid."""
+    """Raise :class:`CustomMetadataSizeLimitExceededError`. A repetition of the copy would have the same
+    error.
+    """
     if custom is not None and len(custom) > max_bytes:
         raise CustomMetadataSizeLimitExceededError(
             f"{segment}: custom metadata of {len(custom)} bytes exceed"
@@ -73,7 +76,7 @@ def check_custom_metadata(segment: str, custom: bytes | None, max_bytes: int) ->
 
 
 class IndexType(enum.Enum):
-    """The files beside a segment's log, by Kafka's names; each in Kafka's own file format."""
+    """The files beside a segment's log, by Kafka's names. Each has Kafka's own file format."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"
@@ -84,12 +87,12 @@ class IndexType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogSegmentData:
-    """The files of one segment, as bytes in Kafka's file formats.
+    """The files of a segment, as bytes in Kafka's file formats.
 
-    A local segment's log is passed as a view of its (closed) file, ``runtime.File.view``, which costs no
+    A local segment's log is passed as a view of its (closed) file, ``runtime.File.view``, which needs no
     memory. ``transaction_index`` is None when the segment contains no aborted transaction.
     ``producer_snapshot`` and ``leader_epochs`` (the text of a ``leader-epoch-checkpoint``) are the state
-    *after* the segment: a replica that starts at its end needs nothing before.
+    *after* the segment, so a replica that starts at the segment's end needs no earlier state.
     """
 
     log_segment: Buffer
@@ -100,7 +103,7 @@ class LogSegmentData:
     leader_epochs: Buffer
 
     def index(self, index_type: IndexType) -> Buffer | None:
-        """One of the files beside the log; None for a missing transaction index."""
+        """A file beside the log; None for a missing transaction index."""
         match index_type:
             case IndexType.OFFSET:
                 return self.offset_index
@@ -117,44 +120,44 @@ class LogSegmentData:
 class RemoteStorageManager(Protocol):
     """Stores, reads and removes the bytes of segments. Every call may raise :class:`RemoteStorageError`.
 
-    A call that is cancelled or fails may have taken effect in part; ``delete_log_segment_data`` removes the
-    rest of a failed copy, given only the segment's metadata in COPY_SEGMENT_STARTED.
+    A call that is cancelled or fails may have taken effect in part. ``delete_log_segment_data`` removes what
+    a failed copy has stored; it needs only the segment's metadata in COPY_SEGMENT_STARTED.
     """
 
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        """Store a segment durably; every reader sees it whole once this has returned.
+        """Store a segment durably. When this has returned, every reader sees the whole segment.
 
-        Returns custom metadata that goes into the segment's COPY_SEGMENT_FINISHED event (at most
-        ``remote.log.metadata.custom.metadata.max.bytes``), or None. Repeating a copy with the same id
-        overwrites it.
+        Returns custom metadata that are stored in the segment's COPY_SEGMENT_FINISHED event (at most
+        ``remote.log.metadata.custom.metadata.max.bytes``), or None. A second copy with the same id overwrites
+        the first.
         """
         ...
 
     async def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
     ) -> memoryview:
-        """The segment's bytes from ``start_position`` up to, not including, ``end_position`` or its end.
+        """The segment's bytes from ``start_position`` up to, and not including, ``end_position`` or its end.
 
         A shorter answer means that the segment ends there. (Kafka's ``endPosition`` is inclusive; this one is
-        Python's.) Raises :class:`RemoteResourceNotFoundError` when the segment does not exist.
+        exclusive, as in Python.) Raises :class:`RemoteResourceNotFoundError` when the segment does not exist.
         """
         ...
 
     async def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
         """A whole index. Raises :class:`RemoteResourceNotFoundError` when it does not exist.
 
-        Also for the transaction index of a segment that has none.
+        It also raises this error for the transaction index of a segment that has no such index.
         """
         ...
 
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove everything that was stored for a segment in any state; absent data counts as removed."""
+        """Remove everything that was stored for a segment, in any state. Absent data count as removed."""
         ...
 
     async def close(self) -> None:
-        """Release connections; nothing may be under way."""
+        """Close the connections. No call may be in progress."""
         ...
 
 
@@ -162,7 +165,7 @@ class ListableSegments(Protocol):
     """The objects of a storage manager that can be listed."""
 
     def list_objects(self, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Pages of all objects, in order of their keys. Raises ``StorageError``."""
+        """All objects in pages, in order of their keys. Raises ``StorageError``."""
         ...
 
     async def delete_objects(self, keys: Collection[str]) -> None:
@@ -170,30 +173,32 @@ class ListableSegments(Protocol):
         ...
 
     def attempt_of(self, metadata: RemoteLogSegmentMetadata) -> str:
-        """The attempt whose objects are a finished segment. Raises :class:`RemoteStorageError`."""
+        """The attempt whose objects form a finished segment. Raises :class:`RemoteStorageError`."""
         ...
 
 
 class HostedStorageManager(RemoteStorageManager, Protocol):
-    """A storage manager as a broker has it: the built-in one, or ``ForeignStorageManager`` around a
+    """A storage manager as a broker uses it: the built-in one, or ``ForeignStorageManager`` around a
     plug-in.
     """
 
     @property
     def problem(self) -> str | None:
-        """The store's problem, in one sentence; None when it works, and for plug-ins."""
+        """The store's problem, in a sentence; None when the store works, and for plug-ins."""
         ...
 
     @property
     def listable(self) -> ListableSegments | None:
-        """Its objects, to scan for orphans; None for plug-ins, whose objects may not be listable."""
+        """The manager's objects, for the orphan scan; None for plug-ins, whose objects may not be
+        listable.
+        """
         ...
 
 
 StorageManagerMaker: TypeAlias = Callable[[Mapping[str, str], Machine, Meters], RemoteStorageManager]
-"""Function named by ``remote.log.storage.manager.class.name``, as a dotted path.
+"""The function that ``remote.log.storage.manager.class.name`` names as a dotted path.
 
-Called with the broker's keys under ``remote.log.storage.manager.impl.prefix`` (without that prefix) and
+It is called with the broker's keys under ``remote.log.storage.manager.impl.prefix`` (without that prefix) and
 ``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the machine's
 ports and meters. It raises :class:`RemoteStorageError` that names an invalid key.
 """

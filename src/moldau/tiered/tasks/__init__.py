@@ -1,1 +1,1 @@
-"""Background tasks of the remote tier, partition by partition."""
+"""Background tasks of the remote tier, for each partition."""

@@ -1,4 +1,4 @@
-"""Shared dependencies of the tasks, and the partition as they see it."""
+"""The dependencies that the tasks share, and the partition as the tasks see it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ from moldau.tiered.storage.storage_manager import RemoteStorageManager
 __all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "RemoteTaskContext"]
 
 LATE_WRITE_GRACE_MS = 60_000
-"""An abandoned write, or one whose sender is gone, may still take effect within this time: the rest of a
-failed copy is removed after that, or once more after that. Object stores give up much earlier.
+"""Time within which an abandoned write, or a write whose sender has ended, may still take effect. The data
+of a failed copy are removed after it, or once more after it. Object stores give up much earlier.
 """
 
 
@@ -33,7 +33,7 @@ class LocalReplica(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteTaskContext:
-    """One for each broker. All copies share ``copy_quota``."""
+    """The context of a broker's tasks. All copies share ``copy_quota``."""
 
     machine: Machine
     broker_id: int
@@ -45,10 +45,10 @@ class RemoteTaskContext:
     on_segment_deleted: Callable[[UUID], None] = lambda _id: None
     """Called for each deleted remote segment, so that caches drop it."""
     being_copied: set[UUID] = field(default_factory=set)
-    """Segments that this broker has begun to copy and has not abandoned."""
+    """Segments whose copy this broker has begun and has not abandoned."""
 
     deletions_are_held: Callable[[], bool] = lambda: False
-    """While true, no remote segment is deleted."""
+    """Returns True while no remote segment may be deleted."""
 
     def now_ms(self) -> int:
         return self.machine.clock.now_ms()
@@ -60,7 +60,7 @@ class RemoteTaskContext:
 
 @dataclass(slots=True)
 class TaskPartition:
-    """A partition with tasks: its identity and its replica here."""
+    """A partition with tasks: its identity and its replica on this broker."""
 
     partition: TopicIdPartition
     replica: LocalReplica

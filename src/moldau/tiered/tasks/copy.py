@@ -1,4 +1,6 @@
-"""The leader's copying: closed segments below the last stable offset go to the remote tier, in order."""
+"""The leader's copying: closed segments below the last stable offset are copied to the remote tier, in
+order.
+"""
 
 import asyncio
 import logging
@@ -24,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Attempt:
-    """A copy in progress. After a failure it is continued: a stored segment is not stored again as another
-    one.
+    """A copy in progress. After a failure the same copy continues, so that a stored segment is not stored
+    again under another id.
     """
 
     closed: ClosedSegment
@@ -35,7 +37,7 @@ class _Attempt:
 
 
 class CopyTask:
-    """The task of one partition while this broker leads it. :meth:`run` is one round."""
+    """The task of a partition while this broker leads it. :meth:`run` is one round."""
 
     def __init__(self, context: RemoteTaskContext, partition: TaskPartition) -> None:
         self._context = context
@@ -62,7 +64,7 @@ class CopyTask:
         attempt = self._attempt
         first_offset = max(log.highest_copied_offset + 1, log.local_log_start_offset)
         if attempt is not None and attempt.metadata.end_offset < first_offset:
-            self._give_up()  # it had succeeded without an answer, or its records were deleted
+            self._give_up()  # the write had succeeded without an answer, or its records were deleted
         for closed in closed_segments(log, first_offset, self._stable_offset(log)):
             self._measure_lag(log)
             await self._keep_quota(closed.segment.size_bytes)
@@ -72,7 +74,7 @@ class CopyTask:
         return log.last_stable_offset(self._partition.replica.high_watermark)
 
     def stop(self) -> None:
-        """No further round: unfinished copies are left to the clean-up."""
+        """Begin no further round. Unfinished copies are left to the clean-up."""
         self._give_up()
         self._gauges.copy_lag_bytes = self._gauges.copy_lag_segments = 0
 
@@ -86,13 +88,13 @@ class CopyTask:
     async def _copy(self, log: PartitionLog, closed: ClosedSegment) -> None:
         context = self._context
         if closed.next_offset <= log.log_start_offset:
-            return  # deleted meanwhile
+            return  # the records were deleted meanwhile
         attempt = self._attempt
         if attempt is None or attempt.closed != closed:
             self._give_up()
             attempt = self._attempt = self._new_attempt(log, closed)
-        # Copied records must not be lost here, because their offsets would be assigned again. Both files are
-        # synced together, so that other writers wait once.
+        # Copied records must not be lost on this disk, because their offsets would be assigned again. Both
+        # files are synced together, so that other writers wait only once.
         for result in await asyncio.gather(
             log.flush(closed.next_offset), self._record(attempt), return_exceptions=True
         ):
@@ -128,7 +130,7 @@ class CopyTask:
             id=segment_id,
             start_offset=segment.base_offset,
             end_offset=closed.next_offset - 1,
-            # Without timestamps a segment has the age of its file: retention must not treat it as older.
+            # Without timestamps a segment has the age of its file. Retention must not treat it as older.
             max_timestamp_ms=segment.retention_timestamp_ms,
             broker_id=context.broker_id,
             event_timestamp_ms=context.now_ms(),

@@ -1,4 +1,6 @@
-"""The leader's clean-up: segments past the topic's whole retention, below the log's start, or left over."""
+"""The leader's clean-up: segments past the topic's retention, segments below the log's start, and
+leftovers.
+"""
 
 import asyncio
 import logging
@@ -23,11 +25,13 @@ __all__ = ["ExpirationTask"]
 logger = logging.getLogger(__name__)
 
 LOOKUPS_A_TURN: Final = 1_000
-"""Segments that are looked up by epoch and offset in a turn of the event loop: some milliseconds."""
+"""Number of segments that are looked up by epoch and offset in a turn of the event loop: some
+milliseconds.
+"""
 
 
 class ExpirationTask:
-    """The task of one partition while this broker leads it. :meth:`run` is one round."""
+    """The task of a partition while this broker leads it. :meth:`run` is one round."""
 
     def __init__(self, context: RemoteTaskContext, partition: TaskPartition) -> None:
         self._context = context
@@ -69,15 +73,17 @@ class ExpirationTask:
         if expiry.log_start_offset is not None:
             log.update_log_start_offset(min(expiry.log_start_offset, self._partition.replica.high_watermark))
             await log.persist_start()
-        # Where the start could not pass all of them, the others are still read.
+        # When the start could not move past all of these segments, the others are still read.
         await self._remove([each for each in expiry.segments if each.end_offset < log.log_start_offset])
 
     def stop(self) -> None:
-        """Stop: there is no further round."""
+        """Begin no further round."""
         self._gauges.delete_lag_bytes = self._gauges.delete_lag_segments = 0
 
     def _lacks_start(self) -> bool:
-        """Whether no segment contains the log's first offset, because an earlier leader just deleted it."""
+        """Whether no segment contains the log's first offset, because an earlier leader just deleted that
+        segment.
+        """
         log, partition = self._partition.log, self._partition.partition
         start = log.log_start_offset
         if start >= log.local_log_start_offset:
@@ -92,7 +98,8 @@ class ExpirationTask:
     async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
         context = self._context
         found: list[RemoteLogSegmentMetadata] = []
-        # As of the time of the listing: a segment that finishes meanwhile is not an abandoned copy.
+        # The copies in progress at the time of the listing count, because a segment that finishes meanwhile
+        # is not an abandoned copy.
         being_copied = frozenset(context.being_copied)
         async for segments in self._some_at_a_time():
             found += unreferenced(
@@ -105,7 +112,7 @@ class ExpirationTask:
         return found
 
     async def _referenced(self, segments: Sequence[RemoteLogSegmentMetadata]) -> set[UUID]:
-        """The segments that readers of these segments' offsets find."""
+        """The segments that readers find for the offsets of these segments."""
         metadata, partition = self._context.metadata, self._partition.partition
         found: set[UUID] = set()
         ranges = (each for segment in segments for each in epoch_ranges(segment))

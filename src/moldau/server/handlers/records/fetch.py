@@ -118,7 +118,7 @@ class FetchHandlers:
         return {
             ApiKey.FETCH: Served(
                 self.fetch,
-                # A session may have every partition of a node.
+                # A session may contain every partition of a node.
                 parsed_bytes_max=PARSED_BYTES_MAX,
                 long_answers=(("responses", "partitions"),),
             )

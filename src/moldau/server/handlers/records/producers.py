@@ -30,7 +30,7 @@ class ProducerHandlers:
             ApiKey.DESCRIBE_PRODUCERS: Served(
                 self.describe_producers,
                 cuts=(cut,),
-                # Four bytes ask for a row of some hundreds.
+                # Four bytes of a request ask for a row of some hundred bytes.
                 parsed_bytes_max=2 * 1024 * 1024,
                 long_answers=(("topics", "partitions", "active_producers"),),
             )
@@ -76,7 +76,7 @@ class ProducerHandlers:
 
 
 def distinct_partitions(rows: Sequence[Any]) -> Iterator[Any]:
-    """Topics with indexes of partitions, each of them once."""
+    """Topics with the indexes of their partitions; each partition appears once."""
     topics: dict[str, dict[int, None]] = {}
     for row in rows:
         topics.setdefault(row.name, {}).update(dict.fromkeys(row.partition_indexes))

@@ -80,7 +80,7 @@ class TransactionalHandlers:
             ApiKey.WRITE_TXN_MARKERS: Served(
                 self.write_markers,
                 cuts=(MARKERS,),
-                # An append for each row.
+                # Each row is an append.
                 parsed_bytes_max=WHOLE_PARSED_BYTES,
             ),
             ApiKey.TXN_OFFSET_COMMIT: Served(self.commit_offsets, parsed_bytes_max=1024 * 1024),

@@ -1,4 +1,4 @@
-"""The commands by name. A command's module is imported when the command is run, not before."""
+"""The commands by name. A command's module is imported only when the command is run."""
 
 import importlib
 from collections.abc import Callable
@@ -29,7 +29,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "pipeline": ("pipeline.command", "Run bulk jobs on Apache Spark: export topics to tables."),
     "completion": ("completion", "Print the script that completes commands in a shell."),
 }
-"""Name → module below ``moldau.cli``, and a line of help, so that ``moldau --help`` imports none of them."""
+"""Each command's name with its module below ``moldau.cli`` and a line of help, so that ``moldau --help``
+imports no module.
+"""
 
 EPILOGUE: Final = """Try it:
 
@@ -91,12 +93,14 @@ def _root(
 
 
 def command() -> Callable[..., Any]:
-    """The whole command line, to be called with its arguments; ends with ``SystemExit``."""
+    """The whole command line, which is called with its arguments. It ends with ``SystemExit``."""
     return typer.main.get_command(app)
 
 
 def new_app(**settings: Any) -> typer.Typer:
-    """A Typer application for one command (or one group of commands) with the settings of all."""
+    """A Typer application for a command, or a group of commands, with the settings that all commands
+    share.
+    """
     return typer.Typer(
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -12,11 +12,12 @@ app = new_app()
 
 COMPLETE_VARIABLE: Final = "_MOLDAU_COMPLETE"
 """The environment variable that a shell's completion script sets. A command line that finds it prints the
-completions and exits."""
+completions and exits.
+"""
 
 
 class Shell(enum.StrEnum):
-    """Shells that can complete."""
+    """Shells that support completion."""
 
     BASH = "bash"
     ZSH = "zsh"

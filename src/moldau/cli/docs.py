@@ -10,7 +10,7 @@ import typer
 from moldau.cli.app import COMMANDS, command
 
 _COMMON: Final = ("--bootstrap HOST:PORT", "--timeout SECONDS")
-"""Options of all tools, which are described once."""
+"""Options that all tools have. They are described once."""
 _PLAIN_TYPE: Final = re.compile(r" <[^|>]*>$")
 """Typer's type text of an argument that is any text or number."""
 
@@ -97,7 +97,9 @@ def _section(title: str, found: Any) -> str:
 
 
 def _code(text: str) -> str:
-    """Code in a cell. A bar needs HTML: inside backticks, some renderers show the escaping backslash."""
+    """Code in a table cell. A vertical bar needs HTML, because some renderers show an escaping backslash
+    inside backticks.
+    """
     if "|" not in text:
         return f"`{text}`"
     return f"<code>{html.escape(text).replace('|', '&#124;')}</code>"

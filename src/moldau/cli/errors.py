@@ -4,7 +4,7 @@ from moldau.client.errors import ToolError
 
 
 class CommandError(ToolError):
-    """Something that the person at the keyboard can act on, in one sentence."""
+    """An error that the user of the command can correct, in a sentence."""
 
 
 def one_line(error: BaseException) -> str:

@@ -1,6 +1,6 @@
-"""The entry point: starts fast, handles signals from the first moment, and prints failures.
+"""The entry point. It starts fast, handles signals from the first moment, and prints failures.
 
-An error is one line on stderr and exit code 1, never a traceback; wrong usage is exit code 2.
+A failure prints a line on stderr, never a traceback, and the exit code is 1. Wrong usage has the exit code 2.
 """
 
 import os
@@ -20,11 +20,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     if arguments is None and given[:1] and given[0] in SERVING_COMMANDS:
-        # Importing a node takes a while: a signal in that time must stop the process, too.
+        # Importing a node takes some time. A signal during that time must stop the process, too.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
     if arguments is None:
-        # kio registers strategies where Hypothesis is installed, which costs every command 0.1 s.
+        # kio registers strategies if Hypothesis is installed, which takes 0.1 s of every command.
         sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     try:
         from moldau.cli.app import command
@@ -36,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of stdout is gone. Python must not print a second error when it flushes stdout at exit.
+        # The process that reads stdout has ended. Python must not print a second error when it flushes stdout
+        # at exit.
         sys.stdout = None
         return 1
     except ToolError as error:
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _flushed(code: int) -> int:
-    """The exit code after flushing the output; a closed pipe is not a failure of the command."""
+    """The exit code after flushing the output. A closed pipe is not a failure of the command."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -65,7 +66,7 @@ def _explained(error: Exception) -> str:
 
     if isinstance(error, KafkaError | OSError):
         return one_line(error)
-    # A bug in Moldau, not a problem of the environment.
+    # This is a bug in Moldau and not a problem of the environment.
     return f"{type(error).__name__}: {one_line(error)} ({TRACEBACK_VARIABLE}=1 shows where)"
 
 
@@ -75,6 +76,7 @@ def _complain(reason: str) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    # An exception is lost if Python is in a finalizer, or in the callback of a weak reference, which happens
-    # in imports: the node would start, and nothing would stop it again. Nothing has been started yet.
+    # Python may be in a finalizer, or in the callback of a weak reference, which happens during imports. An
+    # exception raised there is lost: the node would start, and nothing would stop it again. Nothing has been
+    # started yet.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Options that several commands have, and how their values are read."""
+"""Options that several commands have, and the conversion of their values."""
 
 import datetime
 import sys
@@ -38,7 +38,7 @@ ConfigsOption = Annotated[
 
 
 def key_values(given: list[str] | None, option: str) -> dict[str, str]:
-    """``KEY=VALUE`` arguments as a mapping; a usage error names the invalid one."""
+    """``KEY=VALUE`` arguments as a mapping. A usage error names the invalid argument."""
     found: dict[str, str] = {}
     for argument in given or ():
         key, equals, value = argument.partition("=")
@@ -49,7 +49,9 @@ def key_values(given: list[str] | None, option: str) -> dict[str, str]:
 
 
 def timestamp_ms(text: str, option: str) -> int:
-    """Milliseconds since the epoch, from just that or from ISO 8601 (local time without a zone)."""
+    """Milliseconds since the epoch, from a number of milliseconds or from ISO 8601 (local time if it names
+    no time zone).
+    """
     if text.isascii() and text.isdigit():
         return int(text)
     try:
@@ -61,6 +63,6 @@ def timestamp_ms(text: str, option: str) -> int:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask for confirmation on a terminal, unless ``--yes`` is given; scripts are not asked."""
+    """Ask for confirmation on a terminal, unless ``--yes`` is given. Scripts are not asked."""
     if not yes and sys.stdin.isatty() and not typer.confirm(question):
         raise typer.Exit(1)

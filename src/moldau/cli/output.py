@@ -13,18 +13,20 @@ GAP = "  "
 
 @contextlib.contextmanager
 def work_is_done() -> Iterator[None]:
-    """Print the results of the block's work; a closed pipe does not make the work a failure."""
+    """Print the results of completed work in the block. A closed pipe does not turn the work into a
+    failure.
+    """
     with contextlib.suppress(BrokenPipeError):
         yield
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented for people."""
+    """A JSON document, indented for people."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def json_line(value: Mapping[str, Any]) -> str:
-    """One line of many."""
+    """A value as JSON on a single line, for output of several such lines."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
@@ -33,7 +35,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: drawn on a terminal that is wide enough, plain columns otherwise.
+    """A table: with borders on a terminal that is wide enough, otherwise as plain columns.
 
     Columns of numbers are flush right.
     """
@@ -42,9 +44,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     cells = [["-" if cell is None else str(cell) for cell in row] for row in body]
     plain = plain_table(columns, cells, flush_right)
     if sys.stdout is None:
-        return  # closed before the start
-    # On a narrow terminal a drawn table would break words, or show nothing.
-    # a drawn gap is wider by one, and there are borders
+        return  # stdout was closed before the start
+    # On a narrow terminal a table with borders would break words, or show nothing. With borders, each gap is
+    # wider by one, and there are outer borders.
     drawn_width = max(map(len, plain)) + len(columns) + 1
     if sys.stdout.isatty() and drawn_width <= shutil.get_terminal_size().columns:
         _draw(columns, cells, flush_right)
@@ -60,7 +62,7 @@ def _is_numbers(column: Sequence[object]) -> bool:
 def plain_table(
     columns: Sequence[str], cells: Sequence[Sequence[str]], flush_right: Sequence[bool]
 ) -> list[str]:
-    """The lines of a table without borders and colours, one row each, without truncation."""
+    """The lines of a table without borders and colours. Each row is a line and is not truncated."""
     titles = [column.upper() for column in columns]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     lines = []
@@ -88,7 +90,7 @@ def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], flush_right: S
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A timestamp for people, in UTC; ``-`` where there is none."""
+    """A timestamp for people, in UTC; ``-`` when there is no timestamp."""
     if timestamp_ms < 0:
         return "-"
     try:

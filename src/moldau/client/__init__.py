@@ -1,1 +1,1 @@
-"""A client for tools: finds leaders and coordinators, sends requests, reads partitions."""
+"""A client for tools: it finds leaders and coordinators, sends requests and reads partitions."""

@@ -1,6 +1,6 @@
-"""The tools' own Kafka client: finds leaders and coordinators, and sends them requests.
+"""The tools' own Kafka client: it finds leaders and coordinators, and sends requests to them.
 
-It is small on purpose: one request at a time for most commands, and no caches except addresses.
+The client is small on purpose. Most commands send one request at a time, and it caches only addresses.
 """
 
 import asyncio
@@ -31,9 +31,11 @@ LATEST: Final = LATEST_TIMESTAMP
 EARLIEST: Final = EARLIEST_TIMESTAMP
 RETRY_BACKOFF_S: Final = 0.1
 CREATION_ATTEMPTS_MAX: Final = 20
-"""A topic that is being created is unknown for a moment; one that nodes do not create stays unknown."""
+"""Maximum number of attempts to find a topic. A topic that is being created is unknown for a moment; a
+topic that nodes do not create stays unknown.
+"""
 MAX_OFFSET_VERSION: Final = 9
-"""OffsetFetch and OffsetCommit use topic names up to here, and topic ids from version 10 on."""
+"""OffsetFetch and OffsetCommit use topic names up to this version, and topic ids from version 10 on."""
 
 RETRIABLE: Final = frozenset(
     {
@@ -58,7 +60,7 @@ RETRIABLE: Final = frozenset(
 
 
 class FoundCoordinator(NamedTuple):
-    """A broker that coordinates something."""
+    """The broker that coordinates a group or a key."""
 
     node_id: int
     endpoint: NodeAddress
@@ -73,15 +75,15 @@ class ClusterTopic(NamedTuple):
 
 
 class OffsetOfTime(NamedTuple):
-    """An answer of ListOffsets; offset -1 when no record is that late."""
+    """An answer of ListOffsets. The offset is -1 when no record is that late."""
 
     offset: int
     timestamp_ms: int
 
 
 def parse_bootstrap(text: str, option: str = "--bootstrap") -> list[NodeAddress]:
-    """``HOST:PORT[,HOST:PORT…]``, IPv6 addresses in brackets. Raises :class:`ToolError` that names the
-    option.
+    """Read ``HOST:PORT[,HOST:PORT…]``, with IPv6 addresses in brackets. Raises :class:`ToolError` that
+    names the option.
     """
     endpoints = []
     for part in filter(None, (word.strip() for word in text.split(","))):
@@ -102,13 +104,15 @@ def check(code: ErrorCode, message: str | None, about: str) -> None:
 
 
 class Client:
-    """Sends requests to a cluster. Bound to the running loop; failures are :class:`KafkaError`."""
+    """Sends requests to a cluster. It is bound to the running event loop; failures are
+    :class:`KafkaError`.
+    """
 
     def __init__(self, bootstrap: list[NodeAddress], timeout_s: float) -> None:
         self._bootstrap = bootstrap
         self._brokers: dict[int, NodeAddress] = {}
         self._answered: NodeAddress | None = None
-        """The node that answered the last question to any node."""
+        """The node that answered the last request to any node."""
         self.timeout_s = timeout_s
         timeout_ms = max(1, round(timeout_s * 1000))
         self.timeout_ms = timeout_ms
@@ -130,11 +134,11 @@ class Client:
         version_max: int | None = None,
         timeout_ms: int | None = None,
     ) -> Any:
-        """Send a request to a broker (by default to any that answers); returns the decoded response.
+        """Send a request to a broker (by default to any broker that answers). Returns the decoded response.
 
-        Any broker: the one that answered last, then the given ones, then those that they have named since,
-        because the given ones may not exist any more. The version is the highest that both sides support, of
-        Kafka's APIs and of our own.
+        The brokers are tried in this order: the broker that answered last, the given brokers, and the brokers
+        that they have named since, because the given brokers may not exist any more. The version is the
+        highest that both sides support, of Kafka's APIs and of our own.
         """
         if broker is not None:
             endpoint = broker if isinstance(broker, NodeAddress) else await self._broker(broker)
@@ -160,7 +164,7 @@ class Client:
         return self._rpc
 
     def channel(self, broker: NodeAddress) -> BrokerChannel:
-        """Sends our own calls to one broker, each within the time-out."""
+        """Sends our own calls to a broker, each within the time-out."""
         return BrokerChannel(self._rpc, *broker, self.timeout_ms)
 
     async def _send(
@@ -173,7 +177,7 @@ class Client:
         return await self._rpc.request(*endpoint, key, version, message, timeout_ms)
 
     async def tell(self, message: Any, *, broker: int) -> None:
-        """Send a request without a response; return when the broker has received it.
+        """Send a request that has no response. Returns when the broker has received it.
 
         The answer to a second request on the same connection confirms that, because requests are served in
         order.
@@ -189,9 +193,9 @@ class Client:
             await asyncio.gather(told, return_exceptions=True)
 
     async def ask_each(self, message_to: Callable[[int], Any]) -> Any:
-        """Send a request to one broker after the other, by id, until one answers.
+        """Send a request to one broker after another, by id, until one answers.
 
-        For requests that every broker answers equally.
+        It is for requests that every broker answers equally.
         """
 
         async def look() -> Any:
@@ -218,7 +222,7 @@ class Client:
         return self._brokers[broker_id]
 
     async def metadata(self, names: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
-        """The brokers, and the named topics or all."""
+        """The brokers, and the named topics or all topics."""
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
         response: MetadataResponse = await self.ask(request)
@@ -226,7 +230,9 @@ class Client:
         return response
 
     async def topic(self, name: str, *, create: bool = False) -> ClusterTopic:
-        """A topic whose partitions all have leaders; with ``create`` created where brokers allow it."""
+        """A topic whose partitions all have leaders. With ``create`` the topic is created if brokers allow
+        it.
+        """
 
         patience = iter(range(CREATION_ATTEMPTS_MAX))
 
@@ -247,7 +253,9 @@ class Client:
         return await self.retrying(look)
 
     async def retrying(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Retry until it succeeds, fails permanently, or the time-out has passed; nodes may be starting."""
+        """Retry until the action succeeds, fails permanently, or the time-out is over, because nodes may
+        be starting.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s
         while True:
@@ -278,7 +286,9 @@ class Client:
     async def offsets(
         self, topic: ClusterTopic, timestamps: Mapping[int, int], *, committed_only: bool = False
     ) -> dict[int, OffsetOfTime]:
-        """For each partition the offset of the first record with at least this timestamp, or of an end."""
+        """For each partition, the offset of the first record with at least this timestamp, or the offset
+        of an end.
+        """
 
         async def look() -> dict[int, OffsetOfTime]:
             current = await self.topic(topic.name)
@@ -308,7 +318,7 @@ class Client:
 
 
 def topic_problem(name: str, code: ErrorCode) -> str:
-    """One sentence for a topic that is not usable."""
+    """A sentence about a topic that is not usable."""
     if code is ErrorCode.unknown_topic_or_partition:
         return f"topic {name} does not exist"
     if code is ErrorCode.invalid_topic_exception:
@@ -318,7 +328,7 @@ def topic_problem(name: str, code: ErrorCode) -> str:
 
 @asynccontextmanager
 async def connected(bootstrap: str, timeout_s: float) -> AsyncIterator[Client]:
-    """A client, closed at the end."""
+    """A client that is closed at the end of the block."""
     client = Client(parse_bootstrap(bootstrap), timeout_s)
     try:
         yield client
@@ -327,7 +337,7 @@ async def connected(bootstrap: str, timeout_s: float) -> AsyncIterator[Client]:
 
 
 def with_client(bootstrap: str, timeout_s: float, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-    """Run one command's work on an event loop of its own."""
+    """Run the work of a command on its own event loop."""
 
     async def run() -> T:
         async with connected(bootstrap, timeout_s) as client:

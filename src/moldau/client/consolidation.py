@@ -1,9 +1,9 @@
-"""For engines that consolidate diskless topics outside the brokers: plans, publishing, leases.
+"""Consolidation of diskless topics by engines outside the brokers: plans, publishing, leases.
 
-An engine requests a plan from every leader, groups all segments into units
-(:func:`moldau.tiered.consolidation.plan.lay_out_units`), builds and copies them
-(:mod:`moldau.tiered.consolidation.building`), reports the copies to each leader, and releases the rest.
-Segments that it does not complete are planned again when its lease ends; late and repeated reports are
+An engine requests a plan from every leader and groups all segments into units
+(:func:`moldau.tiered.consolidation.plan.lay_out_units`). It builds and copies the segments
+(:mod:`moldau.tiered.consolidation.building`), reports the copies to each leader, and releases what is left.
+Segments that it does not complete are planned again when its lease ends. Late and repeated reports are
 harmless.
 """
 
@@ -29,7 +29,7 @@ class ClusterPlan:
 
     plans: Mapping[int, Plan]
     places: Mapping[int, RemotePlace] = field(default_factory=dict)
-    """The places of the leaders' remote segments."""
+    """The locations of the leaders' remote segments."""
 
     @property
     def is_empty(self) -> bool:
@@ -55,10 +55,10 @@ async def plan_everywhere(
     lease_ms: int = 600_000,
     topics: Collection[str] | None = None,
 ) -> ClusterPlan:
-    """Request a plan from every broker for the partitions that it leads; ``max_bytes`` are shared evenly.
+    """Request a plan from every broker for the partitions that it leads. ``max_bytes`` are shared evenly.
 
-    A broker that does not answer is left out; raises ``KafkaError`` when none answers, and
-    UNSUPPORTED_VERSION where diskless topics have no remote storage.
+    A broker that does not answer is left out. Raises ``KafkaError`` when no broker answers, and
+    UNSUPPORTED_VERSION when diskless topics have no remote storage.
     """
     brokers = await _brokers(client)
     call = PlanCall(engine, max(1, max_bytes // len(brokers)), lease_ms, topics)
@@ -83,9 +83,9 @@ async def plan_everywhere(
 async def publish_everywhere(
     client: Client, plan: ClusterPlan, copies: Sequence[BuiltCopy]
 ) -> list[PublishedSegment]:
-    """Report to each leader the copies of its segments; returns the outcomes in the order of ``copies``.
+    """Report to each leader the copies of its segments. Returns the outcomes in the order of ``copies``.
 
-    A leader that does not answer results in NETWORK_EXCEPTION: the report may be repeated.
+    A leader that does not answer results in NETWORK_EXCEPTION; the report may then be repeated.
     """
     brokers = await _brokers(client)
     leaders = {
@@ -111,7 +111,9 @@ async def publish_everywhere(
 
 
 async def renew(client: Client, plan: ClusterPlan, lease_ms: int = 600_000) -> bool:
-    """Renew the leases; False when a leader has given the plan to others, or does not answer."""
+    """Renew the leases. Returns False when a leader has given the plan to other engines, or does not
+    answer.
+    """
     answers = await _tell(client, plan, lease_ms, None)
     return all(isinstance(one, int) for one in answers)
 
@@ -119,9 +121,10 @@ async def renew(client: Client, plan: ClusterPlan, lease_ms: int = 600_000) -> b
 async def give_up(
     client: Client, plan: ClusterPlan, partitions: Collection[TopicIdPartition] | None = None
 ) -> None:
-    """Release the rest of a plan, or some of its partitions; also when all of it is done.
+    """Release what is left of a plan, or some of its partitions. It may also be called when all of the plan
+    is done.
 
-    A leader that does not answer finds out when the lease is over.
+    For a leader that does not answer, the lease ends by its time limit.
     """
     await _tell(client, plan, 0, partitions)
 

@@ -28,9 +28,10 @@ BYTES_MAX: Final = 2**31 - 1
 
 
 class DisklessCoordinators:
-    """Failures are ``KafkaError``. A witness for the orphan scan.
+    """The coordinators as a client sees them. Failures are ``KafkaError``. It also serves the orphan scan as
+    a witness.
 
-    :attr:`calls` make one attempt each; :meth:`asked` retries transient errors.
+    :attr:`calls` make a single attempt each; :meth:`asked` retries transient errors.
     """
 
     def __init__(self, client: Client) -> None:
@@ -40,7 +41,7 @@ class DisklessCoordinators:
         self.calls: DisklessCoordinatorCalls = RemoteDisklessCoordinators(channel)
 
     async def ids(self) -> range:
-        """All coordinators. Raises :class:`ToolError` where there are no diskless topics."""
+        """All coordinators. Raises :class:`ToolError` when the cluster has no diskless topics."""
         (row,) = (await self._client.metadata([DISKLESS_METADATA_TOPIC])).topics
         if row.error_code is ErrorCode.unknown_topic_or_partition:
             raise ToolError("this cluster has no diskless topics (diskless.system.enable)")
@@ -54,7 +55,7 @@ class DisklessCoordinators:
         return (await self._locate(coordinator_id)).node_id
 
     async def asked(self, coordinator_id: int, work: Callable[[DisklessCoordinatorCalls], Awaitable[T]]) -> T:
-        """Call a coordinator, again where it has moved or does not answer."""
+        """Call a coordinator. Repeats the call when the coordinator has moved or does not answer."""
 
         async def attempt() -> T:
             try:
@@ -70,7 +71,9 @@ class DisklessCoordinators:
     async def find(
         self, coordinator_id: int, topic_id: UUID, offsets: Mapping[int, int], batches_max: int
     ) -> Sequence[FoundPartition]:
-        """For each partition up to ``batches_max`` batches from its offset on, and its own error."""
+        """For each partition, up to ``batches_max`` batches from its offset on, and the partition's own
+        error.
+        """
         wanted = [
             PartitionToFind(topic_id, partition, offset, BYTES_MAX) for partition, offset in offsets.items()
         ]
@@ -80,7 +83,7 @@ class DisklessCoordinators:
     async def describe_topics(
         self, coordinator_id: int, *, with_object_keys: bool = False
     ) -> DescribedTopics:
-        """The partitions that a coordinator has, and their objects."""
+        """The partitions that a coordinator has, and the objects of these partitions."""
         call = DescribeTopicsCall(None, with_object_keys)
         return await self.asked(
             coordinator_id, lambda calls: calls.describe_topics_and_objects(coordinator_id, call)

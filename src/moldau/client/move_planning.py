@@ -1,7 +1,8 @@
 """Plans of moves of partitions between brokers: rack-aware, and with as few bytes as possible. Pure.
 
-A replica is not moved unless its broker is to be left or the replication factor shrinks. A new one goes to
-the broker whose rack has the fewest replicas of the partition, and then to the one with the fewest bytes.
+A replica is moved only if it must leave its broker or the replication factor shrinks. A new replica is placed
+on a broker of the rack that has the fewest replicas of the partition. Of these brokers, the one with the
+fewest bytes is chosen.
 """
 
 from collections import Counter
@@ -15,7 +16,7 @@ class NoRoomError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlacedPartition:
-    """A partition with the brokers of its replicas, the preferred leader first."""
+    """A partition with the brokers of its replicas. The preferred leader is first."""
 
     topic: str
     index: int
@@ -47,8 +48,8 @@ def plan_moves(
     """The moves after which no replica is on a broker of ``leaving``, and each partition has the target
     number of replicas.
 
-    ``racks``: those of the allowed brokers. ``load_bytes``: current bytes by broker. The largest partitions
-    are placed first. Raises :class:`NoRoomError`.
+    ``racks`` are the racks of the allowed brokers. ``load_bytes`` are the current bytes by broker. The
+    largest partitions are placed first. Raises :class:`NoRoomError`.
     """
     takers = {broker_id: rack for broker_id, rack in racks.items() if broker_id not in leaving}
     load = Counter({broker_id: load_bytes.get(broker_id, 0) for broker_id in takers})
@@ -74,8 +75,8 @@ def _target(
     load: Mapping[int, int],
     counts: Mapping[int, int],
 ) -> tuple[int, ...]:
-    # A place is None if its replica must leave its broker: the new replica takes over the position, including
-    # a leadership.
+    # A position is None if its replica must leave its broker. The new replica gets the position, including a
+    # leadership.
     places: list[int | None] = [None if each in leaving else each for each in replicas]
     while len(places) > factor:
         del places[_least_wanted(places, racks)]
@@ -96,8 +97,8 @@ def _target(
 
 
 def _least_wanted(places: list[int | None], racks: Mapping[int, str | None]) -> int:
-    """The position to remove: one on a broker to be left, else the last one that shares its rack, else the
-    last.
+    """The position of the replica to remove: first a replica on a broker that must be left, then the last
+    replica that shares its rack with another, then the last replica.
     """
     if None in places:
         return len(places) - 1 - places[::-1].index(None)

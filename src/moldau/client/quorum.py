@@ -1,4 +1,4 @@
-"""The metadata quorum for tools: through any broker, or through controllers (KIP-919)."""
+"""The metadata quorum, for tools. They reach it through any broker, or through controllers (KIP-919)."""
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
@@ -20,7 +20,7 @@ ENDPOINT_CONTROLLERS = 2
 
 
 async def describe_cluster(client: Client, endpoint_type: int) -> DescribeClusterResponse:
-    """Request the cluster's nodes of one type, including fenced brokers. Raises ``ToolError``,
+    """Request the cluster's nodes of a type, including fenced brokers. Raises ``ToolError``,
     ``KafkaError``.
     """
     request = DescribeClusterRequest(endpoint_type=endpoint_type, include_fenced_brokers=True)
@@ -39,7 +39,7 @@ async def describe_cluster(client: Client, endpoint_type: int) -> DescribeCluste
 async def active_controller(client: Client) -> NodeAddress:
     """The controller that leads the quorum, according to another controller.
 
-    Raises a retriable ``KafkaError`` while none does.
+    Raises a retriable ``KafkaError`` while no controller leads.
     """
     answer = await describe_cluster(client, ENDPOINT_CONTROLLERS)
     found = {row.broker_id: NodeAddress(row.host, row.port) for row in answer.brokers}.get(
@@ -51,7 +51,7 @@ async def active_controller(client: Client) -> NodeAddress:
 
 
 async def describe_quorum(client: Client, *, through_controllers: bool) -> DescribeQuorumResponse:
-    """Request the state of the quorum's replicas from its leader; waits until there is one.
+    """Request the state of the quorum's replicas from its leader. Waits until there is a leader.
 
     Raises ``ToolError``, ``KafkaError``.
     """
@@ -77,7 +77,7 @@ async def describe_quorum(client: Client, *, through_controllers: bool) -> Descr
 async def change_voters(
     client: Client, request: AddRaftVoterRequest | RemoveRaftVoterRequest, *, through_controllers: bool
 ) -> None:
-    """Add or remove a voter (KIP-853); returns once that is committed.
+    """Add or remove a voter (KIP-853). Returns when the change is committed.
 
     A change that the leader cannot make at the moment is retried. Raises ``ToolError``, ``KafkaError``.
     """
@@ -95,7 +95,7 @@ async def change_voters(
         if code in (ErrorCode.not_controller, ErrorCode.not_leader_or_follower):
             raise KafkaError(ErrorCode.leader_not_available, response.error_message)
         if code is is_made and attempts > 1:
-            return  # by an earlier attempt, whose answer was lost
+            return  # an earlier attempt, whose answer was lost, has done it
         if code is not ErrorCode.none:
             raise KafkaError(code, response.error_message)
 

@@ -1,4 +1,6 @@
-"""Reading partitions: one fetch in flight to each leader, records in order within each partition."""
+"""Reads partitions: with a single fetch in flight to each leader, and with records in order within each
+partition.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
@@ -17,7 +19,7 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 
 
 class Fetched(NamedTuple):
-    """A record and where it was."""
+    """A record and its position."""
 
     partition: int
     record: Record
@@ -27,8 +29,8 @@ class Fetched(NamedTuple):
 class TopicReader:
     """Reads some partitions of a topic from given offsets.
 
-    ``positions`` are the next offsets, by partition. A partition with an end in ``ends`` is done when it is
-    reached; iteration ends when all are done, and never without ends.
+    ``positions`` are the next offsets, by partition. A partition with an end in ``ends`` is done when the end
+    is reached. The iteration ends when all partitions are done. Without ends it never ends.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class TopicReader:
         return found
 
     async def chunks(self) -> AsyncGenerator[list[Fetched], None]:
-        """Records as they are fetched. ``positions`` is after a chunk once the next one is requested."""
+        """Records as they are fetched. ``positions`` includes a chunk only when the next chunk is
+        requested.
+        """
         flights: dict[int, asyncio.Task[Any]] = {}
         try:
             while wanted := self._wanted():
@@ -98,7 +102,7 @@ class TopicReader:
         return [data for answered in response.responses for data in answered.partitions]
 
     async def _answer(self, flight: "asyncio.Task[list[PartitionData]]") -> list[PartitionData]:
-        """The partitions in the answer; leaders are looked up again where one has moved."""
+        """The partitions in the answer. When a leader has moved, leaders are looked up again."""
         try:
             data = flight.result()
             for row in data:

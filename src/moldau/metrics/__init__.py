@@ -1,4 +1,4 @@
-"""Meters with Kafka's names, cheap to update, as text for Prometheus."""
+"""Meters with Kafka's names. They are cheap to update, and available as text for Prometheus."""
 
 from moldau.metrics.broker_topics import BrokerTopicMeters, TopicMeters
 from moldau.metrics.meters import BYTES_BOUNDS, TIME_MS_BOUNDS, Counter, Gauge, Histogram

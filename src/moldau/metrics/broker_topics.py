@@ -7,7 +7,9 @@ __all__ = ["BrokerTopicMeters", "TopicMeters"]
 
 
 class TopicMeters:
-    """The meters of one topic, or of all (``topic`` None). Hot paths add to ``.value`` directly."""
+    """The meters of a topic, or of all topics (``topic`` None). Frequently executed code adds to
+    ``.value`` directly.
+    """
 
     __slots__ = (
         "bytes_in",
@@ -45,30 +47,32 @@ class TopicMeters:
 
 
 class BrokerTopicMeters:
-    """The meters of each topic, made when it is first used; ``all`` is the broker's sum."""
+    """The meters of each topic, which are created at their first use. ``all`` has the broker's sums."""
 
     __slots__ = ("_meters", "_topics", "all")
 
     def __init__(self, meters: Meters) -> None:
-        """``meters``: any scope of the node's registry."""
+        """``meters`` is any scope of the node's registry."""
         self._meters = meters.scoped("kafka.server", "BrokerTopicMetrics")
         self._topics: dict[str, TopicMeters] = {}
         self.all = TopicMeters(self._meters, None)
 
     def topic(self, name: str) -> TopicMeters:
-        """Name only topics that exist: the meters stay until :meth:`remove`."""
+        """The meters of a topic. Call it only for topics that exist, because the meters stay until
+        :meth:`remove`.
+        """
         meters = self._topics.get(name)
         if meters is None:
             meters = self._topics[name] = TopicMeters(self._meters, name)
         return meters
 
     def produced(self, topic: str, messages: int, size_bytes: int) -> None:
-        """A batch was appended: counts for the topic and for all."""
+        """Count an appended batch, for the topic and for all topics."""
         for meters in (self.topic(topic), self.all):
             meters.messages_in.value += messages
             meters.bytes_in.value += size_bytes
 
     def remove(self, name: str) -> None:
-        """The topic was deleted, or this broker has no replica of it any more."""
+        """Remove the meters of a topic that was deleted, or of which this broker has no replica any more."""
         if self._topics.pop(name, None) is not None:
             self._meters.remove(topic=name)

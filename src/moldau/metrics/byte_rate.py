@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["BytePacer", "ByteRateQuota", "QuotaSettings"]
 
 PACER_SLACK_S: Final = 0.02
-"""Unused time that a reader may catch up, in seconds: timers and repeated requests are late."""
+"""Unused time that a reader may use later, in seconds, because timers and repeated requests are late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +18,16 @@ class QuotaSettings:
     window_count: int = 11
     window_s: int = 1
     window_count_min: int | None = None
-    """Minimum number of windows in an average, also after a pause; None: all except the current one."""
+    """Minimum number of windows in an average, also after a pause. None means all windows except the
+    current one.
+    """
 
 
 class ByteRateQuota:
-    """The average over the last windows; times are the loop's seconds.
+    """The average over the last windows. Times are in seconds of the event loop.
 
-    A recorded amount may exceed the quota (a segment is copied as a whole): the next one then waits longer.
+    A recorded amount may exceed the quota, because a segment is copied as a whole. The next amount then waits
+    longer.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:
@@ -41,18 +44,19 @@ class ByteRateQuota:
         self._forget(now_s)
 
     def bytes_per_second(self, now_s: float) -> float:
-        """The rate now."""
+        """The current rate."""
         self._forget(now_s)
         if not self._windows:
             return 0.0
         settings = self.settings
-        # Count as if these windows had existed before the first byte, so that a short burst is no high rate.
+        # Count as if these windows had existed before the first byte, so that a short burst does not count as
+        # a high rate.
         least = settings.window_count - 1 if settings.window_count_min is None else settings.window_count_min
         elapsed_s = max(least * settings.window_s, now_s - self._windows[0][0], settings.window_s)
         return sum(total for _, total in self._windows) / elapsed_s
 
     def throttle_s(self, now_s: float) -> float:
-        """Time in seconds for which nothing should be added; 0 within the quota."""
+        """Time in seconds for which nothing should be added; 0 when the rate is within the quota."""
         rate, bound = self.bytes_per_second(now_s), self.settings.bytes_per_second
         if rate <= bound:
             return 0.0
@@ -69,7 +73,7 @@ class BytePacer:
     """A byte rate without bursts: each read is scheduled at its own time.
 
     With an average over windows, a reader could read the bytes of a second at full speed and then pause,
-    which other clients would notice each time. Times are the loop's seconds.
+    which would disturb other clients each time. Times are in seconds of the event loop.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:
@@ -81,7 +85,7 @@ class BytePacer:
         return max(0.0, self._free_s - now_s)
 
     def reserve(self, size_bytes: int, now_s: float) -> None:
-        """Schedule a read of at most this size after the earlier ones."""
+        """Schedule a read of at most this size after the earlier reads."""
         self._free_s = max(self._free_s, now_s - PACER_SLACK_S) + self._duration_s(size_bytes)
 
     def settle(self, taken_bytes: int, size_bytes: int) -> None:

@@ -1,7 +1,8 @@
-"""The meters: plain attributes on the hot path; derived values are computed when they are read.
+"""The meters. They are plain attributes for frequently executed code; derived values are computed when they
+are read.
 
-A node's loop is one thread, so an update is one addition without a lock. Hot paths may hold a meter and
-add to ``value`` themselves; ``mark`` and ``update`` do the same with a call.
+A node's event loop is a single thread, so an update is an addition without a lock. Frequently executed code
+may keep a meter and add to ``value`` itself; ``mark`` and ``update`` do the same with a call.
 """
 
 from bisect import bisect_left
@@ -22,7 +23,7 @@ BYTES_BOUNDS: tuple[float, ...] = tuple(float(4**power) for power in range(2, 16
 
 
 class Counter:
-    """A number that only grows (Kafka's meters, whose rates are the reader's to compute)."""
+    """A number that only grows. (Kafka's meters also have rates; here the reader computes rates.)"""
 
     __slots__ = ("value",)
 
@@ -34,7 +35,7 @@ class Counter:
 
 
 class Gauge:
-    """A number that is computed when it is read: ``read`` must be cheap and must not raise."""
+    """A number that is computed when it is read. ``read`` must be cheap and must not raise."""
 
     __slots__ = ("read",)
 
@@ -45,20 +46,22 @@ class Gauge:
 class Histogram:
     """A distribution in fixed buckets, with count and sum.
 
-    Percentiles are computed from the buckets by interpolation, exact to a bucket's width. Unlike Kafka's
-    sampled percentiles, they are cheap to sum over brokers.
+    Percentiles are computed from the buckets by interpolation. They are exact to a bucket's width. Unlike
+    Kafka's sampled percentiles, they are cheap to sum over brokers.
     """
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float] = TIME_MS_BOUNDS) -> None:
-        """``bounds`` ascend; a bucket takes values up to and including its bound, a last one the rest."""
-        self.bounds = tuple(map(float, bounds))  # mixed with ints, a comparison costs more
+        """``bounds`` ascend. A bucket has the values up to and including its bound; a last bucket has all
+        larger values.
+        """
+        self.bounds = tuple(map(float, bounds))  # a comparison with ints costs more
         self.counts = [0] * (len(self.bounds) + 1)
         self.total: float = 0
 
     def update(self, value: float, count: int = 1) -> None:
-        """``count`` updates of the same value."""
+        """Add ``count`` updates with the same value."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
@@ -68,13 +71,13 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """0 while nothing was counted."""
+        """The mean; 0 while nothing was counted."""
         return self.total / (self.count or 1)
 
     def percentile(self, fraction: float) -> float:
-        """The value below which ``fraction`` (0 to 1) of the updates lie; 0 while there are none.
+        """The value below which ``fraction`` (0 to 1) of the updates lie; 0 while there are no updates.
 
-        At most the last bound, because larger values are not distinguished.
+        It is at most the last bound, because larger values are not distinguished.
         """
         wanted = fraction * self.count
         if not wanted:

@@ -1,8 +1,9 @@
 """The registry of a node's meters, by Kafka's names, and their text for Prometheus.
 
 Kafka names a meter by group, type, name and tags (``kafka.server:type=BrokerTopicMetrics,
-name=MessagesInPerSec,topic=t``). The usual rules of the JMX exporter make of that
-``kafka_server_BrokerTopicMetrics_MessagesInPerSec_total{topic="t"}``: dashboards that read Kafka read this.
+name=MessagesInPerSec,topic=t``). The usual rules of the JMX exporter convert this name to
+``kafka_server_BrokerTopicMetrics_MessagesInPerSec_total{topic="t"}``. Dashboards that read Kafka's metrics
+can therefore read these.
 """
 
 import re
@@ -16,10 +17,10 @@ __all__ = ["CONTENT_TYPE", "SERIES_MAX", "MeterError", "Meters"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 SERIES_MAX = 2_000
-"""Default limit of label combinations of one name; later combinations share one series."""
+"""Default limit of label combinations of a name. Combinations beyond the limit share a series."""
 
 OVERFLOW = "_other_"
-"""The label value of that shared series."""
+"""The label value of the shared series."""
 
 _Meter: TypeAlias = Counter | Gauge | Histogram
 _Tags: TypeAlias = tuple[tuple[str, str], ...]
@@ -32,7 +33,7 @@ class MeterError(ValueError):
 
 
 class _Family:
-    """All series of one name."""
+    """All series of a name."""
 
     __slots__ = ("help", "kind", "series")
 
@@ -43,10 +44,11 @@ class _Family:
 
 
 class Meters:
-    """Meters of one Kafka group and type, e.g. ``Meters("kafka.server", "BrokerTopicMetrics")``.
+    """Meters of a Kafka group and type, e.g. ``Meters("kafka.server", "BrokerTopicMetrics")``.
 
-    ``group`` and ``scope`` of the same registry share its series and its text. Requesting an existing meter
-    returns it, so the order of callers does not matter. Hot paths keep the returned meter.
+    ``group`` and ``scope`` of the same registry share its series and its text. A request for an existing
+    meter returns that meter, so the order of callers does not matter. Frequently executed code keeps the
+    returned meter.
     """
 
     __slots__ = ("_by_tag", "_families", "_prefix", "_series_max")
@@ -65,13 +67,13 @@ class Meters:
         return other
 
     def counter(self, name: str, help_text: str = "", **tags: str) -> Counter:
-        """A meter such as ``MessagesInPerSec``; its text ends in ``_total``."""
+        """A meter such as ``MessagesInPerSec``. Its name in the text ends in ``_total``."""
         meter = self._get(name + "_total", Counter, help_text, tags, Counter)
         assert isinstance(meter, Counter)
         return meter
 
     def gauge(self, name: str, read: Callable[[], float], help_text: str = "", **tags: str) -> Gauge:
-        """A number read from ``read`` at each scrape; a second registration replaces the first."""
+        """A number that is read by ``read`` at each scrape. A second registration replaces the first."""
         meter = self._get(name, Gauge, help_text, tags, lambda: Gauge(read))
         assert isinstance(meter, Gauge)
         meter.read = read
@@ -107,8 +109,8 @@ class Meters:
             if not _LABEL_NAME.fullmatch(label):
                 raise MeterError(f"{full_name}: {label!r} is no label name")
         if key and len(family.series) >= self._series_max:
-            # A client can choose topics and client ids: beyond the limit they share a series, to bound
-            # memory.
+            # Clients choose topics and client ids. Names beyond the limit share a series, so that memory is
+            # limited.
             key = tuple((label, OVERFLOW) for label, _ in key)
             meter = family.series.get(key)
             if meter is not None:
@@ -119,10 +121,11 @@ class Meters:
         return meter
 
     def remove(self, **tags: str) -> int:
-        """Remove every series, of any name and scope, that has all of these tags. Returns their number.
+        """Remove every series, of any name and scope, that has all of these tags. Returns the number of
+        removed series.
 
-        For a deleted topic, a moved partition or a closed connection: thousands of series may be removed at
-        once, and the cost does not depend on the number of others.
+        It is used for a deleted topic, a moved partition or a closed connection. Thousands of series may be
+        removed at once, and the cost does not depend on the number of other series.
         """
         wanted = set(tags.items())
         candidates = min((self._by_tag.get(tag, {}) for tag in wanted), key=len, default={})
@@ -140,7 +143,9 @@ class Meters:
         return len(gone)
 
     def value(self, name: str, **tags: str) -> float | None:
-        """Current value of a counter or gauge of this scope (a histogram: its count); None when absent."""
+        """Current value of a counter or gauge of this scope, or the count of a histogram; None when the
+        meter is absent.
+        """
         key = tuple(sorted(tags.items()))
         for full_name in (self._prefix + name, self._prefix + name + "_total"):
             family = self._families.get(full_name)
@@ -150,7 +155,7 @@ class Meters:
         return None
 
     def render(self) -> bytes:
-        """All meters of the registry in Prometheus' text format 0.0.4, names in order."""
+        """All meters of the registry in Prometheus' text format 0.0.4, in the order of their names."""
         lines: list[str] = []
         for name in sorted(self._families):
             family = self._families[name]

@@ -1,4 +1,6 @@
-"""Object stores: one narrow protocol, its adapters, and the wrappers that retry, count and break them."""
+"""Object stores: a narrow protocol, its adapters, and wrappers that retry requests, count them and inject
+faults.
+"""
 
 from moldau.objects.factory import StorageSettings, open_by_url, open_storage
 from moldau.objects.faults import S3_LATENCY, FaultyStorage, Latency, StorageWeather

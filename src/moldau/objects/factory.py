@@ -1,4 +1,4 @@
-"""From ``diskless.storage.*`` to an :class:`ObjectStorage` that is ready for use."""
+"""Makes an :class:`ObjectStorage` that is ready for use from ``diskless.storage.*``."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -19,10 +19,12 @@ from moldau.runtime import Machine
 __all__ = ["StorageMaker", "StorageSettings", "open_by_url", "open_storage"]
 
 StorageMaker: TypeAlias = Callable[[str, Mapping[str, str], Machine], ObjectStorage]
-"""Function named by ``diskless.storage.class.name``: takes the URL, the other options and the machine."""
+"""The function that ``diskless.storage.class.name`` names. It gets the URL, the other options and the
+machine.
+"""
 
 OWNER_OPTION = "owner"
-"""The option that names the uploading node where several nodes share a folder."""
+"""The option with the name of the uploading node, for nodes that share a folder."""
 DEFAULT_CLASS_NAME = "moldau.objects.open_by_url"
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "https")
@@ -47,9 +49,9 @@ def open_storage(
     policy: RetryPolicy | None = None,
     health: StorageHealth | None = None,
 ) -> RetryingStorage:
-    """The configured store, metered and with retries; ``check`` it before use.
+    """The configured store, with meters and retries. Call ``check`` before use.
 
-    Raises :class:`StorageError` naming what is wrong with the class, the URL or an option.
+    Raises :class:`StorageError` that names what is wrong with the class, the URL or an option.
     """
     make = _load(settings.class_name or DEFAULT_CLASS_NAME)
     try:
@@ -68,7 +70,7 @@ def open_storage(
 
 
 def open_by_url(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
-    """The default maker: ``file:///path``, ``memory://``, and the rest through obstore."""
+    """The default maker: ``file:///path``, ``memory://``, and all other URLs through obstore."""
     try:
         parts = urlsplit(url)
     except ValueError as error:

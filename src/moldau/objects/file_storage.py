@@ -1,8 +1,8 @@
-"""Objects as files of a folder, durable when an upload returns.
+"""Objects as files of a folder. They are durable when an upload returns.
 
 obstore's own ``LocalStore`` syncs neither the file nor its folder, so a crash of the machine could lose
-acknowledged objects. This one writes a temporary file, syncs it, renames it and syncs the folder, on worker
-threads; and the simulation can use its disk.
+acknowledged objects. This store writes a temporary file, syncs it, renames it and syncs the folder, on worker
+threads. The simulation can also run it on a simulated disk.
 """
 
 import asyncio
@@ -34,22 +34,30 @@ LEFTOVER_AGE_MS = 3_600_000
 """A temporary file of this age cannot belong to a running upload of any process."""
 
 THREADS = 8
-"""They wait for the disk most of the time; with more threads, more files are synced in parallel."""
+"""Number of worker threads. They wait for the disk most of the time, and with more threads, more files are
+synced in parallel.
+"""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """The file of one upload, and whether the upload was abandoned: its memory is then no longer counted."""
+    """The file of an upload, and whether the upload was abandoned. Its memory is not counted any more
+    after that.
+    """
 
     temporary: str
     is_over: bool = False
 
 
 class FileStorage:
-    """An object store in the folder ``root`` (absolute; made when absent). Processes may share it."""
+    """An object store in the folder ``root`` (absolute; created when absent). Several processes may share
+    it.
+    """
 
     def __init__(self, machine: Machine, root: str, owner: str = "") -> None:
-        """``owner`` names this process's uploads, where several may upload an object of one key at once."""
+        """``owner`` names this process's uploads, because several processes may upload an object of the
+        same key at the same time.
+        """
         self._owner = owner
         self._disk: Disk = machine.disk
         self._workers = machine.workers.apart(THREADS, "moldau-objects")
@@ -61,7 +69,8 @@ class FileStorage:
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         check_key(key)
         view = check_length(key, data, length)
-        # An upload that timed out may still write in its thread, from memory that was reused since.
+        # An upload that timed out may still write in its thread, from memory that is already in use for
+        # something else.
         attempt = _Attempt(f"{self._path(key)}.{self._owner}{next(self._attempts)}{UPLOADING_SUFFIX}")
         try:
             await self._workers.run(self._write, self._path(key), attempt, view)
@@ -154,7 +163,7 @@ class FileStorage:
             raise
 
     def _remove_quietly(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # otherwise the next check removes it
+        with contextlib.suppress(OSError):  # otherwise the next check removes the folder
             self._disk.remove(path)
 
     def _read(self, path: str, offset: int, size: int) -> memoryview:
@@ -172,13 +181,13 @@ class FileStorage:
             file.close()
 
     def _remove(self, keys: Collection[str]) -> None:
-        # Not synced: if a crash undoes a removal, the orphan scan finds the object again.
+        # The removal is not synced. If a crash undoes it, the orphan scan finds the object again.
         folders: dict[str, list[str]] = {}
         for key in keys:
             self._disk.remove(self._path(key))
             folders.setdefault(posixpath.dirname(self._path(key)), []).append(posixpath.basename(key))
-        # The rest of a killed upload of theirs; an upload that is still running finds its file gone, and
-        # fails.
+        # The file is left from a killed upload of another process. An upload that is still running would not
+        # find its file, and would fail.
         for folder, names in folders.items():
             with contextlib.suppress(FileNotFoundError):
                 for name in self._disk.list(folder):
@@ -196,8 +205,8 @@ class FileStorage:
                     path = self._path(key)
                     found.append(ObjectInfo(key, self._disk.size(path), self._disk.modified_ms(path)))
                 except FileNotFoundError:
-                    continue  # removed since its folder was listed
-        # By key, not by folder: "a.b" comes before "a/b".
+                    continue  # the file was removed after its folder was listed
+        # The order is by key and not by folder, because "a.b" comes before "a/b".
         found.sort(key=lambda info: info.key)
         return found
 

@@ -1,4 +1,4 @@
-"""Tracks whether the object store works, from the outcome of requests. Pure.
+"""Tracks, by the outcome of requests, whether the object store works. Pure.
 
 ======================= ========== =========== ======
 state                   success    failure     failing for ``down_after_ms``
@@ -24,14 +24,14 @@ class HealthState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StorageHealthReport:
-    """The state, and the error that led to it (empty when working)."""
+    """The state, and the error that led to it (empty in the state working)."""
 
     state: HealthState
     last_error: str = ""
 
 
 class StorageHealth:
-    """Follows successes and failures of single requests; times in milliseconds of the event loop."""
+    """Tracks successes and failures of single requests. Times are in milliseconds of the event loop."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Hedged requests: a second attempt beside one without an answer, for stores that lose answers.
+"""Hedged requests: a second attempt beside an attempt without an answer, for stores that lose answers.
 
-A lost answer looks like a slow one, and a time limit that is safe for slow ones (many seconds) would delay
-every producer. So an attempt that takes much longer than usual gets a second one in parallel, and the first
-answer counts; that is safe, because requests can be repeated. The number of added attempts a second is
-bounded: a store that is slow because of its load gets little more of it.
+A lost answer looks like a slow answer. A time limit that is safe for slow answers (many seconds) would delay
+every producer. Therefore an attempt that takes much longer than usual gets a second attempt in parallel, and
+the first answer counts. This is safe, because requests can be repeated. The number of added attempts per
+second is limited, so that a store that is slow because of its load gets only a little more load.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ _UNKNOWN_FACTOR: Final = 2.0
 
 
 class Patience:
-    """The time to wait before a second attempt: mean and deviation of durations, as in TCP's retransmission
-    timer.
+    """The time to wait before a second attempt. It follows from the mean and the deviation of durations,
+    as in TCP's retransmission timer.
     """
 
     def __init__(self, least_s: float) -> None:
@@ -31,7 +31,7 @@ class Patience:
         self._deviation_s = 0.0
 
     def took(self, seconds: float) -> None:
-        """An attempt has succeeded in that time."""
+        """Record that an attempt succeeded after ``seconds``."""
         if self._mean_s < 0:
             self._mean_s, self._deviation_s = seconds, seconds / 2
             return
@@ -46,7 +46,7 @@ class Patience:
 
 
 class HedgeBudget:
-    """Bound on added attempts: a number a second, and a burst after a time without any."""
+    """Limit on added attempts: a number per second, and a burst after a time without added attempts."""
 
     def __init__(self, per_second: float = 4.0, burst: float = 8.0) -> None:
         self._per_second = per_second
@@ -66,10 +66,10 @@ class HedgeBudget:
 async def hedged(
     attempt: Callable[[], Awaitable[T]], patience: Patience, budget: HedgeBudget, limit_s: float
 ) -> T:
-    """The first answer to ``attempt``, which is repeated in parallel while there is none.
+    """The first answer to ``attempt``, which is repeated in parallel while there is no answer.
 
-    Raises ``TimeoutError`` at ``limit_s`` (a time of the loop), and the last attempt's error once all have
-    failed.
+    Raises ``TimeoutError`` at ``limit_s`` (a time of the event loop), and the last attempt's error when all
+    attempts have failed.
     """
     return await _Hedge(attempt, patience, budget, limit_s).run()
 

@@ -1,4 +1,4 @@
-"""A maker for ``diskless.storage.class.name``: a store with added latency, S3's by default."""
+"""A maker for ``diskless.storage.class.name``: a store with added latency, by default that of S3."""
 
 from collections.abc import Mapping
 
@@ -13,11 +13,11 @@ LATENCY_OPTIONS = ("latency.put.p50.ms", "latency.put.p99.ms", "latency.get.p50.
 
 
 def open_with_latency(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
-    """The store of ``url`` with latency before each request, S3's unless options say otherwise.
+    """The store of ``url`` with latency before each request. By default it is S3's latency.
 
-    Options: ``latency.put.p50.ms``, ``latency.put.p99.ms``, ``latency.get.p50.ms``, ``latency.get.p99.ms``
-    (in a node's configuration behind ``diskless.storage.``); the others are the store's own. For
-    benchmarks and trials.
+    The options are ``latency.put.p50.ms``, ``latency.put.p99.ms``, ``latency.get.p50.ms``,
+    ``latency.get.p99.ms`` (in a node's configuration after ``diskless.storage.``). All other options belong
+    to the store. The maker is for benchmarks and trials.
     """
     rest = {name: value for name, value in options.items() if name not in LATENCY_OPTIONS}
     storage = open_by_url(url, rest, machine)

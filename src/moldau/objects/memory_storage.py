@@ -1,4 +1,4 @@
-"""Objects in this process's memory: for tests, and for nodes that must leave nothing behind."""
+"""Objects in this process's memory, for tests and for nodes that must leave no data."""
 
 import asyncio
 import mmap
@@ -21,7 +21,9 @@ from moldau.runtime import Clock
 __all__ = ["MemoryStorage"]
 
 PIECE_BYTES: Final = 512 * 1024
-"""Bytes copied in one turn of the event loop: allocating a few megabytes takes a millisecond."""
+"""Number of bytes that are copied in a turn of the event loop. To allocate a few megabytes takes a
+millisecond.
+"""
 
 
 class MemoryStorage:
@@ -77,7 +79,7 @@ class MemoryStorage:
 
 
 async def _copied(view: memoryview) -> memoryview:
-    """Piece by piece, into memory that the system hands out only as it is written to."""
+    """Copy piece by piece, into memory that the system provides only when it is written to."""
     copied = memoryview(mmap.mmap(-1, len(view)))
     for position in range(0, len(view), PIECE_BYTES):
         copied[position : position + PIECE_BYTES] = view[position : position + PIECE_BYTES]

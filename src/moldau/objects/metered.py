@@ -1,4 +1,4 @@
-"""Counts the requests to a store: each attempt is one request, and is billed."""
+"""Counts the requests to a store. Each attempt is a request, and is billed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -21,7 +21,7 @@ __all__ = ["MeteredStorage"]
 
 
 class _OperationMeters:
-    """The meters of one kind of request."""
+    """The meters of a kind of request."""
 
     def __init__(self, meters: Meters, operation: str) -> None:
         self._meters = meters
@@ -61,7 +61,7 @@ class _OperationMeters:
 
 
 class MeteredStorage:
-    """An :class:`ObjectStorage` over another, whose requests are counted by operation.
+    """An :class:`ObjectStorage` over another one, whose requests are counted by operation.
 
     The meters are ``moldau_objects_ObjectStorage_RequestsPerSec_total{operation="upload"}`` and so on.
     """

@@ -1,7 +1,7 @@
-"""Conversion of obstore's exceptions to :class:`StorageError`: kind, transience and one readable line.
+"""Conversion of obstore's exceptions to :class:`StorageError`: kind, transience and a readable line.
 
-obstore gives one exception class for most failures and the server's answer in its text, so the HTTP
-status and S3's error code are read from there.
+obstore has the same exception class for most failures, with the server's answer in its text. The HTTP status
+and S3's error code are therefore read from the text.
 """
 
 import re
@@ -55,7 +55,7 @@ def translated(error: BaseException, key: str = "") -> StorageError:
         return StorageError(f"access denied: {line}", transient=False)
     if "timed out" in text or "kind: Timeout" in text:
         return StorageTimeoutError(line)
-    # Request time-outs (408) and conflicts (409) pass, as do server errors and broken connections.
+    # Request time-outs (408) and conflicts (409) are transient, like server errors and broken connections.
     is_permanent = isinstance(error, _PERMANENT) or (400 <= status < 500 and status not in (408, 409))
     return StorageError(line, transient=not is_permanent)
 

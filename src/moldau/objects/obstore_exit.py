@@ -1,8 +1,8 @@
 """Delays the end of a process until obstore's threads have left Python.
 
-Such a thread hands a result to the event loop, which may end the program before the thread has returned
-from Python. CPython before 3.14 ends a thread that returns to an interpreter during shutdown, and Rust then
-aborts the process: all work is done, but the exit code is that of SIGABRT.
+Such a thread passes a result to the event loop, which may end the program before the thread has returned from
+Python. CPython before 3.14 ends a thread that returns to an interpreter during shutdown, and Rust then aborts
+the process. All work is done, but the exit code is that of SIGABRT.
 """
 
 import atexit
@@ -17,7 +17,9 @@ __all__ = ["leave_python_before_exit"]
 _HANDING_OVER: Final = "call_soon_threadsafe"
 _LOOK_EVERY_S: Final = 0.002
 _QUIET_LOOKS: Final = 3
-"""Number of consecutive checks: a cancelled request enters Python once more."""
+"""Number of consecutive checks that must find no thread, because a cancelled request enters Python once
+more.
+"""
 _LOOKS_MAX: Final = 500
 
 
@@ -30,7 +32,7 @@ def leave_python_before_exit() -> None:
 def _wait() -> None:
     quiet = 0
     for _ in range(_LOOKS_MAX):
-        time.sleep(_LOOK_EVERY_S)  # during which the threads can run Python code
+        time.sleep(_LOOK_EVERY_S)  # during the sleep the threads can run Python code
         quiet = 0 if any(map(_hands_over, sys._current_frames().values())) else quiet + 1
         if quiet == _QUIET_LOOKS:
             return

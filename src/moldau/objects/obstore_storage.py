@@ -1,7 +1,7 @@
 """S3 and compatible stores, Google Cloud Storage and Azure, through obstore.
 
-obstore runs on threads of its own and takes a contiguous view without copying it. Its own retries are
-off: :class:`moldau.objects.retrying.RetryingStorage` sees and counts every attempt.
+obstore runs on its own threads and reads a contiguous view without copying it. Its own retries are off, so
+that :class:`moldau.objects.retrying.RetryingStorage` sees and counts every attempt.
 """
 
 import re
@@ -56,7 +56,7 @@ _REGION = re.compile(r"[A-Za-z0-9-]+")
 
 
 class ObstoreStorage:
-    """An object store behind obstore. ``name`` is what errors call it (its URL)."""
+    """An object store behind obstore. ``name`` is the store's name in errors (its URL)."""
 
     def __init__(self, store: ObjectStore, name: str) -> None:
         self._store = store
@@ -82,7 +82,7 @@ class ObstoreStorage:
         except OBSTORE_ERRORS as error:
             raise translated(error, key) from error
         if len(content) != size:
-            # A broken connection is an error from obstore; a short answer means that the object ends.
+            # obstore reports a broken connection as an error. A short answer means that the object ends.
             raise StorageError(
                 f"{key}: {len(content)} of {size} bytes from {offset} are there", transient=False
             )
@@ -99,7 +99,7 @@ class ObstoreStorage:
         try:
             await obstore.delete_async(self._store, keys)
         except FileNotFoundError as error:
-            # Stores without a bulk request stop at the first key that is absent.
+            # Stores without a bulk request stop at the first absent key.
             if len(keys) > 1:
                 for key in keys:
                     await self._delete_chunk([key])
@@ -135,9 +135,9 @@ def open_obstore(url: str, options: Mapping[str, str]) -> ObstoreStorage:
     """The store at ``s3://``, ``gs://`` or ``az://bucket/prefix``.
 
     ``options`` are obstore's own configuration keys, written with dots or underscores (``region``,
-    ``endpoint``, ``access.key.id``, ``account.name``, ``allow.http``, ``timeout`` …) and ``path.style``,
-    which puts the bucket into the path as most S3-compatible servers want it. Raises
-    :class:`StorageError` naming what is wrong.
+    ``endpoint``, ``access.key.id``, ``account.name``, ``allow.http``, ``timeout`` …) and ``path.style``. The
+    latter puts the bucket into the path, as most S3-compatible servers require. Raises :class:`StorageError`
+    that names what is wrong.
     """
     leave_python_before_exit()
     config, client_options = _split(options)
@@ -146,7 +146,8 @@ def open_obstore(url: str, options: Mapping[str, str]) -> ObstoreStorage:
         _default_s3(config, client_options)
     name = url.split("?", 1)[0]
     try:
-        # Untyped: the stubs have separate keys for each kind of store, and the kind depends on the URL.
+        # The options are untyped, because the stubs have separate keys for each kind of store and the kind
+        # depends on the URL.
         open_any: Any = from_url
         store: ObjectStore = open_any(
             url,
@@ -176,8 +177,8 @@ def _split(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _check_addresses(options: Mapping[str, Any]) -> None:
-    """Refuse invalid addresses: object_store's thread would panic over one, with a stack trace as its
-    message.
+    """Refuse invalid addresses, because object_store's thread would panic at them, with a stack trace as
+    its message.
     """
     for key, value in options.items():
         if key.endswith("region") and not _REGION.fullmatch(str(value)):
@@ -194,15 +195,15 @@ def _check_addresses(options: Mapping[str, Any]) -> None:
 def _is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # raises when it cannot be one
+        _ = parts.port  # this raises when the text is not a number
     except ValueError:
         return False
     return parts.scheme in _WEB_SCHEMES and bool(parts.hostname) and not re.search(r"\s", text)
 
 
 def _default_s3(config: dict[str, Any], client_options: dict[str, Any]) -> None:
-    """Over TLS payloads need no signature (signing costs a third of the upload rate); without TLS they are
-    signed.
+    """Whether payloads are signed. Over TLS they need no signature, which costs a third of the upload
+    rate; without TLS they are signed.
     """
     is_clear = str(config.get("endpoint", "")).startswith("http://")
     config.setdefault("unsigned_payload", not is_clear)

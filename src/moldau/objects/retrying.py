@@ -1,8 +1,8 @@
-"""Retries of transient errors, without overloading a store that is in trouble.
+"""Retries of transient errors, without overloading a store that has problems.
 
-Exponential backoff with full jitter; a deadline for the operation and a time limit for each attempt; and a
-budget that all operations share: once the store fails most requests, retries stop adding to its load, and
-each operation fails with the last error at once.
+There is exponential backoff with full jitter, a deadline for each operation, a time limit for each attempt,
+and a retry budget that all operations share. When the store fails most requests, retries stop adding to its
+load, and each operation fails at once with the last error.
 """
 
 import asyncio
@@ -31,17 +31,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Times in milliseconds. Retry n waits a random part of ``first_backoff * 2**n``, at most the maximum."""
+    """Times in milliseconds. Retry n waits for a random part of ``first_backoff * 2**n``, at most the
+    maximum.
+    """
 
     first_backoff_ms: float = 50
     max_backoff_ms: float = 5_000
     attempt_timeout_ms: float = 15_000
-    """S3's slowest answers to an 8 MiB PUT take seconds; past this the connection is given up."""
+    """Time limit of an attempt. S3's slowest answers to an 8 MiB PUT take seconds; after this time the
+    connection is given up.
+    """
     deadline_ms: float = 30_000
-    """Deadline of one operation with all its attempts; every attempt ends by then."""
+    """Deadline of an operation with all its attempts. Every attempt ends by then."""
     patience_min_ms: float = 0
-    """Uploads and fetches that take longer than this, and much longer than usual, get a second attempt in
-    parallel (``hedging``). With 0 there is none, which is right for requests that take minutes.
+    """The minimum duration after which a slow upload or fetch gets a second attempt in parallel
+    (``hedging``); it must also take much longer than usual. 0 disables second attempts, which is right for
+    requests that take minutes.
     """
 
     def backoff_ms(self, retry: int, entropy: Entropy) -> float:
@@ -50,7 +55,9 @@ class RetryPolicy:
 
 
 class RetryBudget:
-    """Tokens that retries spend and successes earn: in the long run at most one retry for ten successes."""
+    """Tokens that retries use and successes add. In the long run there is at most one retry for ten
+    successes.
+    """
 
     def __init__(self, capacity: float = 50.0, earned_by_success: float = 0.1) -> None:
         self._capacity = capacity
@@ -61,7 +68,7 @@ class RetryBudget:
         self.tokens = min(self._capacity, self.tokens + self._earned)
 
     def spend(self) -> bool:
-        """Take a token for a retry; False when there is none."""
+        """Take a token for a retry. Returns False when there is no token."""
         if self.tokens < 1.0:
             return False
         self.tokens -= 1.0
@@ -69,7 +76,7 @@ class RetryBudget:
 
 
 class RetryingStorage:
-    """An :class:`ObjectStorage` over another, whose transient errors are retried."""
+    """An :class:`ObjectStorage` over another one, whose transient errors are retried."""
 
     def __init__(
         self,
@@ -81,7 +88,7 @@ class RetryingStorage:
         health: StorageHealth | None = None,
         name: str = "",
     ) -> None:
-        """``name`` is how a failed check calls the store (its URL)."""
+        """``name`` is the store's name in the error of a failed check (its URL)."""
         self._name = name
         self._storage = storage
         self._entropy = entropy
@@ -128,8 +135,8 @@ class RetryingStorage:
             await asyncio.sleep(wait_ms / 1000)
 
     async def check(self) -> None:
-        """One attempt: a starting node needs the answer now, and errors are rarely transient at that
-        point.
+        """There is only one attempt, because a starting node needs the answer now, and errors are rarely
+        transient at that point.
         """
         try:
             async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
@@ -186,13 +193,13 @@ class RetryingStorage:
 
     def _failed(self, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
-            self.health.succeeded()  # a valid answer
+            self.health.succeeded()  # this is a valid answer
         else:
             self.health.failed(str(error), asyncio.get_running_loop().time() * 1000)
 
 
 LIST_RETRIES_MAX = 8
-"""Maximum of consecutive retries of a listing without a new page."""
+"""Maximum number of consecutive retries of a listing without a new page."""
 
 
 async def _pages(

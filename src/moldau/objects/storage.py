@@ -1,7 +1,7 @@
-"""The protocol of an object store (KIP-1163's ``ObjectStorage``, and a listing).
+"""The protocol of an object store (KIP-1163's ``ObjectStorage``, with a listing).
 
-Keys are relative paths of one or more names separated by ``/``; what is stored under a key never changes,
-because keys are never used for two contents. Every call may raise :class:`StorageError`.
+Keys are relative paths of one or more names separated by ``/``. The content of a key never changes, because a
+key is never used for two contents. Every call may raise :class:`StorageError`.
 """
 
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -17,9 +17,9 @@ LIST_PAGE_KEYS = 1_000
 
 
 class StorageError(Exception):
-    """The store refused, failed or did not answer; one line for a person.
+    """The store refused, failed or did not answer. The message is a line for the operator.
 
-    ``transient`` says whether the same request may succeed later without intervention.
+    ``transient``: whether the same request may succeed later without intervention.
     """
 
     def __init__(self, message: str, *, transient: bool = True) -> None:
@@ -28,7 +28,7 @@ class StorageError(Exception):
 
 
 class ObjectNotFoundError(StorageError):
-    """There is no such object (never raised for a missing bucket or folder of the whole store)."""
+    """The object does not exist. (A missing bucket or folder of the whole store never raises this error.)"""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"no object {key}", transient=False)
@@ -40,12 +40,12 @@ class ThrottledError(StorageError):
 
 
 class StorageTimeoutError(StorageError):
-    """No answer in time: whether the request took effect is not known."""
+    """There was no answer in time, so it is unknown whether the request took effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object as a listing shows it; the time is the store's, in milliseconds since the epoch."""
+    """An object as a listing shows it. The time comes from the store, in milliseconds since the epoch."""
 
     key: str
     size_bytes: int
@@ -53,7 +53,7 @@ class ObjectInfo:
 
 
 class Ranges(Protocol):
-    """The byte ranges of objects: the part of ``ObjectStorage`` that reads need."""
+    """Reads of byte ranges of objects: the part of ``ObjectStorage`` that readers need."""
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         """Exactly ``size`` bytes from ``offset``. Raises ``StorageError``."""
@@ -64,11 +64,11 @@ class ObjectStorage(Protocol):
     """A flat store of immutable objects."""
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
-        """Store an object; when this returns it is durable and every reader sees it whole.
+        """Store an object. When this returns the object is durable and every reader sees the whole object.
 
-        Stores exactly ``length`` bytes, or raises :class:`StorageError` and stores nothing. Repeating an
-        upload is harmless. ``data`` is not copied where the store allows that: it must not change before
-        this returns, nor after an error or a cancellation while its buffer is exported.
+        Stores exactly ``length`` bytes, or raises :class:`StorageError` and stores nothing. To repeat an
+        upload is harmless. ``data`` are not copied if the store allows that. Therefore they must not change
+        before this returns, nor after an error or a cancellation while their buffer is exported.
         """
         ...
 
@@ -80,26 +80,26 @@ class ObjectStorage(Protocol):
         ...
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Remove objects; those that are absent count as removed. After an error some may be left."""
+        """Remove objects. Absent objects count as removed. After an error some objects may be left."""
         ...
 
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """Pages of the objects in a folder (``""`` or ending in ``/``) and below, in order of their keys.
 
-        Only keys greater than ``start_after``. The order of S3's directory buckets is undefined.
+        Only keys greater than ``start_after`` are listed. The order in S3's directory buckets is undefined.
         """
         ...
 
     async def check(self) -> None:
         """Write, list and remove a small object.
 
-        Raises one :class:`StorageError` whose message tells an operator what is wrong with the bucket,
-        the credentials or the address.
+        Raises a :class:`StorageError` whose message tells an operator what is wrong with the bucket, the
+        credentials or the address.
         """
         ...
 
     async def close(self) -> None:
-        """Release connections; nothing may be under way."""
+        """Close the connections. No call may be in progress."""
         ...
 
 
@@ -108,12 +108,14 @@ class FetchesOnce(Protocol):
     """A store with a read cache that can be bypassed."""
 
     async def fetch_once(self, key: str, offset: int, size: int) -> memoryview:
-        """Like ``fetch``, for bytes that are not read again soon. The view may hold much memory."""
+        """Like ``fetch``, for bytes that will not be read again soon. The view may keep much memory in
+        use.
+        """
         ...
 
 
 async def fetch_once(storage: Ranges, key: str, offset: int, size: int) -> memoryview:
-    """Like ``fetch``, for bytes that are not read again soon; for any store."""
+    """Like ``fetch``, for bytes that will not be read again soon. It works with any store."""
     if isinstance(storage, FetchesOnce):
         return await storage.fetch_once(key, offset, size)
     return await storage.fetch(key, offset, size)
@@ -123,9 +125,9 @@ CHECK_KEY = ".moldau/check"
 
 
 async def check_by_use(storage: ObjectStorage, name: str, key: str = CHECK_KEY) -> None:
-    """:meth:`ObjectStorage.check` by means of the other calls. ``name`` is the store's name in errors.
+    """:meth:`ObjectStorage.check` for stores that implement it with the other calls.
 
-    ``key``: of the object that is stored and deleted.
+    ``name`` is the store's name in errors. ``key`` is the key of the object that is stored and deleted.
     """
     content = b"moldau"
     try:
@@ -138,7 +140,7 @@ async def check_by_use(storage: ObjectStorage, name: str, key: str = CHECK_KEY) 
 
 
 def check_length(key: str, data: Buffer, length: int) -> memoryview:
-    """``data`` as one view of bytes; raises when it has another length than was announced."""
+    """``data`` as a single view of bytes. Raises when its length differs from the announced length."""
     view = memoryview(data)
     if view.nbytes != length:
         raise StorageError(f"{key}: {view.nbytes} bytes came, {length} were announced", transient=False)
@@ -146,13 +148,15 @@ def check_length(key: str, data: Buffer, length: int) -> memoryview:
 
 
 def check_key(key: str) -> None:
-    """Refuse keys that would leave the store's folder, or that some store cannot hold."""
+    """Refuse keys that would leave the store's folder, or that some stores do not support."""
     names = key.split("/")
     if not key or any(name in ("", ".", "..") for name in names) or "\\" in key or "\0" in key:
         raise StorageError(f"{key!r} is no object key", transient=False)
 
 
 def check_folder(prefix: str) -> None:
-    """Refuse a listing's prefix that does not end with a folder: stores treat a partial name differently."""
+    """Refuse a listing's prefix that does not end with a folder, because stores treat a partial name
+    differently.
+    """
     if prefix and not prefix.endswith("/"):
         raise StorageError(f"{prefix!r} is no folder: it does not end in '/'", transient=False)

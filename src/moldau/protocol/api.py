@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 OWN_API_KEY_MIN: Final = 11_000
-"""Keys from here on are Moldau's own (see ``protocol.own``); Kafka's keys are far below."""
+"""The lowest key of Moldau's own APIs (see ``protocol.own``). Kafka's keys are far below it."""
 
 
 API_VERSIONS_KEY: Final = 18
@@ -133,11 +133,11 @@ class Scope(enum.Flag):
     CONTROLLER = enum.auto()
     """Controllers' listeners, for brokers, other controllers and admin clients."""
     INTERNAL = enum.auto()
-    """Between nodes of the cluster only: never advertised on a client listener."""
+    """Connections between nodes of the cluster. These APIs are never advertised on a client listener."""
 
 
-# Ranges served: Kafka 4.2/4.3's released versions. A version that kio can code but Kafka marks unstable
-# (InitProducerId 6, BrokerHeartbeat 2) is left out.
+# The served ranges are the released versions of Kafka 4.2/4.3. A version that kio can code but Kafka marks as
+# unstable is left out (InitProducerId 6, BrokerHeartbeat 2).
 _RANGES = """
 0:3-13 1:4-18 2:1-11 3:0-13 8:2-10 9:1-10 10:0-6 11:0-9 12:0-4 13:0-5 14:0-5 15:0-6 16:0-5 17:0-1
 18:0-4 19:2-7 20:1-6 21:0-2 22:0-5 23:2-4 24:0-5 25:0-4 26:0-5 27:1-2 28:0-5 29:1-3 30:1-3 31:1-3
@@ -154,16 +154,19 @@ def _read_ranges() -> dict[ApiKey, VersionRange]:
 
 
 SUPPORTED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(_read_ranges())
-"""Versions of each API that are decoded and answered. The handlers choose what is advertised."""
+"""The versions of each API that are decoded and answered. The handlers choose the versions to advertise."""
 
 ADVERTISED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(
-    # Old librdkafka probes Produce from 0 and gives up without it; Kafka advertises the same since KIP-896.
+    # Old librdkafka probes Produce from version 0 and stops if the version is missing. Kafka has advertised
+    # it for this reason since KIP-896.
     {**SUPPORTED, ApiKey.PRODUCE: VersionRange(0, SUPPORTED[ApiKey.PRODUCE].max)}
 )
-"""Versions in ApiVersions responses: ``SUPPORTED``, but Produce from 0."""
+"""The versions in ApiVersions responses: ``SUPPORTED``, except that Produce begins at 0."""
 
 TELEMETRY: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
-"""Clients push metrics as soon as these are advertised, so they are advertised only with a receiver."""
+"""The APIs of client metrics. Clients push metrics as soon as these APIs are advertised, so they are
+advertised only when there is a receiver.
+"""
 
 _CONTROLLER_ONLY = (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82)
 _ON_BOTH = (
@@ -186,12 +189,12 @@ _BY_NUMBER: dict[int, VersionRange] = dict(SUPPORTED.items())
 
 
 def scopes(api_key: int) -> Scope:
-    """Where an API is served. Moldau's own are internal; an unknown key is too."""
+    """The listeners on which an API is served. Moldau's own APIs are internal, and so is an unknown key."""
     return _SCOPES.get(api_key, Scope.INTERNAL)
 
 
 def supports(api_key: int, version: int) -> bool:
-    """Whether a request of this version can be decoded and is answered."""
+    """Whether a request of this version can be decoded and answered."""
     known = _BY_NUMBER.get(api_key)
     if known is not None:
         return version in known
@@ -209,7 +212,7 @@ def advertised(scope: Scope, *, telemetry: bool = False) -> dict[ApiKey, Version
 
 
 class _FlexibleSince(dict[int, int]):
-    """First flexible version by API key; keys of Moldau's own are added at their first use."""
+    """The first flexible version by API key. Keys of Moldau's own APIs are added at their first use."""
 
     def __missing__(self, api_key: int) -> int:
         found = KAFKA_MODULES.get(api_key) or OWN_MODULES.get(api_key)
@@ -228,5 +231,7 @@ def request_header_version(api_key: int, version: int) -> int:
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """0 or 1 (with tagged fields); always 0 for ApiVersions, read before a client knows versions."""
+    """0 or 1 (with tagged fields). It is always 0 for ApiVersions, whose answer is read before a client
+    knows the versions.
+    """
     return 1 if version >= _FLEXIBLE_SINCE[api_key] and api_key != API_VERSIONS_KEY else 0

@@ -10,7 +10,7 @@ from moldau.runtime import ErrorCode
 
 
 def api_rows(versions: Mapping[ApiKey, VersionRange]) -> tuple[ApiVersion, ...]:
-    """The rows of an ApiVersions response, by key; see ``api.advertised`` for what to pass."""
+    """The rows of an ApiVersions response, by key. ``api.advertised`` returns suitable ``versions``."""
     return tuple(
         ApiVersion(api_key=int(key), min_version=known.min, max_version=known.max)
         for key, known in sorted(versions.items())
@@ -20,7 +20,7 @@ def api_rows(versions: Mapping[ApiKey, VersionRange]) -> tuple[ApiVersion, ...]:
 def unsupported_version_body() -> list[Buffer]:
     """The body for an ApiVersions request of an unknown version: error 35, always in version 0.
 
-    It names the versions of ApiVersions itself, for the client to try again (KIP-511). Frame it as a
+    It contains the versions of ApiVersions itself, so that the client can try again (KIP-511). Frame it as a
     response of version 0.
     """
     own = {ApiKey.API_VERSIONS: SUPPORTED[ApiKey.API_VERSIONS]}

@@ -1,6 +1,6 @@
-"""Decode and encode any message by API key and version.
+"""Decodes and encodes any message by API key and version.
 
-Modules of messages are imported, and code for a version is compiled, when it is first used.
+Modules of messages are imported, and the code for a version is compiled, at their first use.
 """
 
 import functools
@@ -55,7 +55,7 @@ def _load(api_key: int) -> tuple[type[Message], type[Message]]:
 
 
 def response_class(api_key: int) -> type[Message]:
-    """The response's class; raises ProtocolError for an unknown key."""
+    """The response's class. Raises ProtocolError for an unknown key."""
     return _load(api_key)[1]
 
 
@@ -66,7 +66,7 @@ def _known_version(cls: type[Message], version: int) -> type[Message]:
 
 
 def request_decoder(api_key: int, version: int) -> RequestDecoder:
-    """The function behind ``decode_request``, for callers that keep it."""
+    """The function behind ``decode_request``, for callers that store it."""
     if api_key == ApiKey.FETCH:
         from moldau.protocol import fetch
 
@@ -78,14 +78,14 @@ def request_decoder(api_key: int, version: int) -> RequestDecoder:
 
 
 def request_encoder(api_key: int, version: int) -> Encoder:
-    """The function behind ``encode_request``, for callers that keep it."""
+    """The function behind ``encode_request``, for callers that store it."""
     found = encoder(_known_version(_load(api_key)[0], version), version)
     _request_encoders[api_key, version] = found
     return found
 
 
 def response_encoder(api_key: int, version: int) -> Encoder:
-    """The function behind ``encode_response``, for handlers that keep it."""
+    """The function behind ``encode_response``, for handlers that store it."""
     if api_key == ApiKey.FETCH:
         from moldau.protocol import fetch
 
@@ -97,10 +97,10 @@ def response_encoder(api_key: int, version: int) -> Encoder:
 
 
 def decode_request(api_key: int, version: int, body: Buffer) -> Any:
-    """Decode a request's body (after its header); bytes after the message are ignored, as in Kafka.
+    """Decode a request's body, which follows its header. Bytes after the message are ignored, as in Kafka.
 
-    Records are views of ``body``; everything else is copied out. Raises ProtocolError, and nothing else,
-    on an unknown key or version and on malformed bytes.
+    Records are views of ``body``; all other values are copied. Raises ProtocolError, and no other error, for
+    an unknown key or version and for malformed bytes.
     """
     try:
         found = _request_decoders[api_key, version]
@@ -110,12 +110,12 @@ def decode_request(api_key: int, version: int, body: Buffer) -> Any:
 
 
 def decode_response(api_key: int, version: int, body: Buffer) -> Any:
-    """Decode a response's body; as ``decode_request``, but bytes left over are an error."""
+    """Decode a response's body, like ``decode_request``. Remaining bytes are an error."""
     return decode(_known_version(_load(api_key)[1], version), version, body)
 
 
 def encode_request(api_key: int, version: int, message: Message) -> list[Buffer]:
-    """Encode a request's body: buffers to be sent in order; records are passed through unchanged."""
+    """Encode a request's body. Returns buffers to be sent in order; records are included unchanged."""
     try:
         found = _request_encoders[api_key, version]
     except KeyError:
@@ -124,7 +124,7 @@ def encode_request(api_key: int, version: int, message: Message) -> list[Buffer]
 
 
 def encode_response(api_key: int, version: int, message: Message) -> list[Buffer]:
-    """Encode a response's body: buffers to be sent in order; records are passed through unchanged."""
+    """Encode a response's body. Returns buffers to be sent in order; records are included unchanged."""
     try:
         found = _response_encoders[api_key, version]
     except KeyError:

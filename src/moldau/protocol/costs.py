@@ -1,10 +1,10 @@
-"""Memory estimates of parsed messages, from their schema, and the allowance of a request.
+"""Memory estimates of parsed messages, computed from their schema, and the memory limit of a request.
 
-A few bytes on the wire may become an object of a hundred: an array of empty strings or of small structs
-takes many times its size once it is parsed. Before decoders read an array's items, they charge the minimum
-cost of the items to the message's allowance, and refuse a message that exceeds it.
+A few bytes on the wire may become an object of a hundred bytes: an array of empty strings or of small structs
+takes many times its size once it is parsed. Before decoders read an array's items, they subtract the items'
+minimum cost from the message's limit, and they refuse a message that exceeds the limit.
 
-The rule is Moldau's own. Kafka checks an array's length against the bytes that are left, and nothing else.
+The rule is Moldau's own. Kafka only checks an array's length against the bytes that are left.
 """
 
 from typing import Final
@@ -12,20 +12,22 @@ from typing import Final
 from moldau.protocol.schema import FieldLayout, Message, layout
 
 UNBOUNDED: Final = 1 << 62
-"""The allowance of messages whose sender is trusted: answers of brokers, records of internal topics."""
+"""The limit of messages whose sender is trusted: answers of brokers, records of internal topics."""
 
 PARSED_BYTES_RATIO: Final = 16
-"""A parsed request may take this many times its own bytes,"""
+"""A parsed request may take its own size multiplied by this number, plus ``PARSED_BYTES_FLOOR``."""
 PARSED_BYTES_FLOOR: Final = 4 * 1024 * 1024
-"""plus this constant, so that no request below 40 KB is refused,"""
+"""This constant is added, so that no request below 40 KB is refused."""
 PARSED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""but never more than this: some 100,000 to 400,000 items."""
+"""The absolute limit of a parsed request: some 100,000 to 400,000 items."""
 
 TAGGED_FIELD_COST: Final = 64
-"""A tagged field costs time rather than memory: as much as a small struct."""
+"""Cost of a tagged field. It costs time rather than memory; it counts like a small struct."""
 
 _OBJECT_BYTES: Final = 48
-"""An object's header, and its references in the list while it is decoded and in the tuple afterwards."""
+"""Bytes of an object's header, and of its references in the list while it is decoded and in the tuple
+afterwards.
+"""
 _SLOT_BYTES: Final = 8
 _FIELD_BYTES: Final = {
     "string": 56,
@@ -47,14 +49,14 @@ def allowance(size_bytes: int) -> int:
 
 
 def item_cost(field: FieldLayout, version: int, flexible: bool) -> int:
-    """Bytes of memory for one item of an array, without the content of its own arrays."""
+    """Bytes of memory for an item of an array, without the content of its own arrays."""
     if isinstance(field.kind, str):
         return _FIELD_BYTES.get(field.kind, _NUMBER_BYTES) + 2 * _SLOT_BYTES
     return _struct_cost(field.kind, version, flexible)
 
 
 def _struct_cost(cls: type[Message], version: int, flexible: bool) -> int:
-    # Absent fields, and tagged fields that were not sent, have a default that all messages share.
+    # Absent fields, and tagged fields that were not sent, have default objects that all messages share.
     found = layout(cls, version, flexible)
     total = _OBJECT_BYTES + _SLOT_BYTES * (len(found.absent) + len(found.tagged) + len(found.fields))
     for field in found.fields:

@@ -1,13 +1,13 @@
-"""Compile a message class and a version into one straight-line decoding function.
+"""Compiles a message class and a version into a straight-line decoding function.
 
-Own decoders rather than kio's readers with an adapter behind them, for three reasons. kio's ``timedelta`` and
-``datetime`` cannot hold every legal value (an int64 of milliseconds is wider than both, -1 stands for "none"
-in some fields and is refused in others). kio copies record batches. And building kio's object only to copy it
-into ours costs as much as parsing: the adapter was the slower way. The tests compare the results with kio's,
-version by version.
+Moldau has its own decoders and does not use kio's readers with an adapter, for three reasons. First, kio's
+``timedelta`` and ``datetime`` cannot hold every legal value: an int64 of milliseconds is wider than both, and
+-1 stands for "none" in some fields and is refused in others. Second, kio copies record batches. Third, to
+build kio's object and then copy it into ours costs as much as parsing, so the adapter was slower. The tests
+compare the results with kio's results, version by version.
 
 Sizes in the input are checked before memory is allocated: an array or string against the bytes left, and an
-array also against the allowance of the message (see ``costs``).
+array also against the memory limit of the message (see ``costs``).
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 M = TypeVar("M", bound=Message)
 
 STRING_BYTES_MAX = 32767
-"""Kafka's limit of a string's length, also where the length field would allow more."""
+"""Kafka's limit of a string's length, which also applies when the length field would allow more."""
 
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 
@@ -39,7 +39,7 @@ _decoders: dict[tuple[type[Message], int], Decoder] = {}
 def decoder(cls: type[Message], version: int) -> Decoder:
     """The decoder of ``version`` of a top-level message.
 
-    (view, position, end, allowance in bytes of memory) -> (message, new position).
+    (view, position, end, memory limit in bytes) -> (message, new position).
 
     It raises any of Python's errors on malformed bytes; ``decode`` and ``decode_from`` turn them into
     ProtocolError.
@@ -53,9 +53,9 @@ def decoder(cls: type[Message], version: int) -> Decoder:
 def decode_from(
     cls: type[M], version: int, buffer: Buffer, position: int = 0, left: int = UNBOUNDED
 ) -> tuple[M, int]:
-    """Decode a message that starts at ``position``; returns it and the position after it.
+    """Decode a message that starts at ``position``. Returns the message and the position after it.
 
-    Raises ParsedSizeError when it would take more than ``left`` bytes of memory.
+    Raises ParsedSizeError when the message would take more than ``left`` bytes of memory.
     """
     view = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
     try:
@@ -70,7 +70,7 @@ def decode_from(
 
 
 def decode(cls: type[M], version: int, buffer: Buffer) -> M:
-    """Decode a message that fills ``buffer``; only records are views of it."""
+    """Decode a message that fills ``buffer``. Only its records are views of the buffer."""
     message, position = decode_from(cls, version, buffer)
     if position != len(buffer):
         raise ProtocolError(f"{cls.__name__} v{version}: {len(buffer) - position} bytes are left over")
@@ -78,9 +78,10 @@ def decode(cls: type[M], version: int, buffer: Buffer) -> M:
 
 
 def decode_leading(cls: type[M], version: int, buffer: Buffer, left: int = UNBOUNDED) -> M:
-    """Decode a message at the start of ``buffer``; bytes after it are ignored.
+    """Decode a message at the start of ``buffer``. Bytes after the message are ignored.
 
-    For requests: librdkafka sends Metadata 13 for all topics with three bytes too many, which Kafka ignores.
+    Requests need this, because librdkafka sends Metadata 13 for all topics with three bytes too many, which
+    Kafka ignores.
     """
     return decode_from(cls, version, buffer, 0, left)[0]
 
@@ -108,7 +109,9 @@ def compile_decoder(cls: type[Message], version: int) -> Decoder:
 
 
 class _Source:
-    """Lines of a decoding function, with the run of fixed-size fields that is still to be unpacked."""
+    """The source lines of a decoding function, and the fixed-size fields that are still to be unpacked
+    together.
+    """
 
     def __init__(self, version: int, flexible: bool, namespace: dict[str, Any]) -> None:
         self.version = version

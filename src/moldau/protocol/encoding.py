@@ -1,7 +1,7 @@
-"""Compile a message class and a version into one straight-line encoding function.
+"""Compiles a message class and a version into a straight-line encoding function.
 
-Runs of fixed-size fields become one ``struct`` call, an array of numbers another, and strings are joined
-at the end. Record batches are passed through as they are, between the joined parts.
+Adjacent fixed-size fields become a single ``struct`` call, an array of numbers becomes another call, and
+strings are joined at the end. Record batches are passed through unchanged, between the joined parts.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,8 +23,9 @@ _encoders: dict[tuple[type[Message], int], Encoder] = {}
 def encoder(cls: type[Message], version: int) -> Encoder:
     """The encoder of ``version`` of a top-level message: message -> buffers of its body in order.
 
-    A field that the version lacks is left out. A value that does not fit its field, or a null where the
-    version has none, raises ``struct.error``, ``TypeError`` or ``AttributeError``: a mistake of the caller.
+    A field that the version lacks is left out. A value that does not fit its field, or a null in a version
+    without null, raises ``struct.error``, ``TypeError`` or ``AttributeError``, because it is a mistake of the
+    caller.
     """
     found = _encoders.get((cls, version))
     if found is None:
@@ -54,9 +55,10 @@ def compile_encoder(cls: type[Message], version: int) -> Encoder:
 
 
 class ArrayEncoders(NamedTuple):
-    """Encoders of a message around one array of structs, so that the array can be encoded in pieces.
+    """Encoders of a message around an array of structs, so that the array can be encoded in pieces.
 
-    A message's bytes are those of ``before``, ``length``, ``rows`` of every piece in order, and ``after``.
+    A message's bytes are the bytes of ``before``, ``length``, ``rows`` of every piece in order, and
+    ``after``.
     """
 
     before: Callable[[Any], bytes]
@@ -69,7 +71,9 @@ _array_encoders: dict[tuple[type[Message], int, bool, str], ArrayEncoders] = {}
 
 
 def array_encoders(cls: type[Message], version: int, flexible: bool, array: str) -> ArrayEncoders:
-    """The encoders around the array of structs ``array`` of ``cls``, a message or a struct in one."""
+    """The encoders around ``array``, an array of structs in ``cls``. ``cls`` is a message or a struct in a
+    message.
+    """
     found = _array_encoders.get((cls, version, flexible, array))
     if found is None:
         fields = layout(cls, version, flexible).fields
@@ -114,7 +118,7 @@ def _compile_piece(
 
 
 class _Source:
-    """Lines of an encoding function, with the chunks that are still to be added to ``parts``."""
+    """The source lines of an encoding function, and the chunks that are still to be added to ``parts``."""
 
     def __init__(self, version: int, flexible: bool, namespace: dict[str, Any], depth: int = 1) -> None:
         self.version = version
@@ -137,7 +141,7 @@ class _Source:
     def variable(self, prefix: str) -> str:
         return self.constant(prefix, None)
 
-    # Chunks: expressions of bytes, in order.
+    # Chunks are expressions that produce bytes, in order.
 
     def fixed(self, struct_format: str, expression: str = "") -> None:
         self._run.append((struct_format, expression))
@@ -168,7 +172,9 @@ class _Source:
         self._chunks.clear()
 
     def length(self, name: str) -> None:
-        """Add a length: ``name`` holds the size plus one when flexible (0 is null), else the size (or -1)."""
+        """Add a length. In a flexible version ``name`` holds the size plus one (0 is null), otherwise the
+        size (or -1).
+        """
         if self.flexible:
             self.chunk(f"SINGLE_BYTES[{name}] if {name} < 128 else uvarint({name})")
         else:
@@ -206,7 +212,8 @@ class _Source:
         if not field.nullable:
             self.struct(cls, value)
             return
-        # KIP-893: a byte tells whether a nullable struct is there; Kafka writes null as 0 in a tagged field.
+        # A byte shows whether a nullable struct is present (KIP-893). Kafka writes null as 0 in a tagged
+        # field.
         self.flush()
         null = b"\xff" if field.tag is None else b"\0"
         self.line(f"if {value} is None: add({null!r})")
@@ -307,7 +314,8 @@ class _Source:
         defaults = {field.name: self.constant("default", field.default) for field in plan.tagged}
         encode = self.constant("tagged", None)
         self.namespace[encode] = self._compile_tagged(plan, defaults)
-        # Unset fields are usually the default objects themselves; values are compared only on the slow path.
+        # Unset fields are usually the default objects themselves, so values are compared only on the slow
+        # path.
         same = " and ".join(f"{owner}.{name} is {default}" for name, default in defaults.items())
         self.chunk(f"b'\\0' if {same} else {encode}({owner})")
 
@@ -331,7 +339,9 @@ class _Source:
 
 
 def _differs(field: FieldLayout, value: str, default: str) -> str:
-    """Whether a tagged field must be written: an empty list is as good as the default empty tuple."""
+    """An expression that is true when a tagged field must be written. An empty list counts as the default
+    empty tuple.
+    """
     if field.default is None:
         return f"{value} is not None"
     if field.array:

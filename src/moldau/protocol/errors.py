@@ -2,7 +2,7 @@
 
 
 class ProtocolError(Exception):
-    """Malformed bytes for this API key and version; the connection that sent them is closed."""
+    """Malformed bytes for this API key and version. The connection that sent them is closed."""
 
 
 class ParsedSizeError(ProtocolError):
@@ -11,4 +11,4 @@ class ParsedSizeError(ProtocolError):
     def __init__(self, message: str, excess_bytes: int) -> None:
         super().__init__(message)
         self.excess_bytes = excess_bytes
-        """Bytes by which the limit is exceeded, at least."""
+        """Number of bytes by which the limit is exceeded, at least."""

@@ -1,11 +1,12 @@
 """A cache of decoded Fetch requests, and a fast encoder of Fetch responses.
 
-An idle consumer repeats its request byte for byte, and many consumers send equal ones, so decoded requests
-are cached by their bytes. In responses, headers are packed here and records pass through as the buffers
-they came in.
+An idle consumer repeats its request byte for byte, and many consumers send equal requests, so decoded
+requests are cached by their bytes. In responses, headers are packed here, and records stay in the buffers in
+which they arrived.
 
-The compiled encoder handles every shape. This one handles the usual shape (no aborted transactions, no
-redirects), in which the fields around a partition's records take two ``struct`` calls.
+The compiled encoder handles every shape of a response. The encoder in this module handles the usual shape (no
+aborted transactions, no redirects), in which the fields around a partition's records need only two ``struct``
+calls.
 """
 
 import functools
@@ -28,7 +29,8 @@ _KEPT_BODY_BYTES = 512
 _COUNT_MAX = 126
 _pack_start = Struct(">ihiB").pack
 _pack_topic_id = Struct(">16sB").pack
-# Index, error, high watermark, last stable offset, log start, no aborted transactions, preferred replica.
+# The fields: index, error, high watermark, last stable offset, log start, no aborted transactions, preferred
+# replica.
 _pack_partition = Struct(">ihqqqBi").pack
 _DEFAULTS = PartitionData()
 _NO_EPOCH = _DEFAULTS.diverging_epoch
@@ -37,7 +39,7 @@ _NO_SNAPSHOT = _DEFAULTS.snapshot_id
 
 
 class _Decoded(dict[bytes, FetchRequest]):
-    """Requests of one version by their bodies. They are shared and must not be changed."""
+    """Requests of a version, by their bodies. Callers share them and must not change them."""
 
     def __init__(self, version: int) -> None:
         self._version = version
@@ -67,8 +69,8 @@ def request_decoder(version: int) -> Callable[..., FetchRequest]:
 def encode_response(version: int, response: FetchResponse) -> list[Buffer]:
     """Encode a Fetch response of version 4 to 18.
 
-    A partition's ``records`` may be one buffer or several. They are passed on as they are, never copied or
-    joined.
+    A partition's ``records`` may be a single buffer or several buffers. They are passed on unchanged, never
+    copied or joined.
     """
     return response_encoder(version)(response)
 
@@ -111,8 +113,8 @@ def response_encoder(version: int) -> Encoder:
 
 
 def _encode_partitions(head: bytes, partitions: Sequence[PartitionData], out: list[Buffer]) -> bytes | None:
-    """Append partitions to ``out`` after ``head``; returns the trailing bytes, or None for an unusual
-    partition.
+    """Append partitions to ``out`` after ``head``. Returns the bytes after the partitions, or None for an
+    unusual partition.
     """
     for partition in partitions:
         aborted = partition.aborted_transactions

@@ -1,8 +1,9 @@
 """Frames and headers around message bodies.
 
-A frame is an int32 length and that many bytes: a header, then a body. Request headers have version 1, or 2
-with tagged fields; response headers 0, or 1 with tagged fields (see ``api``). A request header's client id
-keeps its old int16 length in both, so that a server can read it before it knows the version.
+A frame is an int32 length and that many bytes: a header, then a body. Request headers have version 1, or
+version 2 with tagged fields. Response headers have version 0, or version 1 with tagged fields (see ``api``).
+In both versions of the request header the client id has its old int16 length, so that a server can read it
+before it knows the version.
 """
 
 from struct import Struct
@@ -23,11 +24,11 @@ _pack_length_id_and_tags = Struct(">iix").pack
 
 _COPIED_BODY_BYTES = 512
 _HEADER_TAGS_COST = 64 * 1024
-"""A thousand tagged fields; Kafka defines none."""
+"""Maximum number of tagged fields in a header. Kafka defines none."""
 
 
 class RequestHeader(NamedTuple):
-    """Header of a request; ``client_id`` is null when the client gave none."""
+    """Header of a request. ``client_id`` is null when the client sent none."""
 
     api_key: int
     api_version: int
@@ -36,18 +37,19 @@ class RequestHeader(NamedTuple):
 
 
 def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """Read the header of a request frame (without its length); returns it and where the body starts.
+    """Read the header of a request frame (without its length). Returns the header and the position where the
+    body starts.
 
-    The header of an unknown API, or of a version that is not served, is read too, so that it can be
-    answered; tagged fields are stepped over. Raises ProtocolError.
+    The header of an unknown API, or of a version that is not served, is also read, so that the request can be
+    answered. Tagged fields are skipped. Raises ProtocolError.
     """
     api_key, version, correlation_id, client_id, position = read_request_header(frame)
     return RequestHeader(api_key, version, correlation_id, client_id), position
 
 
 def read_request_header(frame: Buffer) -> tuple[int, int, int, str | None, int]:
-    """Like :func:`parse_request_header`, with the fields and the position in one tuple; called for each
-    request.
+    """Like :func:`parse_request_header`, with the fields and the position in a single tuple, because it is
+    called for each request.
     """
     try:
         api_key, version, correlation_id, size = _unpack_fixed(frame)
@@ -78,7 +80,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def request_frame(header: RequestHeader, body: list[Buffer]) -> list[Buffer]:
-    """A whole request: length, header and the body's buffers, which are passed through."""
+    """A whole request: length, header and the buffers of the body, which are included unchanged."""
     start = encode_request_header(header)
     length = len(start) + sum(map(len, body))
     return [length.to_bytes(4, "big") + start, *body]
@@ -91,7 +93,9 @@ def encode_response_header(correlation_id: int, api_key: int, version: int) -> b
 
 
 def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[int, int]:
-    """Read the header of a response frame (without its length): (correlation id, where the body starts)."""
+    """Read the header of a response frame (without its length). Returns (correlation id, position where
+    the body starts).
+    """
     try:
         (correlation_id,) = _unpack_int32(frame)
         position = 4
@@ -106,9 +110,9 @@ def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[in
 
 
 def response_frame(correlation_id: int, api_key: int, version: int, body: list[Buffer]) -> list[Buffer]:
-    """A whole response: length and header first, then the body's buffers, which are passed through.
+    """A whole response: length and header first, then the buffers of the body, which are included unchanged.
 
-    A small body is copied behind its header instead: that costs less than one more buffer to send.
+    A small body is copied after its header instead, which costs less than sending another buffer.
     """
     if len(body) == 1 and len(body[0]) <= _COPIED_BODY_BYTES:
         only = body[0]

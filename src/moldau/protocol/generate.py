@@ -1,8 +1,9 @@
-"""Write ``messages/``: one superset class per Kafka message, from the per-version classes of kio.
+"""Writes ``messages/``: a superset class for each Kafka message, from the per-version classes of kio.
 
 Run ``python -m moldau.protocol.generate`` after an upgrade of kio; a test fails while the output is stale.
-kio gives times as ``timedelta`` and ``datetime`` and drops the unit from their names; here they are integers
-again and end in ``_ms``, as in Kafka's schemas. kio's ``None`` for the zero UUID is ``ZERO_UUID`` again.
+kio represents times as ``timedelta`` and ``datetime`` and drops the unit from their names. Here they are
+integers again and end in ``_ms``, as in Kafka's schemas. kio's ``None`` for the zero UUID is ``ZERO_UUID``
+again.
 """
 
 import dataclasses
@@ -25,8 +26,8 @@ IMPORTED = (
     "from moldau.runtime import ErrorCode\n\n"
 )
 OWN_FIELDS = {
-    # KIP-1164 names the answer's field; the numbers are ours. Only clients that ask for it get it: not every
-    # client skips tagged fields that it does not know (@platformatic/kafka 1.35).
+    # KIP-1164 names the answer's field; the numbers are ours. Only clients that request the field get it,
+    # because some clients do not skip tagged fields that they do not know (@platformatic/kafka 1.35).
     "MetadataRequest": '    include_preferred_produce_brokers: bool = wire("bool", "9+", default=False, '
     'tag=11640, tagged="9+")\n',
     "MetadataResponsePartition": '    preferred_produce_brokers: Sequence[int] = wire(["int32"], "9+", '
@@ -72,7 +73,7 @@ class SuperClass:
 
 @dataclasses.dataclass
 class SuperMessage:
-    """A top-level message and the classes it is made of, innermost first."""
+    """A top-level message and the classes that it uses, innermost first."""
 
     root: str
     api_key: int
@@ -90,7 +91,7 @@ def schema_names() -> list[str]:
 
 
 def kio_classes(schema: str, kind: str) -> dict[int, type[Any]]:
-    """kio's top-level class by version; ``kind`` is ``request``, ``response`` or ``data``."""
+    """kio's top-level class by version. ``kind`` is ``request``, ``response`` or ``data``."""
     package = importlib.import_module(f"kio.schema.{schema}")
     found: dict[int, type[Any]] = {}
     for version in pkgutil.iter_modules(package.__path__):
@@ -115,7 +116,7 @@ def take_apart(hint: Any) -> tuple[Any, bool, bool]:
     if typing.get_origin(hint) is tuple:
         array = True
         hint = typing.get_args(hint)[0]
-        if isinstance(hint, UnionType):  # an array of UUIDs, of which the zero one is kio's None
+        if isinstance(hint, UnionType):  # in an array of UUIDs, kio represents the zero UUID as None
             hint = next(part for part in typing.get_args(hint) if part is not type(None))
     return hint, array, nullable
 
@@ -126,7 +127,7 @@ def kafka_name(name: str, kio_kind: str) -> str:
 
 
 def zero_default(kind: str, is_class: bool, array: bool) -> str:
-    """Source of Kafka's default for a field that declares none."""
+    """The source code of Kafka's default, for a field that declares no default."""
     if array:
         return "()"
     if is_class:
@@ -136,7 +137,7 @@ def zero_default(kind: str, is_class: bool, array: bool) -> str:
 
 
 def declared_default(field: dataclasses.Field[Any], kind: str, is_class: bool, array: bool) -> str:
-    """Source of the default of kio's field."""
+    """The source code of the default of kio's field."""
     value = field.default
     if value is dataclasses.MISSING or is_class:
         return "None" if value is None else zero_default(kind, is_class, array)
@@ -157,7 +158,7 @@ def declared_default(field: dataclasses.Field[Any], kind: str, is_class: bool, a
 
 
 def milliseconds(value: Any) -> str:
-    """Source of a time as an integer."""
+    """The source code of a time as an integer."""
     seconds = value.timestamp() if hasattr(value, "timestamp") else value.total_seconds()
     return str(round(seconds * 1000))
 
@@ -169,7 +170,7 @@ class Collector:
         self.classes: dict[str, SuperClass] = {}
 
     def add(self, entity: type[Any], version: int) -> None:
-        """Merge kio's class of ``version`` and the classes it refers to."""
+        """Merge kio's class of ``version`` and the classes to which it refers."""
         names: list[str] = []
         pending: list[tuple[dataclasses.Field[Any], Any, bool, bool]] = []
         for field in dataclasses.fields(entity):
@@ -217,7 +218,7 @@ class Collector:
 
 
 def merged_order(orders: list[list[str]]) -> list[str]:
-    """One order of names that agrees with the order in every version."""
+    """An order of names that agrees with the order in every version."""
     names = list(dict.fromkeys(name for order in reversed(orders) for name in order))
     after: dict[str, set[str]] = {name: set() for name in names}
     for order in orders:
@@ -234,7 +235,7 @@ def merged_order(orders: list[list[str]]) -> list[str]:
 
 
 def notation(versions: list[int], last: int) -> str:
-    """Kafka's notation of a run of versions of a message that goes up to ``last``."""
+    """Kafka's notation of a range of versions, for a message whose last version is ``last``."""
     if not versions:
         return "none"
     versions = sorted(versions)
@@ -246,7 +247,7 @@ def notation(versions: list[int], last: int) -> str:
 
 
 def collect(schema: str, kind: str) -> SuperMessage | None:
-    """All versions of a message as one, or None when kio has no such message."""
+    """All versions of a message as a single class, or None when kio has no such message."""
     entities = kio_classes(schema, kind)
     if not entities:
         return None
@@ -260,7 +261,7 @@ def collect(schema: str, kind: str) -> SuperMessage | None:
 
 
 def field_source(field: SuperField, message: SuperMessage, rename: dict[str, str]) -> str:
-    """One line that declares a field."""
+    """The line that declares a field."""
     last = max(message.versions)
     kind = rename[field.kind] if field.is_class else repr(field.kind).replace("'", '"')
     plain = rename[field.kind] if field.is_class else PLAIN_TYPES.get(field.kind, "int")
@@ -284,7 +285,7 @@ def field_source(field: SuperField, message: SuperMessage, rename: dict[str, str
 
 
 def dependency_order(classes: dict[str, SuperClass]) -> list[str]:
-    """Names of the classes, each after those it refers to."""
+    """Names of the classes, each after the classes to which it refers."""
     result: list[str] = []
 
     def visit(name: str) -> None:
@@ -318,7 +319,7 @@ def message_source(message: SuperMessage, rename: dict[str, str]) -> Iterator[st
 
 
 def module_source(schema: str) -> str:
-    """The module of one schema: its request and response, or its data."""
+    """The module of a schema: its request and response, or its data."""
     found = [message for kind in ("request", "response", "data") if (message := collect(schema, kind))]
     shared = set.intersection(*(set(message.classes) for message in found)) if len(found) > 1 else set()
     body = ""

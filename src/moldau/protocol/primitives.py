@@ -1,4 +1,4 @@
-"""The pieces that compiled encoders and decoders call: varints, packers of arrays, ids, error codes."""
+"""The helpers that compiled encoders and decoders call: varints, packers of arrays, ids, error codes."""
 
 from collections.abc import Callable
 from struct import Struct
@@ -27,7 +27,9 @@ FIXED_FORMATS = {
 SINGLE_BYTES = [bytes([value]) for value in range(128)]
 
 _PACKERS_KEPT = 1024
-"""Packers of arrays up to this length are cached; longer arrays are rare and would fill the cache."""
+"""Packers of arrays up to this length are cached. Longer arrays are rare, and their packers would fill the
+cache.
+"""
 
 
 def uvarint(value: int) -> bytes:
@@ -47,7 +49,7 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Decode an unsigned varint; returns the value and the position after it."""
+    """Decode an unsigned varint. Returns the value and the position after it."""
     value = buffer[position]
     if value < 128:
         return value, position + 1
@@ -55,7 +57,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def continue_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """Decode the rest of an unsigned varint whose first byte had its continuation bit set."""
+    """Decode the remaining bytes of an unsigned varint whose first byte had its continuation bit set."""
     value = first & 127
     shift = 7
     while shift < 35:
@@ -71,9 +73,10 @@ def continue_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, in
 
 
 def skip_tagged_fields(buffer: Buffer, position: int, count: int, end: int, left: int) -> tuple[int, int]:
-    """Skip ``count`` tagged fields, all of them unknown.
+    """Skip ``count`` unknown tagged fields.
 
-    Returns the position after them, and ``left`` less their cost. Raises ParsedSizeError below 0.
+    Returns the position after them, and ``left`` minus their cost. Raises ParsedSizeError when the result is
+    below 0.
     """
     if count > 127:
         count, position = continue_uvarint(buffer, position, count)
@@ -90,7 +93,7 @@ def skip_tagged_fields(buffer: Buffer, position: int, count: int, end: int, left
 
 
 class CompactPackers(dict[int, Callable[..., bytes]]):
-    """Packers of compact arrays of one format: ``packers[n + 1](n + 1, *items)``."""
+    """Packers of compact arrays of a format: ``packers[n + 1](n + 1, *items)``."""
 
     def __init__(self, item_format: str) -> None:
         self._item_format = item_format
@@ -125,7 +128,7 @@ class LegacyPackers(dict[int, Callable[..., bytes]]):
 
 
 class _ErrorCodes(dict[int, ErrorCode]):
-    """ErrorCode by number; an unknown number becomes unknown_server_error, as in Kafka's client."""
+    """ErrorCode by number. An unknown number becomes unknown_server_error, as in Kafka's client."""
 
     def __missing__(self, code: int) -> ErrorCode:
         return ErrorCode.unknown_server_error
@@ -135,7 +138,7 @@ ERROR_CODES: dict[int, ErrorCode] = _ErrorCodes((int(code), code) for code in Er
 
 
 class _Uuids(dict[bytes, UUID]):
-    """UUID by its bytes. A broker sees few topic ids, and making a UUID is slow."""
+    """UUID by its bytes, cached because a broker sees few topic ids and creating a UUID is slow."""
 
     def __missing__(self, raw: bytes) -> UUID:
         if len(self) >= 16_384:

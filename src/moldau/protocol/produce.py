@@ -1,9 +1,9 @@
-"""A Produce request for one partition, and its answer, without messages between them and the bytes.
+"""Reads a Produce request for a single partition, and packs its answer, without message objects.
 
 Nearly every Produce request has this *lone* shape: no transaction, one topic, one partition, no tagged
-fields. It is read by offsets into the buffer, records stay a view of it, and the response is packed by one
-``struct`` call. Together they take 0.8 µs, where the compiled decoder alone takes 2.1 µs. Requests of any
-other shape are left to the compiled decoder, which also raises the errors.
+fields. It is read by offsets into the buffer, records stay a view of the buffer, and the response is packed
+by a single ``struct`` call. Both steps together take 0.8 µs, and the compiled decoder alone takes 2.1 µs. The
+compiled decoder handles requests of any other shape, and also raises the errors.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,9 @@ from struct import error as StructError
 from typing import TypeAlias
 
 FIRST_LONE_VERSION = 9
-"""The shape is that of flexible versions (KIP-482); older clients take the general way."""
+"""The first version with this shape, which needs flexible versions (KIP-482). The general handler serves
+older clients.
+"""
 TOPIC_ID_VERSION = 13
 
 LoneRequest: TypeAlias = tuple[int, int, bytes, int, memoryview]
@@ -22,11 +24,11 @@ LonePacker: TypeAlias = Callable[[bytes, int, int, int, int], bytes]
 """Topic and partition as in the request, base offset, append time in ms or -1, log start offset."""
 
 _NO_TAGS = b"\0\0\0"
-"""The tagged fields of partition, topic and request, all empty, which end a lone request."""
+"""The tagged fields of partition, topic and request at the end of a lone request; all are empty."""
 
 
 class _BySize(dict[int, Struct]):
-    """Structs with a name in the middle, by the name's size plus one, which precedes the name."""
+    """Structs with a name in the middle, by the name's size plus one. This number precedes the name."""
 
     def __init__(self, before: str, after: str) -> None:
         self._before, self._after = before, after
@@ -38,17 +40,20 @@ class _BySize(dict[int, Struct]):
         return found
 
 
-# Null transactional id, acks, time-out, topics plus one, name, partitions plus one, index, records' size.
+# The fields: null transactional id, acks, time-out, topics plus one, name, partitions plus one, index,
+# records' size.
 _REQUEST_BY_NAME = _BySize(">BhiBx", "BiBBB")
 _REQUEST_BY_ID = Struct(">BhiB16sBiBBB")
-# Topics plus one, name, partitions plus one, index, no error, base offset, append time, log start, no
-# record errors, no message and tags, no throttling and tags.
+# The fields: topics plus one, name, partitions plus one, index, no error, base offset, append time, log
+# start, no record errors, no message and tags, no throttling and tags.
 _ANSWER_BY_NAME = _BySize(">BB", "BixxqqqB8x")
 _ANSWER_BY_ID = Struct(">B16sBixxqqqB8x")
 
 
 def lone_reader(version: int) -> LoneReader:
-    """Reads the body of a request of version 9 or later; the reader returns None for any other shape."""
+    """Makes a reader of request bodies of a version from 9 on. The reader returns None for any other
+    shape.
+    """
     if version >= TOPIC_ID_VERSION:
         return _reader(lambda _: _REQUEST_BY_ID)
     return _reader(lambda body: _REQUEST_BY_NAME[body[8]])
@@ -63,7 +68,8 @@ def _reader(struct_of: Callable[[memoryview], Struct]) -> LoneReader:
             )
         except (StructError, IndexError):
             return None
-        # The records' size plus one is a varint, of two or three bytes from a batch's header to 2 MiB.
+        # The records' size plus one is a varint. It has two or three bytes, for sizes from a batch's header
+        # to 2 MiB.
         if transactional or topics != 2 or partitions != 2 or a < 128:
             return None
         start = found.size - 1
@@ -82,7 +88,7 @@ def _reader(struct_of: Callable[[memoryview], Struct]) -> LoneReader:
 
 
 def lone_packer(version: int) -> LonePacker:
-    """Packs the body of the answer to a lone request whose batch was appended."""
+    """Makes a packer of the answer's body, for a lone request whose batch was appended."""
     pack_by_id = _ANSWER_BY_ID.pack
     by_name = _ANSWER_BY_NAME
 

@@ -1,9 +1,9 @@
 """Declarations of messages: classes whose fields carry their wire types and versions.
 
-A message class is the *superset* of all versions of a Kafka message: each field carries the versions in
-which it exists, and encoders and decoders for one version are compiled from that (see ``encoding`` and
-``decoding``). Kafka's messages (generated from kio's schema), Kafka's records and Moldau's own messages
-are all declared in this one form::
+A message class is the *superset* of all versions of a Kafka message. Each field lists the versions in which
+it exists. Encoders and decoders for a version are compiled from these lists (see ``encoding`` and
+``decoding``). Kafka's messages (generated from kio's schema), Kafka's records and Moldau's own messages are
+all declared in the same form::
 
     @message
     class ExampleRequest(Message):
@@ -15,8 +15,9 @@ are all declared in this one form::
         rack: str | None = wire("string", "1+", nullable="1+", default=None)
         cluster_id: str | None = wire("string", nullable="0+", tag=0, default=None)
 
-Kinds are Kafka's: ``int8 int16 int32 int64 uint16 uint32 float64 bool string bytes records uuid``, the
-name ``error_code`` (an int16 that is an ``ErrorCode``) and message classes; a list of one kind is an array.
+Kinds are Kafka's: ``int8 int16 int32 int64 uint16 uint32 float64 bool string bytes records uuid``, the name
+``error_code`` (an int16 that is an ``ErrorCode``) and message classes. A list with a single kind declares an
+array.
 """
 
 import dataclasses
@@ -31,7 +32,9 @@ ZERO_UUID = UUID(int=0)
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Records: TypeAlias = Buffer | Sequence[Buffer] | None
-"""Record batches: one buffer, or several that go out in a row. Decoding gives a memoryview of the input."""
+"""Record batches: a single buffer, or several buffers that are sent one after another. Decoding returns a
+memoryview of the input.
+"""
 
 
 class VersionRange(NamedTuple):
@@ -62,10 +65,10 @@ def parse_versions(text: str) -> VersionRange:
 class Message:
     """Base of all messages.
 
-    Messages are values: the type checker refuses assignment. They are not frozen at run time, because a
-    frozen dataclass takes four times as long to build and the decoders build millions.
+    Messages are values, and the type checker refuses assignments to their fields. They are not frozen at run
+    time, because a frozen dataclass takes four times as long to build and the decoders build millions.
 
-    Sequences are compared by content, whether tuples (as decoded) or lists (as handlers build them).
+    Sequences are compared by content, and may be tuples (from decoders) or lists (from handlers).
     """
 
     __slots__ = ()
@@ -121,10 +124,10 @@ def wire(
     tag: int | None = None,
     tagged: str | None = None,
 ) -> Any:
-    """Declare a field: its kind (in a list: an array) and the versions in which it exists.
+    """Declare a field: its kind (in a list for an array) and the versions in which it exists.
 
-    ``nullable`` are the versions in which it may be null; with ``tag`` it is a tagged field in the
-    versions ``tagged`` (all, unless said). Fields stand in the order of the wire.
+    ``nullable`` are the versions in which the field may be null. With ``tag`` it is a tagged field in the
+    versions ``tagged`` (all versions by default). Fields must be declared in the order of the wire.
     """
     array = isinstance(kind, list)
     single = kind[0] if isinstance(kind, list) else kind
@@ -134,8 +137,9 @@ def wire(
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(wire,))
 def message(cls: type[M]) -> type[M]:
-    """Make a message class of a declaration. Equality, hash and repr are shared to keep imports fast."""
-    # dataclass would make up a docstring by inspecting the signature: half of the time of an import.
+    """Make a message class from a declaration. Equality, hash and repr are shared to keep imports fast."""
+    # Without this, dataclass would derive a docstring from the signature, which takes half of the time of an
+    # import.
     cls.__doc__ = cls.__doc__ or cls.__name__
     declared = dataclasses.dataclass(
         init=False, eq=False, repr=False, slots=True, kw_only=True, match_args=False
@@ -146,7 +150,9 @@ def message(cls: type[M]) -> type[M]:
 
 
 def _first_constructor(message: Message, **values: Any) -> None:
-    """Compile the class's own constructor at its first use: most of the 400 classes are never used."""
+    """Compile the class's own constructor at its first use, because most of the 400 classes are never
+    used.
+    """
     made = type(message)
     _set_constructor(made, _compiled_constructor(made))
     made.__init__(message, **values)
@@ -173,7 +179,7 @@ def _set_constructor(made: type[Message], constructor: Callable[..., None]) -> N
 
 
 class FieldLayout(NamedTuple):
-    """A field in one version."""
+    """A field in a version."""
 
     name: str
     kind: Kind
@@ -184,7 +190,7 @@ class FieldLayout(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A message class in one version: fields in wire order, tagged fields by tag, and absent fields."""
+    """A message class in a version: fields in wire order, tagged fields by tag, and absent fields."""
 
     fields: tuple[FieldLayout, ...]
     tagged: tuple[FieldLayout, ...]
@@ -203,7 +209,7 @@ _IMPLICIT: dict[str, Any] = {
 
 
 def implicit_default(kind: Kind, array: bool) -> Any:
-    """Kafka's default of a field that declares none."""
+    """Kafka's default of a field that declares no default."""
     if array:
         return ()
     if isinstance(kind, str):
@@ -220,7 +226,7 @@ def field_default(field: dataclasses.Field[Any]) -> Any:
 
 
 def layout(cls: type[Message], version: int, flexible: bool) -> Layout:
-    """Lay ``cls`` out for ``version`` of the top-level message it belongs to."""
+    """The layout of ``cls`` for ``version`` of the top-level message to which it belongs."""
     regular: list[FieldLayout] = []
     tagged: list[FieldLayout] = []
     absent: list[FieldLayout] = []

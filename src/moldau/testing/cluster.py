@@ -1,4 +1,6 @@
-"""Several nodes in the test's own process: free ports, a temporary folder, ready in about a second."""
+"""Several nodes in the test's own process, with free ports and a temporary folder. They are ready in about
+a second.
+"""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -34,16 +36,17 @@ IMPATIENT: Final = {
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.election.backoff.max.ms": "200",
 }
-"""A test does not wait nine seconds until a killed broker is fenced."""
+"""A short session time-out, so that a test does not wait nine seconds until a killed broker is fenced."""
 
 
 class Cluster:
     """Running brokers and controllers on loopback; a context manager.
 
     Brokers have the ids 1, 2, …, controllers 101, 102, …; ``racks`` are assigned to the brokers in turn.
-    ``data`` is the folder of all files: a temporary one that is removed with the cluster when it is ``None``.
-    ``properties`` are Kafka's broker configs by name, for all nodes; by default time-outs are shorter than
-    Kafka's. Each node runs on an event loop in a thread of its own, so that blocking clients may be used.
+    ``data`` is the folder of all files. When it is ``None``, a temporary folder is used and removed with the
+    cluster. ``properties`` are Kafka's broker configs by name, for all nodes. By default time-outs are
+    shorter than Kafka's. Each node runs on an event loop in its own thread, so that blocking clients may be
+    used.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Cluster:
         properties: Mapping[str, str] | None = None,
         static_voters: bool = True,
     ) -> None:
-        """``static_voters``: False for a quorum whose voters can change (kraft.version 1)."""
+        """``static_voters`` is False for a quorum whose voters can change (kraft.version 1)."""
         if brokers < 1 or controllers < 1:
             raise ValueError("a cluster has at least one broker and one controller")
         self._size = (brokers, controllers)
@@ -83,28 +86,28 @@ class Cluster:
 
     @property
     def brokers(self) -> tuple[int, ...]:
-        """The ids of the brokers, running or not."""
+        """The ids of all brokers, whether they run or not."""
         return tuple(node.node_id for node in self._nodes.values() if node.role == BROKER)
 
     @property
     def controllers(self) -> tuple[int, ...]:
-        """The ids of the controllers, running or not."""
+        """The ids of all controllers, whether they run or not."""
         return tuple(node.node_id for node in self._nodes.values() if node.role == CONTROLLER)
 
     @property
     def data(self) -> str:
-        """The folder that holds the nodes' folders."""
+        """The folder that contains the nodes' folders."""
         if self._data is None:
             raise RuntimeError("the cluster has no folder before it is started")
         return self._data
 
     def address(self, node_id: int) -> str:
-        """``HOST:PORT`` of a broker for clients, or of a controller."""
+        """``HOST:PORT`` of a broker's listener for clients, or of a controller."""
         node = self._nodes[node_id]
         return f"{node.host}:{node.port}"
 
     def active_controller(self) -> int | None:
-        """The controller that considers itself the quorum's leader; None while there is none."""
+        """The controller that takes itself for the quorum's leader; None while there is none."""
         for node_id in self.controllers:
             thread = self._running.get(node_id)
             if thread is not None and thread.ask(
@@ -114,7 +117,7 @@ class Cluster:
         return None
 
     def start(self) -> Self:
-        """Start all nodes; return when every broker accepts clients. Raises the error of a failed start."""
+        """Start all nodes. Returns when every broker accepts clients. Raises the error of a failed start."""
         if self._data is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="moldau-")
             self._data = self._temporary.name
@@ -137,8 +140,8 @@ class Cluster:
         return self
 
     def add_controller(self, properties: Mapping[str, str] | None = None) -> int:
-        """Start one more controller, as an observer of the quorum; returns its id. ``properties`` are its
-        own.
+        """Start another controller, as an observer of the quorum. Returns its id. ``properties`` are its
+        own properties.
         """
         port = free_ports(SystemEntropy(), HOST, 1)[0]
         node_id = max(self.controllers) + 1
@@ -151,7 +154,7 @@ class Cluster:
         return node_id
 
     def stop(self) -> None:
-        """Stop all nodes cleanly, brokers first; a temporary folder is removed. Harmless when nothing
+        """Stop all nodes cleanly, brokers first, and remove a temporary folder. Does nothing when no node
         runs.
         """
         self._stop([node_id for node_id in self.brokers if node_id in self._running])
@@ -163,20 +166,22 @@ class Cluster:
             self._data = None
 
     def kill(self, node_id: int) -> None:
-        """End a node as SIGKILL does. Its memory is kept until the process ends."""
+        """End a node as SIGKILL does. Its memory stays in use until the process ends."""
         self._thread(node_id).kill()
         del self._running[node_id]
 
     def restart(self, node_id: int) -> None:
-        """Start a node again, after a clean stop if it runs; return when it serves."""
+        """Start a node again; a running node is stopped cleanly before. Returns when the node serves
+        clients.
+        """
         if node_id in self._running:
             self._stop([node_id])
         self._start(node_id)
 
     def isolate(self, node_id: int) -> None:
-        """Disconnect a node from all other nodes, both ways: connections break and are refused.
+        """Disconnect a node from all other nodes in both directions: connections break and are refused.
 
-        Clients reach it as before.
+        Clients can still reach the node.
         """
         self._thread(node_id)
         self._wires.isolated |= {node_id}
@@ -184,7 +189,7 @@ class Cluster:
             thread.cut()
 
     def heal(self, node_id: int) -> None:
-        """End the isolation of a node; harmless when it is not isolated."""
+        """End the isolation of a node. Does nothing when the node is not isolated."""
         self._wires.isolated -= {node_id}
 
     def _format(self, node: ClusterNode, voters: tuple[VotersRecordEntry, ...]) -> None:

@@ -1,4 +1,4 @@
-"""A partition whose only replica is in this process, without a cluster around it: for tests and benches."""
+"""A partition whose only replica is in this process, without a cluster, for tests and benchmarks."""
 
 from uuid import UUID
 

@@ -1,4 +1,6 @@
-"""A node in the test's own process: a free port, a temporary folder, ready in a fraction of a second."""
+"""A node in the test's own process, with a free port and a temporary folder. It is ready in a fraction of
+a second.
+"""
 
 import asyncio
 import concurrent.futures
@@ -19,9 +21,9 @@ STOP_TIMEOUT_S = 120.0
 class Node:
     """A running node on loopback; a context manager.
 
-    ``data`` is the folder of all files: a temporary one that is removed with the node when it is ``None``.
-    ``port`` 0 uses a free one. ``properties`` are Kafka's broker configs by name. With ``diskless``, topics
-    are diskless by default, as in ``moldau dev``. The node runs on an event loop in a thread of its own, so
+    ``data`` is the folder of all files. When it is ``None``, a temporary folder is used and removed with the
+    node. ``port`` 0 uses a free port. ``properties`` are Kafka's broker configs by name. With ``diskless``,
+    topics are diskless by default, as in ``moldau dev``. The node runs on an event loop in its own thread, so
     that blocking clients may be used.
     """
 
@@ -60,13 +62,13 @@ class Node:
 
     @property
     def monitoring_url(self) -> str:
-        """Base of ``/metrics`` and ``/health``; needs the property ``metrics.listener``."""
+        """Base URL of ``/metrics`` and ``/health``. It needs the property ``metrics.listener``."""
         if self._node is None or self._node.monitoring_port is None:
             raise RuntimeError("the node serves no metrics: set metrics.listener")
         return f"http://127.0.0.1:{self._node.monitoring_port}"
 
     def start(self) -> Self:
-        """Start the node; return when it accepts clients. Raises the error of a failed start."""
+        """Start the node. Returns when it accepts clients. Raises the error of a failed start."""
         if self._data is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="moldau-")
             self._data = self._temporary.name
@@ -102,7 +104,9 @@ class Node:
             await node.stop()
 
     def stop(self) -> None:
-        """Stop the node cleanly; its temporary folder is removed. Harmless when it is not running."""
+        """Stop the node cleanly, and remove its temporary folder. Does nothing when the node is not
+        running.
+        """
         if self._thread is None or self._loop is None or self._stop is None:
             return
         self._loop.call_soon_threadsafe(self._stop.set)

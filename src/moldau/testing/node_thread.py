@@ -1,4 +1,4 @@
-"""A node of a cluster inside a test: an event loop in a thread of its own, with a network that can be
+"""A node of a cluster inside a test: an event loop in its own thread, with a network that can be
 disconnected.
 """
 
@@ -28,20 +28,22 @@ class Wires:
     def __init__(self, nodes_by_port: Mapping[int, int]) -> None:
         self._nodes = dict(nodes_by_port)
         self.isolated: frozenset[int] = frozenset()
-        """Nodes that reach no other node and are reached by none."""
+        """Nodes that can reach no other node and that no other node can reach."""
 
     def add(self, port: int, node_id: int) -> None:
         """Add a node."""
         self._nodes = {**self._nodes, port: node_id}
 
     def are_cut(self, node_id: int, port: int) -> bool:
-        """Whether a node cannot connect to a port."""
+        """Whether the isolation prevents a node from connecting to a port."""
         peer = self._nodes.get(port, node_id)
         return peer != node_id and not self.isolated.isdisjoint((node_id, peer))
 
 
 class NodeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose connections to other nodes use :class:`Wires`, and that can end like a process."""
+    """An event loop whose connections to other nodes use :class:`Wires`, and that can end as a killed
+    process does.
+    """
 
     def __init__(self, node_id: int, wires: Wires) -> None:
         super().__init__()
@@ -54,7 +56,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], Any], host: str, port: int
     ) -> tuple[asyncio.Transport, Any]:
-        """Raises ``ConnectionRefusedError`` where the wires are cut."""
+        """Open a connection. Raises ``ConnectionRefusedError`` when the nodes are disconnected."""
         if self._wires.are_cut(self._node_id, port):
             raise ConnectionRefusedError(f"node {self._node_id} is isolated from {host}:{port}")
         transport, protocol = await super().create_connection(protocol_factory, host, port)
@@ -69,13 +71,14 @@ class NodeLoop(asyncio.SelectorEventLoop):
         return server
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> asyncio.Transport:
-        # Used for connections and for accepted ones: asyncio has no public name for these.
+        # It is used both for opened and for accepted connections, because asyncio has no public name for
+        # these.
         made: asyncio.Transport = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
         self._sockets.add(made)
         return made
 
     def cut(self) -> None:
-        """Close the connections to other nodes that the wires no longer allow."""
+        """Close the connections to other nodes that are not allowed any more."""
         for transport, port in list(self._outgoing.items()):
             if self._wires.are_cut(self._node_id, port):
                 transport.abort()
@@ -86,12 +89,12 @@ class NodeLoop(asyncio.SelectorEventLoop):
             server.close()
         for transport in list(self._sockets):
             transport.abort()
-        # The transports close their sockets in the next turn, which is the last one.
+        # The transports close their sockets in the next turn of the event loop, which is its last turn.
         self.call_soon(self.stop)
 
 
 class _Disk(LocalDisk):
-    """A disk that records its locks, which the end of a process frees."""
+    """A disk that records its locks. The end of a process frees them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,11 +127,11 @@ class NodeThread:
         self._thread.start()
 
     def start(self) -> "Future[Any]":
-        """Begin to start the node; the result is done when it serves."""
+        """Begin to start the node. The result is done when the node serves clients."""
         return asyncio.run_coroutine_threadsafe(self._node.start(), self._loop)
 
     def ask(self, question: Callable[[ServerNode], T]) -> T:
-        """Call the node, in its own thread."""
+        """Run a call to the node in the node's own thread."""
 
         async def asking() -> T:
             return question(self._node)
@@ -150,12 +153,12 @@ class NodeThread:
         self._machine.workers.close()
 
     def kill(self) -> None:
-        """End the node as SIGKILL does: written bytes are kept, and nothing else happens."""
+        """End the node as SIGKILL does: written bytes are kept, and no further code of the node runs."""
         self._killed.set()
         self._loop.call_soon_threadsafe(self._loop.end_like_a_process)
         if not self._ended.wait(CALL_TIMEOUT_S):
             raise RuntimeError(f"node {self.node_id} did not end within {CALL_TIMEOUT_S:.0f} s")
-        # A write in progress in a thread is completed, like a system call of a killed process.
+        # A write that is in progress in a thread is completed, like a system call of a killed process.
         self._machine.workers.close()
         self._disk.free_locks()
 
@@ -163,8 +166,8 @@ class NodeThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-            # No `finally` of a killed node's tasks may run. Here they are kept as they are, and this thread
-            # is a daemon: Python never returns to it, not even at its end.
+            # No `finally` of a killed node's tasks may run, so the tasks are kept as they are. This thread is
+            # a daemon: Python never returns to it, not even at its end.
             unfinished = asyncio.all_tasks(self._loop)
             self._ended.set()
             if self._killed.is_set():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def moldau_node() -> "Iterator[Node]":
     """A fresh node: a free port, a temporary folder, stopped after the test."""
-    # Imported here: this plugin is loaded into every pytest run where Moldau is installed.
+    # The import is here because every pytest run loads this plugin when Moldau is installed.
     from moldau.testing.node import Node
 
     with Node() as node:

@@ -68,7 +68,7 @@ def upgrade(
     bootstrap_controller: ControllerOption = None,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Move feature levels, all or none: the last step of a rolling upgrade.
+    """Change feature levels, either all or none. This is the last step of a rolling upgrade.
 
     kraft.version=1 makes static voters dynamic (see `moldau quorum`); it cannot be undone.
 

@@ -56,7 +56,7 @@ def list_(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """List all resources; of groups and client metrics, only those with configs of their own.
+    """List all resources. Groups and client metrics are listed only if they have configs of their own.
 
     \b
     Example:

@@ -34,8 +34,9 @@ def topics(
 ) -> None:
     """Show diskless topics: their offsets, and their part in the object store.
 
-    A topic's objects are all that contain live records of it; most contain other topics' records, too. The
-    unused bytes in them are footers and deleted records, which are freed with the last record of the object.
+    A topic's objects are all objects with live records of the topic; most of them contain records of other
+    topics, too. Their unused bytes are footers and deleted records. These bytes are freed with the last
+    record of the object.
 
     \b
     Example:
@@ -109,9 +110,9 @@ def files(
 ) -> None:
     """List the objects that the coordinators know, with the used part of each.
 
-    The state is "live" while a batch in an object is live; then its owner hands it over to the other
-    coordinators with batches in it ("handing-over"), and finally it is "free": it will be deleted after the
-    grace period.
+    The state is "live" while a batch in the object is live. Then the object's owner hands it over to the
+    other coordinators with batches in it ("handing-over"). At the end it is "free" and will be deleted
+    after the grace period.
 
     \b
     Example:
@@ -159,8 +160,8 @@ def coordinators(
 ) -> None:
     """Show the coordinators of diskless topics: their leaders, their content and their progress.
 
-    Where brokers have racks, a second table shows the produce gateways, to which clients of a rack are led.
-    "Calls" is the number of network commit calls that an object of a broker takes, at most, while preferred
+    If brokers have racks, a second table shows the produce gateways, to which clients of a rack are directed.
+    "Calls" is the maximum number of network commit calls that an object of a broker needs while preferred
     replicas lead.
 
     \b

@@ -1,4 +1,4 @@
-"""The throttle of moves, set and removed as ``kafka-reassign-partitions`` does it (KIP-73)."""
+"""The throttle of moves, which is set and removed as ``kafka-reassign-partitions`` does it (KIP-73)."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
 def throttled_replicas(moves: Sequence[PlannedMove]) -> dict[str, dict[str, str]]:
-    """The configs by topic: existing replicas may lead, and added ones follow."""
+    """The throttle configs by topic: existing replicas may be leaders, and added replicas are followers."""
     found: dict[str, dict[str, list[str]]] = {}
     for move in moves:
         now, index = move.partition.replicas, move.partition.index
@@ -30,7 +30,9 @@ def throttled_replicas(moves: Sequence[PlannedMove]) -> dict[str, dict[str, str]
 async def set_throttle(
     client: Client, moves: Sequence[PlannedMove], brokers: Collection[int], bytes_per_second: int
 ) -> None:
-    """Before the moves begin. ``brokers``: the running ones that take part in the moves."""
+    """Set the throttle before the moves begin. ``brokers`` are the running brokers that take part in the
+    moves.
+    """
     for topic, configs in throttled_replicas(moves).items():
         await set_configs(client, "topic", topic, configs, [])
     rates = dict.fromkeys((LEADER_RATE, FOLLOWER_RATE), str(bytes_per_second))
@@ -39,7 +41,7 @@ async def set_throttle(
 
 
 async def remove_throttle(client: Client, moves: Sequence[PlannedMove], brokers: Collection[int]) -> None:
-    """When the moves are done."""
+    """Remove the throttle when the moves are done."""
     for topic in throttled_replicas(moves):
         await set_configs(client, "topic", topic, {}, [LEADER_REPLICAS, FOLLOWER_REPLICAS])
     for broker_id in brokers:

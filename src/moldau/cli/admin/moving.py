@@ -44,10 +44,10 @@ def make_moves(
     as_json: bool,
     throttle: int | None = None,
 ) -> None:
-    """Plan the moves, show them, ask for confirmation, start them and wait for their end. ``only``: the
-    brokers that may have replicas; None: all.
+    """Plan the moves, show them, ask for confirmation, start them and wait for their end.
 
-    ``throttle``: bytes a second of each broker that takes part in the moves.
+    ``only`` are the brokers that may have replicas; None for all. ``throttle`` is the number of bytes per
+    second of each broker that takes part in the moves.
     """
     if throttle is not None and not wait:
         raise CommandError("--throttle needs the command to wait: it removes the throttle at the end")
@@ -94,7 +94,7 @@ async def _carry_out(
     wait: bool,
     throttle: int | None,
 ) -> None:
-    """Begin the moves, throttled on the brokers that run, and follow them to their end."""
+    """Begin the moves, with a throttle on the running brokers, and wait for their end."""
     members = {each for move in moves for each in (*move.partition.replicas, *move.target)}
     throttled = members.intersection(running)
     if throttle is not None:

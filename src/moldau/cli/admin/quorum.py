@@ -96,7 +96,7 @@ def add(
     bootstrap_controller: ControllerOption = None,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Make a running controller a voter (KIP-853): its id, directory and address are read from its files.
+    """Make a running controller a voter (KIP-853). Its id, directory and address are read from its files.
 
     Run this on the machine of that controller, once it follows the quorum as an observer.
 

@@ -38,12 +38,12 @@ SUBTRACT: Final = 3
 
 
 def _asked(client: Client, kind: str, name: str) -> int | None:
-    """A broker's own configs are known to that broker alone."""
+    """The broker to ask for a resource's configs. Only the broker itself knows its own configs."""
     return int(name) if kind.startswith("broker") and name.isdigit() else None
 
 
 async def list_resources(client: Client, kind: str | None) -> list[tuple[str, str]]:
-    """``(kind, name)`` of each resource with configs, sorted; of one kind or of all."""
+    """``(kind, name)`` of each resource with configs, sorted: of one kind, or of all kinds."""
     kinds = [RESOURCE_TYPES[kind]] if kind is not None else []
     response = await client.ask(ListConfigResourcesRequest(resource_types=kinds))
     check(response.error_code, None, "configs")
@@ -56,7 +56,7 @@ async def list_resources(client: Client, kind: str | None) -> list[tuple[str, st
 async def describe_configs(
     client: Client, kind: str, names: Iterable[str], *, synonyms: bool = False, docs: bool = False
 ) -> dict[str, list[DescribeConfigsResourceResult]]:
-    """The effective configs of each resource, by name of config."""
+    """The effective configs of each resource, by the name of the config."""
     found = {}
     for name in names:
         resource = DescribeConfigsResource(
@@ -81,7 +81,9 @@ async def changed_configs(client: Client, topics: Iterable[str]) -> dict[str, di
 
 
 async def names_with(client: Client, names: Iterable[str], key: str, value: str) -> set[str]:
-    """The given topics whose config has the value; none for a config that the cluster does not know."""
+    """The given topics whose config has the value. The result is empty for a config that the cluster does
+    not know.
+    """
     resources = [
         DescribeConfigsResource(
             resource_type=RESOURCE_TYPES["topic"], resource_name=name, configuration_keys=[key]
@@ -111,7 +113,7 @@ async def set_configs(
     subtract: Mapping[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Change some configs of one resource and leave the others. Raises :class:`CommandError`."""
+    """Change some configs of a resource, and leave its other configs. Raises :class:`CommandError`."""
     rows = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in changes.items()]
     rows += [AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unset]
     for operation, values in ((APPEND, append), (SUBTRACT, subtract)):

@@ -47,7 +47,7 @@ FeatureOption: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """The options of the command, as they were given."""
+    """The options of the command, as the user gave them."""
 
     standalone: bool
     initial_controllers: str | None
@@ -56,7 +56,7 @@ class FormatOptions:
 
 
 def with_options(request: FormatRequest, config: BrokerConfig, options: FormatOptions) -> FormatRequest:
-    """The request with the options applied. Raises ``FormatError`` for contradictory ones."""
+    """The request with the options applied. Raises ``FormatError`` for options that contradict each other."""
     chosen = [
         name
         for name, is_set in (

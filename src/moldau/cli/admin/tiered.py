@@ -32,8 +32,8 @@ def topics(
 ) -> None:
     """Show tiered topics: the local and the remote part of their partitions.
 
-    "Local start" is the first offset on the leader's disk, "Remote end" the last one that was copied.
-    Unfinished are segments that are being copied or deleted, or whose copy failed.
+    "Local start" is the first offset on the leader's disk, and "Remote end" is the last offset that was
+    copied. "Unfinished" segments are being copied or deleted, or their copy failed.
 
     \b
     Example:
@@ -174,7 +174,7 @@ def _state(number: int) -> str:
 
 
 def _attempt(custom_metadata: bytes | None) -> str | None:
-    """The copy attempt that wrote the segment's objects, for the built-in storage manager."""
+    """The name of the copy attempt that wrote the segment's objects, for the built-in storage manager."""
     if custom_metadata is None:
         return None
     try:

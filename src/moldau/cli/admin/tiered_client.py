@@ -1,4 +1,4 @@
-"""Asking the brokers of a cluster about the remote tier, by APIs that they do not advertise."""
+"""Requests to the brokers of a cluster about the remote tier, by APIs that brokers do not advertise."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class TieredTopic:
 
 
 async def describe_topics(client: Client, names: list[str]) -> list[TieredTopic]:
-    """The named topics or, without names, all tiered ones; a name that is no tiered topic is an error."""
+    """The named topics, or all tiered topics without names. A name that is no tiered topic is an error."""
 
     async def ask_all() -> list[TieredTopic]:
         topics: dict[UUID, TieredTopic] = {}
@@ -46,7 +46,7 @@ async def describe_topics(client: Client, names: list[str]) -> list[TieredTopic]
 async def list_segments(
     client: Client, name: str, partition: int | None
 ) -> AsyncIterator[tuple[int, TieredSegment]]:
-    """The remote segments of a topic, or of one partition of it, by start offset."""
+    """The remote segments of a topic, or of one of its partitions, by start offset."""
     topic = await client.topic(name)
     if partition is not None and partition not in topic.leaders:
         raise CommandError(f"{name} has no partition {partition}")

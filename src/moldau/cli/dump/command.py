@@ -102,7 +102,7 @@ def _dumped(kind: FileKind, file: DumpedFile) -> Iterator[Row]:
     try:
         yield from kind.dump(file)
     except Exception as error:
-        # Files are often dumped because they are damaged: an unreadable one must not hide others.
+        # Files are often dumped because they are damaged, so an unreadable file must not hide the others.
         yield {"type": "file", PROBLEM: one_line(error)}
 
 

@@ -1,4 +1,4 @@
-"""Reading the keys and values of Kafka's own topics."""
+"""Reads the keys and values of Kafka's own topics."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -51,7 +51,7 @@ def _keyed(records: KeyedRecords) -> Decoder:
 
 
 def _member(member: group_records.MemberMetadata) -> dict[str, Any]:
-    """A classic consumer, with its assignor's decoded metadata."""
+    """A classic consumer's metadata, including the decoded metadata of its assignor."""
     fields = message_fields(member)
     readers: dict[str, Callable[[bytes], Message]] = {
         "subscription": group_records.decode_subscription,
@@ -62,7 +62,7 @@ def _member(member: group_records.MemberMetadata) -> dict[str, Any]:
         try:
             fields[name] = message_fields(read(content)) if content else None
         except ProtocolError:
-            continue  # an assignor's own format: the bytes are not decoded
+            continue  # the assignor has its own format, so the bytes are not decoded
     return fields
 
 
@@ -85,7 +85,7 @@ TOPIC_DECODERS: Final = {
 
 
 def decoder_for(topic: str, wanted: str | None) -> Decoder:
-    """The decoder for a topic's records, unless another one is requested."""
+    """The decoder for a topic's records, unless the user requests another one."""
     name = wanted or TOPIC_DECODERS.get(topic)
     if name is not None:
         return DECODERS[name]

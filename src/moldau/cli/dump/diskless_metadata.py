@@ -87,7 +87,7 @@ def _named(values: Any) -> dict[str, Any]:
 
 
 def _batches(record: FileCommitted) -> Iterator[dict[str, Any]]:
-    """The accepted batches, a row each."""
+    """The accepted batches, with a row for each."""
     starts = accumulate((run.batches for run in record.runs), initial=0)
     for run, start in zip(record.runs, starts, strict=False):
         offset = run.base_offset

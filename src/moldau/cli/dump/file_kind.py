@@ -1,4 +1,4 @@
-"""A kind of file, and the input and output of its dump."""
+"""A kind of file, with the input and the output of its dump."""
 
 import mmap
 import os
@@ -15,24 +15,26 @@ PROBLEM = "problem"
 """Name of the field that marks a damaged file."""
 READ_BYTES_MAX = 128 * 1024 * 1024
 DETAIL = "| "
-"""Begins the type of rows that belong to the row above them."""
+"""Prefix of the type of rows that belong to the row above them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedFile:
-    """An open file, and the requested detail."""
+    """An open file, and the requested level of detail."""
 
     path: Path
-    """Its path; the folder's name determines the topic of its records."""
+    """The file's path. The folder's name determines the topic of its records."""
     content: memoryview
     deep: bool = False
-    """Open batches, and show the records in them."""
+    """Whether to decode batches and show their records."""
     decoder: str | None = None
-    """The decoder of keys and values by name; chosen by the topic when it is ``None``."""
+    """The name of the decoder of keys and values. When it is ``None``, the topic determines the decoder."""
 
     @property
     def topic(self) -> str:
-        """The topic of the folder that the file is in; empty when the folder is no partition's."""
+        """The topic of the folder that contains the file; empty when the folder does not belong to a
+        partition.
+        """
         topic, dash, number = self.path.absolute().parent.name.rpartition("-")
         return topic if dash and number.isdigit() else ""
 
@@ -47,8 +49,8 @@ class DumpedFile:
 class FileKind:
     """How to recognise a kind of file by its name, and how to dump it.
 
-    ``dump`` raises ``ValueError``, ``KafkaError`` or one of storage's errors where it cannot continue;
-    smaller faults are rows with a ``problem``.
+    ``dump`` raises ``ValueError``, ``KafkaError`` or an error of the storage when it cannot continue. Smaller
+    faults are rows with a ``problem``.
     """
 
     title: str
@@ -70,8 +72,8 @@ def opened(path: Path, *, deep: bool, decoder: str | None) -> Iterator[DumpedFil
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size <= READ_BYTES_MAX:
-            # Not mapped: a running node may truncate its files, and access beyond the end of a map crashes
-            # the process.
+            # The file is not mapped, because a running node may truncate it, and access beyond the end of a
+            # map crashes the process.
             content = memoryview(file.read())
         else:
             content = memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))

@@ -20,7 +20,7 @@ def dump_offset_index(file: DumpedFile) -> Iterator[Row]:
     previous = (-1, -1)
     for index, (relative, position) in enumerate(_entries(file, OffsetIndex.entry)):
         if index and (relative, position) == (0, 0):
-            return  # Kafka maps an active index at its full size: zeros follow the last entry
+            return  # Kafka maps an active index at its full size, so zeros follow the last entry
         offset = file.base_offset + relative
         row: Row = {"type": "entry", "offset": offset, "position": position}
         if relative <= previous[0] or position <= previous[1]:
@@ -63,13 +63,13 @@ def _entries(file: DumpedFile, layout: Struct) -> Iterator[tuple[int, int]]:
 
 
 def _batches_beside(index: Path) -> dict[int, BatchHeader] | None:
-    """The batches of the segment of an index, by position; ``None`` when it does not exist."""
+    """The batches of the segment of an index, by position; ``None`` when the segment does not exist."""
     segment = index.with_suffix(".log")
     if not segment.is_file():
         return None
     with opened(segment, deep=False, decoder=None) as file:
         found = {}
-        # Damage is reported by the segment's own dump; preallocated zeros are no damage.
+        # The segment's own dump reports damage. Preallocated zeros are no damage.
         with contextlib.suppress(KafkaError):
             for position, header in iter_headers(file.content):
                 found[position] = header

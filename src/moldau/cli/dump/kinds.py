@@ -1,4 +1,4 @@
-"""The kinds of files that can be dumped. Add new ones here."""
+"""The kinds of files that can be dumped. Add a new kind here."""
 
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ PASSING_SUFFIXES: Final = (".deleted", ".cleaned", ".swap", ".part")
 
 
 def kind_of(path: Path) -> FileKind | None:
-    """The kind of a file, by its name; ``None`` for an unknown one."""
+    """The kind of a file, by its name; ``None`` for an unknown kind."""
     name = path.name
     for suffix in PASSING_SUFFIXES:
         name = name.removesuffix(suffix)
@@ -34,7 +34,7 @@ def kind_of(path: Path) -> FileKind | None:
 
 
 def dumpable(paths: list[Path]) -> list[Path]:
-    """The files, and for a folder those in it and below it whose kind is known."""
+    """The files. For a folder, the files in it and below it whose kind is known."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():

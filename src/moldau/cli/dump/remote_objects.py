@@ -13,9 +13,9 @@ from moldau.runtime import Machine
 from moldau.tiered.storage.object_layout import parse_segment_key
 
 KEY_PARTS: Final = 4
-"""``wal/<shard>/<hour>/<name>`` and ``tiered/<topic>-<id>/<partition>/<name>``.
+"""The key is ``wal/<shard>/<hour>/<name>`` or ``tiered/<topic>-<id>/<partition>/<name>``.
 
-The part before it is the URL in ``diskless.storage.url`` or ``rsm.config.url``.
+The part before the key is the URL in ``diskless.storage.url`` or ``rsm.config.url``.
 """
 
 
@@ -33,7 +33,7 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def fetch(url: str, options: Mapping[str, str], *, deep: bool, decoder: str | None) -> DumpedFile:
-    """The whole object. ``options`` are those of ``diskless.storage.*`` without that prefix.
+    """The whole object. ``options`` are the options ``diskless.storage.*`` without that prefix.
 
     Raises :class:`CommandError` when the URL, the store or the object cannot be used.
     """

@@ -38,7 +38,9 @@ def _fields(message: Message) -> dict[str, Any]:
 
 
 def _custom(content: bytes) -> Any:
-    """Decode the built-in storage manager's custom metadata; other managers' bytes are not decoded."""
+    """Decode the custom metadata of the built-in storage manager. The bytes of other managers are not
+    decoded.
+    """
     try:
         return plain(decode_location(content))
     except ProtocolError:
@@ -46,7 +48,7 @@ def _custom(content: bytes) -> Any:
 
 
 def dump_indexes(file: DumpedFile) -> Iterator[Row]:
-    """The segment, the contents, and the entries with ``deep``; checksums are verified."""
+    """The segment, the contents, and with ``deep`` their entries. Checksums are verified."""
     metadata, indexes = unpack_indexes(file.content)
     yield {
         "type": "remote segment",
@@ -84,7 +86,7 @@ def _entries(metadata: RemoteLogSegmentMetadata, kind: IndexType, content: memor
                 epoch, _, offset = line.partition(" ")
                 yield {"type": f"{DETAIL}leader epoch", "epoch": epoch, "start_offset": offset}
         case IndexType.PRODUCER_SNAPSHOT:
-            return  # the same file outside of an object is one of the known kinds
+            return  # outside of an object, this file is one of the known kinds
 
 
 REMOTE_INDEXES = FileKind("indexes of a remote segment", by_suffix(".indexes"), dump_indexes)

@@ -39,7 +39,7 @@ def message_fields(message: Message) -> dict[str, Any]:
 
 
 def text_of(content: bytes | None) -> str | None:
-    """Bytes as text where they are text, else in base64 with a prefix."""
+    """Bytes as text if they are valid text, otherwise in base64 with a prefix."""
     if content is None:
         return None
     try:

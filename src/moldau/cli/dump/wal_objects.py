@@ -13,7 +13,7 @@ from moldau.runtime.errors import KafkaError
 
 
 def dump_wal_object(file: DumpedFile) -> Iterator[Row]:
-    """The footer and each batch; an object contains no offsets, so they are counted from 0."""
+    """The footer and each batch. An object contains no offsets, so offsets are counted from 0."""
     found = parse_object(file.content, len(file.content))
     yield {
         "type": "object",

@@ -74,7 +74,7 @@ def list_groups(
 
 
 async def _all_groups(client: Client, states: Sequence[str]) -> list[ListedGroup]:
-    """Every broker lists the groups that it coordinates."""
+    """Read the list from every broker, because each broker lists the groups that it coordinates."""
 
     async def of(broker: int) -> Sequence[ListedGroup]:
         response = await client.ask(ListGroupsRequest(states_filter=states), broker=broker)
@@ -181,7 +181,7 @@ def _progress(committed: CommittedPosition | None, latest: int | None) -> dict[s
 
 
 async def _latest(client: Client, name: str) -> dict[int, int]:
-    """Log end offsets; none for a deleted topic."""
+    """Log end offsets; empty for a deleted topic."""
     try:
         topic = await client.topic(name)
         found = await client.offsets(topic, dict.fromkeys(topic.leaders, LATEST))
@@ -212,7 +212,7 @@ def _partitions(assignment: bytes) -> list[tuple[str, int]]:
     try:
         rows = decode_assignment(assignment).assigned_partitions
     except ProtocolError:
-        return []  # a protocol of the members' own
+        return []  # the members use their own protocol
     return [(row.topic, index) for row in rows for index in row.partitions]
 
 
@@ -240,7 +240,7 @@ def delete(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Delete groups that have no members, with all that they have committed.
+    """Delete groups that have no members, and the offsets that they have committed.
 
     \b
     Example:

@@ -38,7 +38,7 @@ REJOIN: Final = frozenset(
 
 
 class GroupMember:
-    """Joins, heartbeats, commits and leaves. Failures are :class:`KafkaError`."""
+    """A member that joins, sends heartbeats, commits and leaves. Failures are :class:`KafkaError`."""
 
     def __init__(self, client: Client, group: str, topic: ClusterTopic) -> None:
         self._client = client
@@ -49,7 +49,7 @@ class GroupMember:
         self._generation = -1
         self._heartbeats: asyncio.Task[None] | None = None
         self.must_rejoin = asyncio.Event()
-        """Set when the group is rebalancing: commit, then ``join`` again."""
+        """Set when the group is rebalancing. The caller then commits, and calls ``join`` again."""
 
     async def _ask(self, message: Any, **options: Any) -> Any:
         if self._coordinator is None:
@@ -61,7 +61,7 @@ class GroupMember:
             raise
 
     async def join(self) -> list[int]:
-        """Become a member; returns the assigned partitions."""
+        """Become a member. Returns the assigned partitions."""
         await self._stop_heartbeats()
 
         async def attempt() -> list[int]:
@@ -78,7 +78,7 @@ class GroupMember:
         return assigned
 
     async def _join_once(self) -> JoinGroupResponse | None:
-        """``None`` when it must be repeated at once."""
+        """Join once. Returns ``None`` when the join must be repeated at once."""
         subscription = ConsumerProtocolSubscription(topics=[self._topic.name])
         protocol = JoinGroupRequestProtocol(name=ASSIGNOR, metadata=encode_subscription(subscription, 1))
         request = JoinGroupRequest(
@@ -166,13 +166,13 @@ class GroupMember:
                 self.must_rejoin.set()
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        """Remember where this member will read next."""
+        """Store the offset at which this member will continue reading."""
         if offsets:
             generation = (self._generation, self._member_id)
             await commit_offsets(self._client, self._group, self._topic, offsets, generation)
 
     async def leave(self) -> None:
-        """Leave the group; harmless when the coordinator does not answer."""
+        """Leave the group. It is no error when the coordinator does not answer."""
         await self._stop_heartbeats()
         member = MemberIdentity(member_id=self._member_id, reason="the command has ended")
         request = LeaveGroupRequest(group_id=self._group, members=[member], member_id=self._member_id)
@@ -189,7 +189,9 @@ class GroupMember:
 def range_assignment(
     wanted: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
 ) -> dict[str, dict[str, range]]:
-    """Kafka's range assignor: each topic is cut into even runs, the first members get the longer ones."""
+    """Kafka's range assignor: each topic is divided into ranges of equal size; if that is impossible, the
+    first members get a larger range.
+    """
     found: dict[str, dict[str, range]] = {member: {} for member in wanted}
     subscribers: dict[str, list[str]] = {}
     for member in sorted(wanted):
@@ -214,7 +216,7 @@ async def commit_offsets(
     offsets: Mapping[int, int],
     member: tuple[int, str] = (-1, ""),
 ) -> None:
-    """Commit as a member (generation, id), or from outside for a group without members."""
+    """Commit as a member (generation, id), or without a membership for a group without members."""
     rows = [
         OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         for partition, offset in sorted(offsets.items())

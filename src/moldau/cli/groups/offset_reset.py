@@ -10,12 +10,14 @@ from moldau.cli.errors import CommandError
 from moldau.client.cluster import EARLIEST, LATEST, Client, ClusterTopic
 
 TopicPartitions: TypeAlias = dict[str, list[int]]
-"""Partitions by topic; an empty list is all of them."""
+"""Partitions by topic. An empty list means all partitions of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Exactly one of these is set. ``timestamp`` is Kafka's, -1 and -2 for the ends."""
+    """The kind of reset. Exactly one of the fields is set. ``timestamp`` has Kafka's meaning, with -1 and
+    -2 for the ends.
+    """
 
     timestamp: int | None = None
     offset: int | None = None
@@ -31,7 +33,7 @@ class Reset:
         to_time_ms: int | None,
         shift_by: int | None,
     ) -> "Reset":
-        """From the options; a usage error unless there is exactly one."""
+        """Read the reset from the options. Raises a usage error unless there is exactly one option."""
         found = [cls(timestamp=EARLIEST)] * to_earliest + [cls(timestamp=LATEST)] * to_latest
         if to_offset is not None:
             found.append(cls(offset=to_offset))
@@ -47,7 +49,7 @@ class Reset:
 
 
 def parse_topics(given: Sequence[str]) -> TopicPartitions:
-    """``TOPIC`` or ``TOPIC:0,1``; raises a usage error."""
+    """Read ``TOPIC`` or ``TOPIC:0,1``. Raises a usage error."""
     found: TopicPartitions = {}
     for text in given:
         topic, colon, numbers = text.partition(":")
@@ -61,7 +63,7 @@ def parse_topics(given: Sequence[str]) -> TopicPartitions:
 async def new_offsets(
     client: Client, topic: ClusterTopic, partitions: Sequence[int], committed: Mapping[int, int], reset: Reset
 ) -> dict[int, int]:
-    """The new offset of each partition, kept within the log as Kafka's tool does.
+    """The new offset of each partition. As in Kafka's tool, it is kept within the log's offsets.
 
     Raises :class:`CommandError` for a shift without a committed offset.
     """
@@ -69,7 +71,7 @@ async def new_offsets(
     latest = await client.offsets(topic, dict.fromkeys(partitions, LATEST))
     if reset.timestamp is not None:
         found = await client.offsets(topic, dict.fromkeys(partitions, reset.timestamp))
-        # -1: no record is that late, so the group is set to the end.
+        # -1 means that no record is that late, so the group is set to the end.
         return {
             partition: row.offset if row.offset >= 0 else latest[partition].offset
             for partition, row in found.items()

@@ -236,7 +236,7 @@ def _job(
 ) -> "ExportJob":
     parse_bootstrap(bootstrap)
     catalog = key_values(catalog_properties, "--catalog-property")
-    # Neither Spark nor Arrow is imported by any other command.
+    # No other command imports Spark or Arrow.
     check_spark()
     from moldau.pipeline.export.job import ExportJob
     from moldau.pipeline.export.progress import parse_start_at

@@ -1,4 +1,4 @@
-"""Running jobs of the pipeline from the command line: once, or until a signal comes."""
+"""Runs jobs of the pipeline from the command line: once, or until a signal arrives."""
 
 import contextlib
 import os
@@ -39,14 +39,14 @@ StorageOption = Annotated[
 
 
 def check_spark() -> None:
-    """Raises :class:`moldau.client.errors.ToolError` for missing packages; none of them is imported yet."""
+    """Raises :class:`moldau.client.errors.ToolError` for missing packages. It imports none of them."""
     from moldau.pipeline.requirements import check_requirements
 
     check_requirements()
 
 
 def run_job_once(name: str, work: Callable[[Any], T], master: str | None) -> T:
-    """Run one round of a job in a session of its own."""
+    """Run a round of a job in a session of its own."""
     from moldau.pipeline.session import SparkPool
 
     with display() as shown, SparkPool(master, shown) as pool:
@@ -61,7 +61,9 @@ def repeat_job(job: "Job", master: str | None) -> None:
 
 
 def run_jobs(found: "JobsFile", *, with_parent: bool = False) -> None:
-    """Run a file's jobs until SIGTERM or SIGINT, or the parent's end; each round prints a line on stdout."""
+    """Run a file's jobs until SIGTERM or SIGINT, or until the parent process ends. Each round prints a
+    line on stdout.
+    """
     from moldau.pipeline.metrics_server import MetricsServer
     from moldau.pipeline.runner import JobRunner
     from moldau.pipeline.session import SparkPool
@@ -77,7 +79,7 @@ def run_jobs(found: "JobsFile", *, with_parent: bool = False) -> None:
         if found.metrics_port is not None:
             server = MetricsServer(found.metrics_host, found.metrics_port, runner.meters)
             port = stack.enter_context(server).port
-        pool.session()  # which replaces the handler of SIGINT
+        pool.session()  # the session replaces the handler of SIGINT
         _on_signal(lambda number, frame: runner.stop())
         if with_parent:
             threading.Thread(target=_watch_parent, args=(runner.stop,), daemon=True).start()
@@ -100,7 +102,7 @@ def _print_ready(names: list[str], metrics_port: int | None) -> None:
 
 
 def _tell(done: "Round") -> None:
-    with contextlib.suppress(BrokenPipeError):  # the reader is gone; the jobs continue
+    with contextlib.suppress(BrokenPipeError):  # the reader has closed the pipe; the jobs continue
         print_json_line(done.to_json())
         sys.stdout.flush()
 

@@ -1,4 +1,6 @@
-"""Progress of jobs: bars on a terminal, otherwise JSON lines. On stderr, because stdout is for results."""
+"""Progress of jobs: bars on a terminal, otherwise JSON lines. They go to stderr, because stdout is for
+results.
+"""
 
 import contextlib
 import sys
@@ -10,11 +12,11 @@ from typing import Any, Final, TextIO
 from moldau.cli.output import json_line
 
 LINE_INTERVAL_S: Final = 5.0
-"""A shorter job prints only its result."""
+"""Interval of the lines. A shorter job prints only its result."""
 
 
 class LineDisplay:
-    """A line every few seconds for each job that runs."""
+    """Prints a line every few seconds for each job that runs."""
 
     def __init__(self, stream: TextIO, interval_s: float = LINE_INTERVAL_S) -> None:
         self._stream = stream
@@ -37,7 +39,7 @@ class LineDisplay:
 
 
 class BarDisplay:
-    """A bar for each job that runs."""
+    """Shows a bar for each job that runs."""
 
     def __init__(self, progress: Any) -> None:
         self._progress = progress
@@ -60,7 +62,7 @@ class BarDisplay:
 
 @contextlib.contextmanager
 def display() -> Iterator[LineDisplay | BarDisplay]:
-    """The display that fits stderr: a bar on a terminal, else lines."""
+    """The display for stderr: a bar on a terminal, otherwise lines."""
     if not sys.stderr.isatty():
         yield LineDisplay(sys.stderr)
         return
@@ -74,7 +76,7 @@ def display() -> Iterator[LineDisplay | BarDisplay]:
         TextColumn("{task.fields[size]}"),
         TimeElapsedColumn(),
     )
-    # Results in a file do not disturb the terminal; results on the terminal must not break the bars.
+    # Results in a file do not disturb the terminal. Results on the terminal must not break the bars.
     on_terminal = sys.stdout.isatty()
     with Progress(
         *columns, console=Console(stderr=True), transient=True, redirect_stdout=on_terminal

@@ -119,7 +119,7 @@ def consume(
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """Ctrl-C and SIGTERM end --follow: the current work is completed, and committed."""
+    """End --follow at Ctrl-C and SIGTERM. The current work is completed and committed."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -180,10 +180,12 @@ async def _read(
     positions: dict[int, int],
     interruptions: list[asyncio.Event],
 ) -> bool:
-    """Print until the end, the count, the idle time-out (True) or an interruption (False)."""
+    """Print until the end, the count, or the idle time-out (returns True), or until an interruption
+    (returns False).
+    """
     ends = None
     if not positions and reading.follow:
-        # A member of a group without partitions waits until it gets some.
+        # A member that has no partitions waits until it gets some.
         await _any(interruptions)
         return False
     if not reading.follow:

@@ -1,4 +1,4 @@
-"""Records to produce, from lines or JSON lines; a thread reads the lines, so that Ctrl-C is handled."""
+"""Records to produce, from lines or JSON lines. A thread reads the lines, so that Ctrl-C is handled."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ CHUNKS_AHEAD: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be produced; partition and timestamp are chosen later where they are ``None``."""
+    """A record to be produced. A partition or timestamp that is ``None`` is chosen later."""
 
     key: bytes | None
     value: bytes | None
@@ -31,14 +31,14 @@ class NewRecord:
 
 
 class Parser(Protocol):
-    """Makes a record of a line. Raises ``ValueError`` with the reason."""
+    """Makes a record from a line. Raises ``ValueError`` with the reason."""
 
     def __call__(self, line: bytes) -> NewRecord: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LineParser:
-    """``KEY<separator>VALUE``, or a value alone; a field equal to ``null`` is null."""
+    """Reads ``KEY<separator>VALUE``, or a value alone. A field equal to ``null`` is null."""
 
     separator: bytes | None = None
     null: bytes | None = None
@@ -60,7 +60,7 @@ class LineParser:
 
 @dataclass(frozen=True, slots=True)
 class JsonParser:
-    """A JSON object a line, as ``moldau consume --json`` prints them."""
+    """Reads a JSON object from each line, as ``moldau consume --json`` prints them."""
 
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
@@ -82,7 +82,7 @@ class JsonParser:
 
 
 def _content(fields: dict[str, Any], name: str) -> bytes | None:
-    """A field as text, as JSON of another kind, or as ``<name>_base64``."""
+    """A field's value, which is given as text, as another JSON value, or as ``<name>_base64``."""
     encoded = fields.get(f"{name}_base64")
     if encoded is not None:
         try:
@@ -112,13 +112,15 @@ def _headers(fields: dict[str, Any]) -> tuple[tuple[str, bytes | None], ...]:
 
 
 class RawReader(Protocol):
-    """The source of lines: blocks until there are bytes, ``b""`` at the end."""
+    """The source of lines. A read blocks until there are bytes, and returns ``b""`` at the end."""
 
     def read(self, size: int, /) -> bytes | None: ...
 
 
 def open_input(path: Path | None) -> RawReader:
-    """A file, or stdin for none or ``-``. Unbuffered: a typed line arrives at once."""
+    """A file, or stdin when ``path`` is None or ``-``. It is unbuffered, so that a typed line arrives at
+    once.
+    """
     if path is not None and str(path) != "-":
         try:
             return path.open("rb", buffering=0)
@@ -135,13 +137,14 @@ Chunk: TypeAlias = "list[bytes] | OSError | None"
 
 
 async def lines(reader: RawReader) -> AsyncIterator[list[bytes]]:
-    """The lines without their newlines; several at a time when they arrive fast."""
+    """The lines without their newlines. Several lines are returned together when they arrive fast."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[Chunk] = asyncio.Queue()
     places = threading.Semaphore(CHUNKS_AHEAD)
 
     def put(chunk: Chunk) -> None:
-        # A callback and not a coroutine: a coroutine for a loop that ends would never be awaited.
+        # A callback is used and not a coroutine, because a coroutine for an event loop that ends would never
+        # be awaited.
         places.acquire()
         loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 
@@ -167,4 +170,4 @@ def _read_lines(reader: RawReader, put: Callable[[Chunk], None]) -> None:
         with contextlib.suppress(RuntimeError):
             put(error)
     except RuntimeError:
-        return  # the loop is closed: no more lines are needed
+        return  # the event loop is closed, so no more lines are needed

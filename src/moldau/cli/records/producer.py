@@ -1,4 +1,4 @@
-"""Sends records: in batches by partition, in order, with retries, idempotent by default."""
+"""Sends records: in batches by partition, in order, with retries, and idempotent by default."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Settings of sending; names as in Kafka's producers."""
+    """Settings of sending, with the names that Kafka's producers use."""
 
     acks: int = ACKS_ALL
     idempotent: bool = True
@@ -41,7 +41,7 @@ class ProducerSettings:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """Acknowledgements of a partition; offsets are -1 with acks=0, because the node does not answer."""
+    """Acknowledgements of a partition. Offsets are -1 with acks=0, because the node does not answer."""
 
     records: int = 0
     first_offset: int = UNANSWERED
@@ -67,7 +67,9 @@ def size_of(record: NewRecord) -> int:
 
 
 class TopicProducer:
-    """Produces to one topic. A batch of a partition is sent when the one before it is acknowledged."""
+    """Produces to a topic. A batch of a partition is sent when the partition's previous batch is
+    acknowledged.
+    """
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class TopicProducer:
         self.acknowledged: dict[int, Acknowledged] = {}
 
     async def start(self) -> None:
-        """Get a producer id where one is needed."""
+        """Get a producer id if one is needed."""
         if not self._settings.idempotent:
             return
 
@@ -104,9 +106,10 @@ class TopicProducer:
         self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
 
     async def send(self, records: Sequence[NewRecord]) -> None:
-        """Send records, and return when all are acknowledged. Raises ``KafkaError``, ``CommandError``."""
+        """Send records. Returns when all are acknowledged. Raises ``KafkaError``, ``CommandError``."""
         queues: dict[int, list[_Batch]] = {}
-        # Records without a key stay together while a call lasts: whole batches, as sticky producers make.
+        # Records without a key stay together during a call, so that they form whole batches, as with sticky
+        # producers.
         keyless = self._keyless = (self._keyless + 1) % len(self._topic.leaders)
         now_ms = self._clock.now_ms()
         for record in records:
@@ -154,7 +157,9 @@ class TopicProducer:
             row.last_offset = base_offset + count - 1
 
     async def _until_acknowledged(self, batch: _Batch, encoded: bytes) -> int:
-        """Send until the answer is final. Only an idempotent batch is repeated when its fate is unknown."""
+        """Send until the answer is final. A batch whose outcome is unknown is repeated only if it is
+        idempotent.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._client.timeout_s
         while True:

@@ -1,4 +1,4 @@
-"""Prints records: one line each, as bytes or as JSON."""
+"""Prints records on a line each, as bytes or as JSON."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from moldau.records.record import Record
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """The value's bytes, preceded by the requested fields, with separators between."""
+    """Prints the value's bytes after the requested fields, with separators between them."""
 
     key: bool = False
     headers: bool = False
@@ -46,7 +46,7 @@ def _header(name: str, value: bytes | None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """A JSON object a line; fields that are not UTF-8 go into ``<name>_base64``."""
+    """Prints a JSON object on each line. Fields that are not UTF-8 are written as ``<name>_base64``."""
 
     topic: str
 
@@ -74,7 +74,7 @@ def record_fields(record: Record) -> dict[str, Any]:
 
 
 def content(name: str, value: bytes | None) -> dict[str, str | None]:
-    """Bytes as a field of JSON: as text where they are text."""
+    """Bytes as a JSON field: as text if they are valid text, otherwise in base64."""
     if value is None:
         return {name: None}
     try:
@@ -84,7 +84,7 @@ def content(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def write(lines: Iterable[bytes]) -> None:
-    """Print immediately, bytes unchanged."""
+    """Print immediately, with unchanged bytes."""
     sys.stdout.flush()
     sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()

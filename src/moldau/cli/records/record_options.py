@@ -18,7 +18,7 @@ class Codec(enum.StrEnum):
 
 
 class Acks(enum.StrEnum):
-    """Replicas that must have a record before it is acknowledged."""
+    """Replicas that must have a record before the record is acknowledged."""
 
     ALL = "all"
     MINUS_ONE = "-1"
@@ -27,7 +27,7 @@ class Acks(enum.StrEnum):
 
 
 class LineKind(enum.StrEnum):
-    """Formats of a line of input or output."""
+    """Formats of an input or output line."""
 
     LINES = "lines"
     JSON = "json"

@@ -1,4 +1,6 @@
-"""The start of reading: ``beginning``, ``latest``, an offset, the last N, or a time."""
+"""The position at which reading starts: ``beginning``, ``latest``, an offset, the last N records, or a
+time.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ LATEST_WORDS = ("latest", "end")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One of: a special or real timestamp, an offset, a number of records before the end."""
+    """A start position. One field is set: a special or real timestamp, an offset, or a number of records
+    before the end.
+    """
 
     timestamp: int | None = None
     offset: int | None = None
@@ -23,7 +27,7 @@ class Start:
 
 
 def parse_start(text: str, option: str = "--from") -> Start:
-    """Raises a usage error."""
+    """Read a start position from text. Raises a usage error."""
     if text in BEGINNING_WORDS:
         return Start(timestamp=EARLIEST)
     if text in LATEST_WORDS:

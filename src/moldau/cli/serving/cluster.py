@@ -1,4 +1,4 @@
-"""``moldau dev --brokers``: a cluster of processes that one command starts and one signal stops."""
+"""``moldau dev --brokers``: a cluster of processes. One command starts it and one signal stops it."""
 
 import asyncio
 import contextlib
@@ -31,14 +31,14 @@ from moldau.server.development_cluster import (
 from moldau.server.settings import check_supported
 
 STOP_TIMEOUT_S: Final = 30.0
-"""A node hands its leaderships over, and ends at most 9 s later; after this time it is killed."""
+"""Time after which a node is killed. A node hands its leaderships over, and ends at most 9 s later."""
 _LOG_TAIL_BYTES: Final = 4_096
 _ERROR: Final = "moldau: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """The options of ``moldau dev`` that concern a cluster. ``port`` is the first broker's, or 0."""
+    """The options of ``moldau dev`` that concern a cluster. ``port`` is the first broker's port, or 0."""
 
     brokers: int
     controllers: int
@@ -112,7 +112,7 @@ class _ClusterProcesses:
         )
         try:
             configs = {node: self._config_of(node) for node in self._nodes}
-            # From now on the folder belongs to a cluster, also when a node does not start.
+            # From now on the folder belongs to a cluster, even when a node does not start.
             self._folder.write(self._cluster_id, self._nodes, {})
             for node, config in configs.items():
                 self._prepare_node(node, config)
@@ -152,7 +152,7 @@ class _ClusterProcesses:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                # A terminal's Ctrl-C is for this process only, which stops the others in order.
+                # A terminal's Ctrl-C must reach only this process, which stops the others in order.
                 start_new_session=True,
             )
 
@@ -164,7 +164,9 @@ class _ClusterProcesses:
             raise CommandError(f"{_named(node)} did not start: {self._last_words(node)}")
 
     async def _serve(self, stop_wanted: "asyncio.Future[Any]") -> None:
-        """Report each node that ends by itself; return when a signal arrives, raise when none is left."""
+        """Report each node that ends by itself. Returns when a signal arrives; raises when no node is
+        left.
+        """
         ends: dict[asyncio.Future[Any], ClusterNode] = {
             asyncio.ensure_future(self._processes[node.node_id].wait()): node for node in self._nodes
         }
@@ -198,7 +200,7 @@ class _ClusterProcesses:
         return f"has failed: {self._last_words(node)}"
 
     def _last_words(self, node: ClusterNode) -> str:
-        """The error with which the node ended, or where to find it."""
+        """The error with which the node ended, or the place where to find it."""
         path = self._folder.log_of(node)
         lines = path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
         if lines and lines[-1].startswith(_ERROR):
@@ -206,9 +208,7 @@ class _ClusterProcesses:
         return f"see {path}"
 
     async def _stop(self) -> None:
-        """Stop the brokers, which hand over to each other and to the controllers, and then the
-        controllers.
-        """
+        """Stop the brokers, which hand over leaderships, and then the controllers."""
         problems = []
         for role in (BROKER, CONTROLLER):
             group = [node for node in self._nodes if node.role == role and self._running(node) is not None]
@@ -220,7 +220,7 @@ class _ClusterProcesses:
             raise CommandError("; ".join(problems))
 
     async def _end(self, node: ClusterNode) -> str | None:
-        """Stop a node cleanly; returns the error, if any."""
+        """Stop a node cleanly. Returns the error, if there is one."""
         process = self._processes[node.node_id]
         process.terminate()
         try:
@@ -229,7 +229,7 @@ class _ClusterProcesses:
             process.kill()
             await process.wait()
             return f"{_named(node)} did not stop within {STOP_TIMEOUT_S:.0f} s and was killed"
-        # A process that has not installed its handlers yet is ended by the signal itself.
+        # If a process has not installed its handlers yet, the signal itself ends it.
         return None if code in (0, -signal.SIGTERM) else f"{_named(node)} {self._end_of(node, process)}"
 
     def _running(self, node: ClusterNode) -> asyncio.subprocess.Process | None:

@@ -1,4 +1,6 @@
-"""The data folder of ``moldau dev --brokers``: ``cluster.json``, and each node's data, properties and log."""
+"""The data folder of ``moldau dev --brokers``: ``cluster.json``, and the data, properties and log of each
+node.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,7 @@ CLUSTER_FILE: Final = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """The cluster whose data a folder holds."""
+    """The cluster whose data are in a folder."""
 
     cluster_id: str
     brokers: int
@@ -33,7 +35,7 @@ class ClusterFolder:
     def known(self) -> KnownCluster | None:
         """The cluster of earlier starts; None in a folder without data.
 
-        Raises :class:`CommandError` for a single node's folder, and for a ``cluster.json`` that is damaged.
+        Raises :class:`CommandError` for a single node's folder, and for a damaged ``cluster.json``.
         """
         try:
             content = json.loads((self.path / CLUSTER_FILE).read_text())
@@ -52,7 +54,8 @@ class ClusterFolder:
 
     def check_counts(self, known: KnownCluster, brokers: int, controllers: int) -> None:
         """Raise :class:`CommandError` when the cluster of this folder cannot have the given numbers of
-        nodes."""
+        nodes.
+        """
         was = f"{self.path} holds a cluster with --brokers {known.brokers} --controllers {known.controllers}"
         if controllers != known.controllers:
             raise CommandError(f"{was}: the number of controllers cannot be changed yet")
@@ -60,7 +63,7 @@ class ClusterFolder:
             raise CommandError(f"{was}: brokers can be added, but not taken away, for they hold data")
 
     def write(self, cluster_id: str, nodes: Sequence[ClusterNode], pids: Mapping[int, int | None]) -> None:
-        """Write ``cluster.json``; the pid of a stopped node is null."""
+        """Write ``cluster.json``. The pid of a stopped node is null."""
         content = {
             "cluster_id": cluster_id,
             "nodes": [self._described(node, pids.get(node.node_id)) for node in nodes],
@@ -86,11 +89,11 @@ class ClusterFolder:
         return self.path / "config" / f"{node.name}.properties"
 
     def log_of(self, node: ClusterNode) -> Path:
-        """The file that the node logs to."""
+        """The node's log file."""
         return self.path / "logs" / f"{node.name}.log"
 
     def write_config(self, node: ClusterNode, properties: Mapping[str, str]) -> None:
-        """Write the node's properties file, and make the folders of its files."""
+        """Write the node's properties file, and create the folders of its files."""
         for path in (self.config_of(node), self.log_of(node)):
             path.parent.mkdir(parents=True, exist_ok=True)
         lines = [f"{key}={_escaped(value)}\n" for key, value in properties.items()]
@@ -104,7 +107,7 @@ def _escaped(value: str) -> str:
 
 
 def refuse_cluster(folder: Path) -> None:
-    """Raise :class:`CommandError` when a folder for a single node holds a cluster."""
+    """Raise :class:`CommandError` when a folder for a single node contains a cluster."""
     if (folder / CLUSTER_FILE).exists():
         known = ClusterFolder(folder).known()
         assert known is not None

@@ -99,7 +99,7 @@ def dev(
     beside = None
     if pipeline or pipeline_config is not None:
         beside = prepared_pipeline(pipeline_config)
-        if pipeline_config is None:  # its usual jobs consolidate
+        if pipeline_config is None:  # the usual jobs of the pipeline consolidate
             properties = {"diskless.consolidation.enable": "false", **properties}
     _with_folder(data, _single_node((host, port), properties, log_level, beside))
 
@@ -107,7 +107,7 @@ def dev(
 def _single_node(
     address: tuple[str, int], properties: Mapping[str, str], log_level: str, beside: "Beside | None"
 ) -> Callable[[Path], None]:
-    # The node itself is imported late: signals are handled, and errors printed, before that.
+    # The node is imported late, so that signals are handled, and errors are printed, before that.
     from moldau.cli.serving import serve
     from moldau.cli.serving.cluster_folder import refuse_cluster
     from moldau.server.settings import development_config
@@ -133,7 +133,7 @@ def _cluster(
     properties: Mapping[str, str],
     log_level: str,
 ) -> Callable[[Path], None]:
-    """``size``: numbers of brokers and controllers."""
+    """``size`` has the numbers of brokers and controllers."""
     from moldau.cli.serving.cluster import ClusterOptions, run_cluster
 
     options = ClusterOptions(
@@ -149,7 +149,7 @@ def _cluster(
 
 
 def racks_of(text: str) -> list[str]:
-    """The names in ``a,b,c``; a usage error where one is empty."""
+    """The names in ``a,b,c``. Raises a usage error when a name is empty."""
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise typer.BadParameter(f"{text!r} has an empty name", param_hint="--racks")
@@ -157,7 +157,9 @@ def racks_of(text: str) -> list[str]:
 
 
 def _with_folder(data: Path | None, run: Callable[[Path], None]) -> None:
-    """Run with the data folder, created if missing; a temporary one is removed afterwards."""
+    """Run with the data folder, which is created if it is missing. A temporary folder is removed
+    afterwards.
+    """
     if data is None:
         with tempfile.TemporaryDirectory(prefix="moldau-") as folder:
             run(Path(folder))

@@ -12,9 +12,9 @@ STOP_TIMEOUT_S: Final = 20.0
 
 
 def prepared_pipeline(config: Path | None) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Prepare the jobs; the result starts their process for a node's address.
+    """Prepare the jobs. The result starts their process when it is given a node's address.
 
-    Raises :class:`moldau.client.errors.ToolError` now for a mistake in the file, or missing packages.
+    A mistake in the file or a missing package raises :class:`moldau.client.errors.ToolError` at once.
     """
     from moldau.pipeline.requirements import check_requirements
 
@@ -28,7 +28,7 @@ def prepared_pipeline(config: Path | None) -> Callable[[Any], AbstractAsyncConte
 
 @contextlib.asynccontextmanager
 async def _running(bootstrap: str, config: Path | None) -> AsyncIterator[None]:
-    """The process while the block runs; its lines go to stderr, because stdout is the node's."""
+    """Run the process during the block. Its lines go to stderr, because stdout belongs to the node."""
     command = [sys.executable, "-m", "moldau", "pipeline", "run", "--bootstrap", bootstrap]
     command += ["--stop-with-parent", *([] if config is None else ["--config", str(config)])]
     process = await asyncio.create_subprocess_exec(*command, stdout=sys.stderr)
@@ -47,6 +47,6 @@ async def _running(bootstrap: str, config: Path | None) -> AsyncIterator[None]:
 
 
 async def _tell_end(process: asyncio.subprocess.Process) -> None:
-    """The node continues without it."""
+    """Report that the process has ended; the node continues without it."""
     code = await process.wait()
     print(f"moldau: the pipeline ended with exit code {code}", file=sys.stderr)

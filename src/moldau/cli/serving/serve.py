@@ -29,17 +29,17 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Beside: TypeAlias = Callable[[Address], AbstractAsyncContextManager[None]]
-"""Creates the work that runs while the node is ready at an address."""
+"""Creates the work that runs while the node is ready. It gets the node's address."""
 
 STOP_TIMEOUT_S: Final = 9.0
-"""A clean stop usually takes less once leaderships are handed over; closing thousands of logs may take
-longer. After this time the process ends, and the next start recovers.
+"""Time limit of a clean stop after leaderships are handed over. The stop usually takes less; to close
+thousands of logs may take longer. After this time the process ends, and the next start recovers.
 """
 PARENT_CHECK_INTERVAL_S: Final = 1.0
 
 
 def read_config(path: Path, overrides: Mapping[str, str]) -> BrokerConfig:
-    """A node's properties file with changes over it. Raises ``ConfigError``, :class:`CommandError`."""
+    """A node's properties file with the given changes. Raises ``ConfigError``, :class:`CommandError`."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -57,10 +57,10 @@ def run_node(
     beside: Beside | None = None,
     stop_with_parent: bool = False,
 ) -> None:
-    """Run until SIGTERM or SIGINT, with the additional work.
+    """Run the node until SIGTERM or SIGINT, with the additional work.
 
-    ``stop_with_parent``: stop, too, when the process that started this one has ended. Raises
-    :class:`CommandError` when it cannot start or fails later.
+    With ``stop_with_parent`` the node also stops when the process that started it has ended. Raises
+    :class:`CommandError` when the node cannot start or fails later.
     """
     try:
         config = config_of()
@@ -75,7 +75,7 @@ def run_node(
 
 
 def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop where it is installed."""
+    """Run on uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -92,7 +92,8 @@ async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool
     stop_wanted = loop.create_task(ended.wait())
     if stop_with_parent:
         _watch_parent(os.getppid(), ended)
-    # While it starts, too: collections of what it loads would take most of the time with many partitions.
+    # This also applies while the node starts. With many partitions, collecting the objects that it loads
+    # would take most of the time.
     collecting = loop.create_task(keep_collections_short())
     try:
         address = await _started(node, stop_wanted)
@@ -112,7 +113,9 @@ async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool
 
 
 def _watch_parent(parent: int, ended: asyncio.Event) -> None:
-    """Set ``ended`` when this process gets another parent: its own one was killed, and cannot stop it."""
+    """Set ``ended`` when this process gets another parent. Its own parent was then killed, and cannot stop
+    it.
+    """
     if os.getppid() == parent:
         loop = asyncio.get_running_loop()
         loop.call_later(PARENT_CHECK_INTERVAL_S, _watch_parent, parent, ended)
@@ -121,8 +124,9 @@ def _watch_parent(parent: int, ended: asyncio.Event) -> None:
 
 
 async def _started(node: ServerNode, stop_wanted: "asyncio.Task[Any]") -> Address | None:
-    """Start the node and print that it is ready. Returns ``None`` if a signal came first; then everything
-    is stopped again."""
+    """Start the node and print that it is ready. Returns ``None`` if a signal arrived first; everything is
+    then stopped again.
+    """
     starting = asyncio.get_running_loop().create_task(node.start())
     await asyncio.wait((starting, stop_wanted), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -134,7 +138,7 @@ async def _started(node: ServerNode, stop_wanted: "asyncio.Task[Any]") -> Addres
     try:
         address = starting.result()
     except Exception as error:
-        # For any error the operator gets one line; the stack trace is shown on request.
+        # For every error the operator gets a line. The stack trace is shown on request.
         logger.debug("the start failed", exc_info=True)
         raise CommandError(_problem(error)) from error
     collect_rarely()
@@ -149,7 +153,7 @@ def _problem(error: Exception) -> str:
 
 
 async def _stop(node: ServerNode) -> None:
-    """Leaderships are handed over first, which has its own time limit."""
+    """Stop the node. The hand-over of leaderships comes first, and has its own time limit."""
     loop = asyncio.get_running_loop()
     stopping, registration = loop.create_task(node.stop()), node.find(RegistrationSubsystem)
     if registration is not None:

@@ -65,7 +65,7 @@ def list_transactions(
 
 
 async def _all(client: Client, request: listing.ListTransactionsRequest) -> list[listing.TransactionState]:
-    """Every broker knows the transactions that it coordinates."""
+    """Read the list from every broker, because each broker knows the transactions that it coordinates."""
 
     async def of(broker: int) -> Sequence[listing.TransactionState]:
         response = await client.ask(request, broker=broker)
@@ -148,7 +148,7 @@ def abort(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Abort the open transaction of an id, and fence its producer: it has to be started again.
+    """Abort the open transaction of an id, and fence its producer, which must then be started again.
 
     \b
     Example:
@@ -157,7 +157,8 @@ def abort(
     confirm(f"Abort the transaction of {transactional_id} and fence its producer?", yes)
 
     async def work(client: Client) -> None:
-        # A new initialization aborts the open transaction, as that of the producer's successor would.
+        # A new initialization aborts the open transaction, as the initialization by the producer's successor
+        # would.
         timeout_ms = (await _described(client, transactional_id)).transaction_timeout_ms
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         found = await client.find_coordinator(_KEY_TYPE, transactional_id, transactional_id)

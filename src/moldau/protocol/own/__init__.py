@@ -1,17 +1,18 @@
 """Moldau's own APIs (KIP-1163/1164/1165 and internal calls), declared like Kafka's.
 
-To add one, write ``own/<room>/<name>.py`` with message classes in the form of ``moldau.protocol.schema``,
+To add an API, write ``own/<room>/<name>.py`` with message classes in the form of ``moldau.protocol.schema``,
 ending in::
 
     REQUEST = CommitFileRequest
     RESPONSE = CommitFileResponse
 
-and add a row to ``MODULES``: API key -> (module, versions, flexible versions), the same as in
-the classes. That is all: ``codec``, ``framing`` and ``api`` then know the key (its scope is INTERNAL, so
-it is never advertised to clients). The module is imported when the first message of it is coded.
+and add a row to ``MODULES``: API key -> (module, versions, flexible versions), with the same values as in the
+classes. No other change is needed. ``codec``, ``framing`` and ``api`` then support the key. Its scope is
+INTERNAL, so it is never advertised to clients. The module is imported when its first message is encoded or
+decoded.
 
-Other floors' records (KIP-1164's 100 to 103) need no row: declare the classes and make a
-``record_schema.FramedRecords`` or ``KeyedRecords`` of them.
+Records of other packages (KIP-1164's 100 to 103) need no row. Declare the classes and make a
+``record_schema.FramedRecords`` or ``KeyedRecords`` from them.
 """
 
 from typing import Final
@@ -19,13 +20,13 @@ from typing import Final
 from moldau.protocol.schema import parse_versions
 
 DISKLESS_COORDINATOR_KEY_TYPE: Final = 116
-"""FindCoordinator's key type for diskless coordinators (Kafka has 0 to 2); a key is a number in decimals."""
+"""FindCoordinator's key type for diskless coordinators (Kafka has 0 to 2). A key is a decimal number."""
 
-# API key: (module, relative to this package where it begins with a dot; versions, versions that are flexible)
+# API key: (module, which is relative to this package if it begins with a dot; versions; flexible versions)
 MODULES: dict[int, tuple[str, str, str]] = {
-    # The list of own APIs that a listener serves: requested before any other.
+    # The list of own APIs that a listener serves. Callers request it before any other own API.
     11600: (".describe_own_apis", "0", "0+"),
-    # The diskless coordinator: 11640 + n - 93 is KIP-1164's API n; 11650 and above are additional calls.
+    # The diskless coordinator: 11640 + n - 93 is KIP-1164's API n, and 11650 and above are additional calls.
     11640: (".diskless.create_partitions", "0", "0+"),
     11641: (".diskless.delete_topics", "0", "0+"),
     11642: (".diskless.commit_file", "0-2", "0+"),
@@ -57,7 +58,9 @@ MODULES: dict[int, tuple[str, str, str]] = {
 
 
 def register(api_key: int, module: str, versions: str, flexible: str = "0+") -> None:
-    """Add an API at run time, before its first message: for tests and extensions outside this folder."""
+    """Add an API at run time, before its first message. It is for tests and for extensions outside this
+    folder.
+    """
     if api_key in MODULES:
         raise ValueError(f"API key {api_key} is taken by {MODULES[api_key][0]}")
     parse_versions(versions), parse_versions(flexible)

@@ -1,4 +1,4 @@
-"""The rights that own APIs require."""
+"""The rights that Moldau's own APIs require."""
 
 import enum
 
@@ -7,8 +7,8 @@ class Right(enum.Enum):
     """The right that a call needs. CLUSTER_ACTION on the cluster is always sufficient."""
 
     CLUSTER_ACTION = "cluster-action"
-    """For calls that change something, and for those that show all topics."""
+    """The right for calls that change something, and for calls that show all topics."""
     READ_TOPIC = "read-topic"
-    """READ on each topic that the call names."""
+    """The right READ on each topic that the call names."""
     NOTHING = "nothing"
-    """For calls that a client makes before any other."""
+    """No right: for calls that a client makes before any other call."""

@@ -1,1 +1,1 @@
-"""Records of the internal topics, and the schemas by which they are encoded."""
+"""Records of the internal topics, and the schemas with which they are encoded."""

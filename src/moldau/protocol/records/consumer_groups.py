@@ -84,7 +84,7 @@ class ConsumerGroupMemberMetadataValue(Message):
     subscribed_topic_regex: str | None = wire("string", default="", nullable="0+")
     rebalance_timeout_ms: int = wire("int32", default=-1)
     server_assignor: str | None = wire("string", default="", nullable="0+")
-    # Null for a member of the new protocol. Kafka's default is not null, so null is written out.
+    # Null for a member of the new protocol. Kafka's default is not null, so null is written explicitly.
     classic_member_metadata: ClassicMemberMetadata | None = wire(
         ClassicMemberMetadata, default=ClassicMemberMetadata(), nullable="0+", tag=0
     )

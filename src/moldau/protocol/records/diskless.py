@@ -1,8 +1,7 @@
 """Records of ``__diskless_metadata``: KIP-1164's 100 to 103 and, from 104 on, additional ones.
 
-Version 0 of 102 is the KIP's form. Version 1 is the one that Moldau writes: the batches of a file as
-columns, in two byte strings whose layout ``moldau.coordinators.diskless.codecs.columns`` and
-``.file_codec`` define.
+Version 0 of 102 is the KIP's form. Moldau writes version 1: the batches of a file are columns in two byte
+strings. ``moldau.coordinators.diskless.codecs.columns`` and ``.file_codec`` define their layout.
 """
 
 from collections.abc import Sequence
@@ -90,9 +89,9 @@ class DisklessFileCommittedRecord(Message):
     created_ms: int = wire("int64", "1+", default=-1)
     committed_ms: int = wire("int64", "1+", default=-1)
     receipt: bytes = wire("bytes", "1+", default=b"")
-    """Columns: the uploader's answer."""
+    """Columns with the answer that the uploader gets."""
     locations: bytes = wire("bytes", "1+", default=b"")
-    """Columns: positions of the accepted batches, and their producers."""
+    """Columns with the positions of the accepted batches, and with their producers."""
 
 
 @message
@@ -119,7 +118,7 @@ class DisklessFilesClosedKey(Message):
 
 @message
 class DisklessFilesClosedRecord(Message):
-    """These objects will never be committed at this coordinator: they may be deleted as orphans."""
+    """The coordinator will never commit these objects, so they may be deleted as orphans."""
 
     API_KEY = 104
     VERSIONS = "0"
@@ -136,7 +135,7 @@ class DisklessFileTakenOverKey(Message):
 
 @message
 class DisklessFileTakenOverRecord(Message):
-    """This coordinator now owns the file; an object that it did not know is closed by this record."""
+    """This coordinator now owns the file. If it did not know the object, this record closes the object."""
 
     API_KEY = 105
     VERSIONS = "0"
@@ -156,7 +155,7 @@ class DisklessFilesReleasedKey(Message):
 
 @message
 class DisklessFilesReleasedRecord(Message):
-    """These files were handed over or deleted: this coordinator does not own them any more."""
+    """This coordinator no longer owns these files, because they were handed over or deleted."""
 
     API_KEY = 106
     VERSIONS = "0"
@@ -193,7 +192,7 @@ class DisklessExpiredKey(Message):
 
 @message
 class DisklessExpiredRecord(Message):
-    """Expiry of older results of files, closed object keys, and producers."""
+    """Expiry of older results of files, of closed object keys, and of producers."""
 
     API_KEY = 108
     VERSIONS = "0"
@@ -222,7 +221,7 @@ class DisklessTransactionMarker(Message):
 
 @message
 class DisklessTransactionsEndedRecord(Message):
-    """Markers of transactions: each is an extent of one offset, without an object."""
+    """Markers of transactions. Each marker is an extent of a single offset, without an object."""
 
     API_KEY = 109
     VERSIONS = "0"

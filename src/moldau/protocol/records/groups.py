@@ -2,7 +2,7 @@
 members.
 
 By default the newest version is written. Kafka writes OffsetCommitValue 3 (1 with an expire timestamp) and
-GroupMetadataValue 3 so that older brokers can read them: pass ``version=3`` for the same.
+GroupMetadataValue 3, so that older brokers can read them. Pass ``version=3`` to write the same version.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from moldau.protocol.schema import ZERO_UUID, Buffer, Message, message, wire
 
 @message
 class LegacyOffsetCommitKey(Message):
-    """Key type 0 of brokers before 0.9 and of some tools; read, never written."""
+    """Key type 0, which brokers before 0.9 and some tools write. It is read and never written."""
 
     API_KEY = 0
     VERSIONS = "0"
@@ -95,7 +95,7 @@ RECORDS = KeyedRecords(
     (GroupMetadataKey, GroupMetadataValue),
     *CONSUMER_GROUP_PAIRS,
 )
-"""All records of the group coordinator; those of share and streams groups are not supported yet."""
+"""All records of the group coordinator. Records of share and streams groups are not supported yet."""
 
 encode_key = RECORDS.encode_key
 encode_value = RECORDS.encode_value
@@ -109,7 +109,7 @@ def encode_subscription(subscription: ConsumerProtocolSubscription, version: int
 
 
 def decode_subscription(data: Buffer) -> ConsumerProtocolSubscription:
-    """Read a classic consumer's metadata; a later version is read as far as it is known."""
+    """Read a classic consumer's metadata. Of a later version, the known fields are read."""
     decoded = decode_versioned(ConsumerProtocolSubscription, data)
     assert isinstance(decoded, ConsumerProtocolSubscription)
     return decoded
@@ -121,7 +121,7 @@ def encode_assignment(assignment: ConsumerProtocolAssignment, version: int | Non
 
 
 def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
-    """Read a classic consumer's assignment; a later version is read as far as it is known."""
+    """Read a classic consumer's assignment. Of a later version, the known fields are read."""
     decoded = decode_versioned(ConsumerProtocolAssignment, data)
     assert isinstance(decoded, ConsumerProtocolAssignment)
     return decoded

@@ -1,7 +1,7 @@
 """Records of the cluster metadata log (``__cluster_metadata``) and its snapshots, as in Kafka 4.3.
 
-Facts: Kafka's ``metadata/src/main/resources/common/metadata``, and the released 4.2 classes for the bytes
-in the tests. Every record is flexible. ``encode_record`` writes the newest version unless told otherwise: a
+The sources are Kafka's ``metadata/src/main/resources/common/metadata`` and, for the bytes in the tests, the
+released 4.2 classes. Every record is flexible. ``encode_record`` writes the newest version by default; a
 controller passes the version that its ``metadata.version`` allows.
 """
 
@@ -87,8 +87,8 @@ class PartitionRecord(Message):
     last_known_elr: Sequence[int] | None = wire(
         ["int32"], "2+", default=None, nullable="2+", tag=2, tagged="2+"
     )
-    # Moldau's own field: the partition of __diskless_metadata that owns this one. Kafka's readers skip the
-    # tag.
+    # Moldau's own field: the partition of __diskless_metadata that owns this partition. Kafka's readers skip
+    # the tag.
     diskless_coordinator: int = wire("int32", default=-1, tag=11640)
 
 
@@ -379,7 +379,7 @@ RECORDS = FramedRecords(
     ClearElrRecord,
     UnregisterControllerRecord,
 )
-"""All metadata records; the KIPs' chunk records are registered with the same machinery elsewhere."""
+"""All metadata records. The KIPs' chunk records are registered elsewhere in the same way."""
 
 
 def encode_record(record: Message, version: int | None = None) -> bytes:
@@ -388,5 +388,5 @@ def encode_record(record: Message, version: int | None = None) -> bytes:
 
 
 def decode_record(value: Buffer) -> Message:
-    """Read a record's value; raises ProtocolError on malformed bytes, an unknown type or version."""
+    """Read a record's value. Raises ProtocolError for malformed bytes, an unknown type or version."""
     return RECORDS.decode(value)

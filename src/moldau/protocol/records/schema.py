@@ -2,10 +2,10 @@
 
 Both are declared as message classes (see ``schema``) with ``API_KEY`` as their type:
 
-* ``FramedRecords``: a record value of unsigned varints (frame version 1, type, version) and the body. Kafka's
-  metadata records, and any log of our own that is read like them.
-* ``KeyedRecords``: a key of int16 type and body, and a value of int16 version and body. The coordinators'
-  logs (``__consumer_offsets``, ``__transaction_state``, ...), which are compacted by key.
+* ``FramedRecords``: a record value of unsigned varints (frame version 1, type, version) and the body. They
+  are Kafka's metadata records, and records of any log of our own that is read in the same way.
+* ``KeyedRecords``: a key of int16 type and body, and a value of int16 version and body. They are records of
+  the coordinators' logs (``__consumer_offsets``, ``__transaction_state``, ...), which are compacted by key.
 """
 
 from moldau.protocol.decoding import decode_from
@@ -38,7 +38,7 @@ def _decode(cls: type[Message], version: int, buffer: Buffer, position: int) -> 
 
 
 class FramedRecords:
-    """Serde of a family of framed records."""
+    """Encodes and decodes a family of framed records."""
 
     def __init__(self, *classes: type[Message]) -> None:
         self._classes: dict[int, type[Message]] = {}
@@ -46,7 +46,7 @@ class FramedRecords:
             self.register(cls)
 
     def register(self, cls: type[Message]) -> None:
-        """Add a type of record; its number must be free."""
+        """Add a type of record. Its number must not be in use."""
         if cls.API_KEY in self._classes:
             raise ValueError(f"record type {cls.API_KEY} is taken by {self._classes[cls.API_KEY].__name__}")
         self._classes[cls.API_KEY] = cls
@@ -57,18 +57,18 @@ class FramedRecords:
         return tuple(self._classes.values())
 
     def encode(self, record: Message, version: int | None = None) -> bytes:
-        """The record's value, in its newest version unless told otherwise."""
+        """The record's value. It has the newest version unless ``version`` is given."""
         version = latest_version(type(record)) if version is None else version
         frame = uvarint(FRAME_VERSION) + uvarint(record.API_KEY) + uvarint(version)
         return frame + _encode(record, version)
 
     def decode(self, value: Buffer) -> Message:
-        """Read a record's value; raises ProtocolError on malformed bytes, an unknown type or version."""
+        """Read a record's value. Raises ProtocolError for malformed bytes, an unknown type or version."""
         record, _ = self.decode_versioned(value)
         return record
 
     def decode_versioned(self, value: Buffer) -> tuple[Message, int]:
-        """Read a record's value; returns the record and the version in which it was written."""
+        """Read a record's value. Returns the record and the version in which it was written."""
         try:
             frame_version, position = read_uvarint(value, 0)
             record_type, position = read_uvarint(value, position)
@@ -84,11 +84,11 @@ class FramedRecords:
 
 
 class UnknownRecordTypeError(ProtocolError):
-    """A key of a type that this version does not know; a reader skips the record, as Kafka does."""
+    """The key has a type that this version does not know. A reader skips the record, as Kafka does."""
 
 
 class KeyedRecords:
-    """Serde of a coordinator's records: pairs of a key class and its value class."""
+    """Encodes and decodes a coordinator's records: pairs of a key class and its value class."""
 
     def __init__(self, *pairs: tuple[type[Message], type[Message]]) -> None:
         self._pairs = {key.API_KEY: (key, value) for key, value in pairs}
@@ -99,16 +99,18 @@ class KeyedRecords:
         return tuple(self._pairs.values())
 
     def encode_key(self, key: Message) -> bytes:
-        """int16 type and body; keys have one version only."""
+        """Encode int16 type and body. Keys have only one version."""
         return key.API_KEY.to_bytes(2, "big") + _encode(key, 0)
 
     def encode_value(self, value: Message, version: int | None = None) -> bytes:
-        """int16 version and body, in the newest version unless told otherwise."""
+        """Encode int16 version and body. The version is the newest unless ``version`` is given."""
         version = latest_version(type(value)) if version is None else version
         return version.to_bytes(2, "big") + _encode(value, version)
 
     def decode_key(self, key: Buffer) -> Message:
-        """Read a key; raises UnknownRecordTypeError for a type of a later version, else ProtocolError."""
+        """Read a key. Raises UnknownRecordTypeError for a type of a later version, otherwise
+        ProtocolError.
+        """
         return _decode(self._of(key)[0], 0, key, 2)
 
     def decode_value(self, key: Buffer | Message, value: Buffer) -> Message:
@@ -120,7 +122,7 @@ class KeyedRecords:
         return _decode(self._pairs[number][1], version, value, 2)
 
     def decode(self, key: Buffer, value: Buffer | None) -> tuple[Message, Message | None]:
-        """Read a record; the value is None for a tombstone."""
+        """Read a record. The value is None for a tombstone."""
         decoded = self.decode_key(key)
         return decoded, None if value is None else self.decode_value(decoded, value)
 
@@ -135,7 +137,9 @@ class KeyedRecords:
 
 
 def encode_versioned(data: Message, version: int | None = None) -> bytes:
-    """int16 version and body: the form of the consumer protocol's subscriptions and assignments."""
+    """Encode int16 version and body, which is the form of the consumer protocol's subscriptions and
+    assignments.
+    """
     version = latest_version(type(data)) if version is None else version
     return version.to_bytes(2, "big") + _encode(data, version)
 
@@ -143,8 +147,8 @@ def encode_versioned(data: Message, version: int | None = None) -> bytes:
 def decode_versioned(cls: type[Message], buffer: Buffer, *, lenient: bool = True) -> Message:
     """Read int16 version and body.
 
-    With ``lenient``, a version above the newest is read as the newest and trailing bytes are ignored, as
-    the consumer protocol requires: later versions only append fields.
+    With ``lenient``, a version above the newest is read as the newest and trailing bytes are ignored. The
+    consumer protocol requires this, because later versions only append fields.
     """
     if len(buffer) < 2:
         raise ProtocolError(f"{cls.__name__}: shorter than its version")

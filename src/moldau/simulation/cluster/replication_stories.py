@@ -1,8 +1,8 @@
-"""Replicated partitions on three combined nodes: replicas are struck while clients write and read.
+"""Replicated partitions on three combined nodes: replicas fail while clients write and read.
 
-Every topic has three replicas and two of them must be in sync, so that no record that is acknowledged with
-acks=all may ever be lost. At the end, every replica is in sync again, and the replicas of a partition are
-equal byte for byte up to the watermark.
+Every topic has three replicas and at least two of them must be in sync, so no record that is acknowledged
+with acks=all may ever be lost. At the end, every replica is in sync again, and the replicas of a partition
+are equal byte for byte up to the watermark.
 """
 
 import asyncio
@@ -62,13 +62,13 @@ _COMMON: Final = {
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "2",
-    # Short, so that one story sees brokers fenced and followers leave the in-sync sets.
+    # Short time-outs, so that in a run brokers are fenced and followers leave the in-sync sets.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "300",
     "replica.lag.time.max.ms": "1500",
     "replica.high.watermark.checkpoint.interval.ms": "500",
     "replica.socket.timeout.ms": "1500",
-    # Often, so that every story has rolls and recoveries.
+    # Frequent rolls, so that every run has rolls and recoveries.
     "log.roll.ms": "400",
     "log.index.interval.bytes": "256",
 }
@@ -76,10 +76,10 @@ _SHORT_METADATA: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "1",
 }
-"""Snapshots so often that a node begins at an old image, with replicas on other nodes."""
+"""Snapshots are so frequent that a node begins at an old image, which shows replicas on other nodes."""
 _GROUPS: Final = {
     "group.initial.rebalance.delay.ms": "200",
-    # Often, so that coordinators load compacted logs.
+    # Frequent compaction, so that coordinators load compacted logs.
     "log.cleaner.backoff.ms": "500",
     "log.cleaner.min.cleanable.ratio": "0.01",
     "log.segment.delete.delay.ms": "500",
@@ -88,59 +88,60 @@ _SYNCED: Final = {"log.flush.interval.messages": "1"}
 
 
 def replication() -> Scenario:
-    """Nodes whose processes are killed, paused or cleanly restarted, and whose links break."""
+    """Processes of nodes are killed, paused or cleanly restarted, and links break."""
     faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
     return _scenario({}, faults)
 
 
 def replication_power() -> Scenario:
-    """Nodes that also lose their power, with logs that are synced before anything is acknowledged."""
+    """Nodes also lose power; their logs are synced before anything is acknowledged."""
     return _scenario(_SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
 
 
 def replication_unsynced() -> Scenario:
-    """Machines that stop cleanly until the last one loses its power, and its unsynced writes.
+    """Machines stop cleanly until the last one loses its power and its unsynced writes.
 
-    The case of KIP-966: none of the complete replicas is in sync when the last one comes back.
+    This is the case of KIP-966: no complete replica is in the in-sync set when the last machine comes back.
     """
     scenario = _scenario({}, (Fault.KILL,))
     return replace(scenario, story=partial(ReplicationStory, properties={}, blackouts=True), fault_count=3)
 
 
 def replication_lag() -> Scenario:
-    """Followers that are parted from their leader, which is killed while they lag."""
+    """Followers are disconnected from their leader, which is killed while they lag."""
     scenario = _scenario({}, (Fault.KILL,))
     return replace(scenario, story=partial(ReplicationStory, properties={}, starves=True), fault_count=4)
 
 
 def replication_rolling() -> Scenario:
-    """Nodes that are cleanly restarted, one after another, some of them with a broken link."""
+    """Nodes are cleanly restarted one after another, some of them with a broken link."""
     scenario = _scenario({}, (Fault.STOP,))
     return replace(scenario, story=partial(ReplicationStory, properties={}, rolls=True), fault_count=1)
 
 
 def replication_moves() -> Scenario:
-    """Partitions that are moved between brokers while these fail: replicas are removed and added again."""
+    """Partitions are moved between brokers while brokers fail: replicas are removed and added again."""
     scenario = _scenario({}, (*(Fault.KILL,) * 3, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
     return replace(scenario, story=partial(ReplicationStory, properties=_SHORT_METADATA, moves=True))
 
 
 def replication_groups() -> Scenario:
-    """Groups that commit offsets and change their members while their coordinators move from node to node."""
+    """Groups commit offsets and change their members while their coordinators move between nodes."""
     faults = (*(Fault.KILL,) * 4, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
     return _with_groups(_scenario(_GROUPS, faults))
 
 
 def replication_groups_power() -> Scenario:
-    """Coordinators whose nodes lose their power, with logs that are synced before anything is answered."""
+    """Nodes of coordinators lose power; their logs are synced before anything is answered."""
     faults = (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY)
     return _with_groups(_scenario({**_GROUPS, **_SYNCED}, faults))
 
 
 def replication_clock() -> Scenario:
-    """The nodes' clocks jump by an hour both ways, independently; records are kept for 45 minutes.
+    """The nodes' clocks jump independently by an hour, forwards and backwards; records are kept for 45
+    minutes.
 
-    No node is restarted, because a node with a wrong clock cannot detect that at its start.
+    No node is restarted, because a node cannot detect at its start that its clock is wrong.
     """
     faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY, Fault.RESET)
     scenario = _with_groups(_scenario({**_GROUPS, **KEPT_FOR_LESS_THAN_A_JUMP}, faults))
@@ -177,7 +178,7 @@ def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario
 
 
 class ReplicationStory:
-    """One seeded story of replicated partitions."""
+    """A seeded run of replicated partitions."""
 
     def __init__(
         self,
@@ -199,12 +200,12 @@ class ReplicationStory:
         self._rolls = rolls
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, ServerNode] = {}
-        """The newest life of each node that has started."""
+        """The newest process of each node that has started."""
         self._lives: dict[int, int] = {}
-        """The numbers of these processes: a node may have been restarted since."""
+        """The numbers of these processes. A node may have been restarted since."""
 
     async def run(self) -> list[str]:
-        """Play, and return the violations."""
+        """Run the scenario; return the violations."""
         world, scenario = self._world, self._scenario
         programs: dict[Host, Program] = {
             world.host(f"node-{node_id}"): partial(self._node, node_id) for node_id in NODE_IDS
@@ -214,8 +215,8 @@ class ReplicationStory:
             host.start(program)
         supervisor = asyncio.create_task(nemesis.supervise())
         await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
-        # A producer whose first batch is refused and whose second is accepted could never send the first
-        # again.
+        # Clients start only now. If a broker refused a producer's first batch and accepted its second, the
+        # producer could never send the first batch again.
         await self._converge()
         storm = asyncio.create_task(self._storm(nemesis))
         readers = [
@@ -258,7 +259,7 @@ class ReplicationStory:
         return check(self.history, final)
 
     async def _storm(self, nemesis: Nemesis) -> None:
-        """Faults, and isolated leaders."""
+        """Inject faults, and isolate leaders."""
         chance = stream(self._world.seed, "leaders")
         for _ in range(self._scenario.fault_count):
             if self._rolls:
@@ -276,10 +277,10 @@ class ReplicationStory:
                 await self._isolate_leader(chance)
 
     async def _isolate_leader(self, chance: random.Random) -> None:
-        """Disconnect a leader from the other nodes: clients keep writing records to it that are never
+        """Disconnect a leader from the other nodes. Clients keep writing records to it that are never
         acknowledged.
 
-        It lasts until the leader is fenced, and the others have elected another one.
+        It lasts until the leader is fenced and the other nodes have elected another one.
         """
         with_groups = self._scenario.committer_count > 0
         partition = chance.choice((*PARTITIONS, *_OFFSETS) if with_groups else PARTITIONS)
@@ -299,9 +300,11 @@ class ReplicationStory:
             self._world.network.heal(*link)
 
     async def _starve_follower(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Disconnect a follower from a leader that others still follow, and kill the leader a while later.
+        """Disconnect a follower from a leader that other replicas still follow, and kill the leader a while
+        later.
 
-        Both can reach the controller: a follower that counts as in sync, but lacks records, may be elected.
+        Both can reach the controller. A follower that counts as in sync, although it lacks records, could
+        then be elected.
         """
         partition = chance.choice(PARTITIONS)
         leader_id = next((id for id, each in self._replicas_by_node(partition) if each.is_leader), None)
@@ -320,7 +323,7 @@ class ReplicationStory:
             self._world.network.heal(*link)
 
     async def _roll(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Restart all nodes, each when all replicas are in sync again; a stopped one must not lead any
+        """Restart all nodes, each when all replicas are in sync again. A stopped node must not lead any
         more.
         """
         for node_id in chance.sample(NODE_IDS, len(NODE_IDS)):

@@ -1,1 +1,1 @@
-"""Messages by which an engine outside the broker takes part in consolidation, one module per API."""
+"""Messages with which an engine outside the broker takes part in consolidation, in a module for each API."""

@@ -25,7 +25,7 @@ class ConsolidationLeaseRequest(Message):
     partitions: Sequence[ConsolidationLeasePartition] | None = wire(
         [ConsolidationLeasePartition], nullable="0+", default=None
     )
-    """With 0 ms: release only these; null for all."""
+    """With a duration of 0 ms: release only these partitions; null for all."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 
@@ -39,7 +39,7 @@ class ConsolidationLeaseResponse(Message):
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
     error_message: str | None = wire("string", nullable="0+", default=None)
     lease_until_ms: int = wire("int64", default=-1)
-    """-1: the lease is over."""
+    """-1 means that the lease has ended."""
 
 
 REQUEST = ConsolidationLeaseRequest

@@ -1,7 +1,7 @@
 """ConsolidationPlan: a leader plans the next segments of diskless partitions for an engine that builds them.
 
-The segments are recorded as COPY_SEGMENT_STARTED before the answer, and the same partitions are not given
-to other engines while the lease lasts.
+The segments are recorded as COPY_SEGMENT_STARTED before the answer. Other engines do not get the same
+partitions while the lease lasts.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class ConsolidationSegment(Message):
     topic: str = wire("string")
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")
-    """Leader epoch of the leader that made the plan; part of the publication."""
+    """Epoch of the leader that made the plan. The publication contains it."""
     segment_id: UUID = wire("uuid")
     base_offset: int = wire("int64")
     end_offset: int = wire("int64")
@@ -30,14 +30,14 @@ class ConsolidationSegment(Message):
     txn_index_empty: bool = wire("bool")
     index_interval_bytes: int = wire("int32")
     runs: bytes = wire("bytes")
-    """Columns: number of runs; for each run the object's number, its first byte, its size in bytes, its
-    last offset minus its first, and its append time or -1. Offsets are dense.
+    """Columns: number of runs. For each run: the object's number, the run's first byte, its size in bytes,
+    its last offset minus its first, and its append time or -1. Offsets are dense.
     """
 
 
 @message
 class ConsolidationHeldPlan(Message):
-    """Partitions that another engine has a lease of."""
+    """Partitions for which another engine has a lease."""
 
     engine: str = wire("string")
     until_ms: int = wire("int64")
@@ -51,12 +51,14 @@ class ConsolidationPlanRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     engine: str = wire("string")
-    """Name of the caller, for the log and for other callers."""
+    """Name of the caller, which the log and other callers see."""
     max_bytes: int = wire("int64")
-    """Approximate size of the plan; it is smaller when less is available or other engines hold the rest."""
+    """Approximate size of the plan. The plan is smaller when fewer bytes are available or other engines
+    have the other partitions.
+    """
     lease_ms: int = wire("int64", default=600_000)
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
-    """Only these topics; null for all."""
+    """Only these topics are planned; null for all."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 
@@ -73,13 +75,13 @@ class ConsolidationPlanResponse(Message):
     lease_until_ms: int = wire("int64", default=-1)
     """End of the lease by the leader's clock."""
     object_keys: Sequence[str] = wire(["string"], default=())
-    """By number, from 0: the objects that contain the runs."""
+    """The objects that contain the runs. Runs refer to them by their number, from 0."""
     segments: Sequence[ConsolidationSegment] = wire([ConsolidationSegment], default=())
     storage_class_name: str | None = wire("string", nullable="0+", default=None)
     """The leader's remote storage manager; null for the built-in one."""
     storage_url: str | None = wire("string", nullable="0+", default=None)
-    """URL of the built-in manager's store. An engine with another URL would publish segments that are not
-    there.
+    """URL of the built-in manager's store. An engine that uses another URL would publish segments that are
+    not in the store.
     """
     storage_prefix: str | None = wire("string", nullable="0+", default=None)
     held: Sequence[ConsolidationHeldPlan] = wire([ConsolidationHeldPlan], default=(), tag=0)

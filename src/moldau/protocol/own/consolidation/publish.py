@@ -17,19 +17,20 @@ class ConsolidationCopy(Message):
     leader_epoch: int = wire("int32")
     segment_id: UUID = wire("uuid")
     custom_metadata: bytes | None = wire("bytes", nullable="0+", default=None)
-    """Custom metadata of the storage manager; it names the attempt whose objects are the segment."""
+    """Custom metadata of the storage manager. They name the attempt whose objects form the segment."""
 
 
 @message
 class ConsolidationPublished(Message):
     segment_id: UUID = wire("uuid")
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """FENCED_LEADER_EPOCH: another leader planned it. INVALID_UPDATE_VERSION: its plan has lapsed.
+    """FENCED_LEADER_EPOCH: another leader planned the segment. INVALID_UPDATE_VERSION: the plan has expired.
 
-    Its objects are then not needed. After any other error the report may be repeated."""
+    After these errors the copy's objects are not needed. After any other error the report may be repeated.
+    """
     error_message: str | None = wire("string", nullable="0+", default=None)
     is_waiting: bool = wire("bool", default=False)
-    """It is published after the segments that precede it in its partition."""
+    """Whether the segment waits and is published after the segments before it in its partition."""
 
 
 @message

@@ -1,9 +1,9 @@
 """DisklessCommitFile (KIP-1164's API 95).
 
-Version 0 is the KIP's, a structure for each batch, plus the fields that fencing needs. Version 1 is ours:
-the batches as columns in one byte string, in the form of
-``moldau.coordinators.diskless.codecs.batch_columns``; about 12 bytes a batch where version 0 takes 85.
-Version 2 adds the guards of transactional batches.
+Version 0 is the KIP's version, with a structure for each batch, plus the fields that fencing needs. Version 1
+is ours: the batches are columns in a single byte string, in the form of
+``moldau.coordinators.diskless.codecs.batch_columns``. It needs about 12 bytes for each batch, and version 0
+needs 85. Version 2 adds the guards of transactional batches.
 """
 
 from collections.abc import Sequence
@@ -50,12 +50,13 @@ class DisklessCommitFileRequest(Message):
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several."""
+    several.
+    """
     object_key: str = wire("string")
     object_format: int = wire("int8", default=1)
     file_size: int = wire("int64")
     created_ms: int = wire("int64", default=-1)
-    """Moldau's own field: when the uploader began the object; a file that is too old is refused."""
+    """Moldau's own field: the time when the uploader began the object. A file that is too old is refused."""
     uploader_broker_id: int = wire("int32", default=-1)
     """Moldau's own field."""
     owner_ids: Sequence[int] = wire(["int32"], default=())

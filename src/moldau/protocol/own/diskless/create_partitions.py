@@ -13,8 +13,9 @@ class DisklessCreatablePartitions(Message):
     name: str = wire("string")
     num_partitions: int = wire("int32", default=0)
     partition_indexes: Sequence[int] | None = wire(["int32"], nullable="0+", default=None)
-    """Moldau's own field: those that belong to this coordinator; null for all from 0 to
-    ``num_partitions``."""
+    """Moldau's own field: the partitions that belong to this coordinator; null for all from 0 to
+    ``num_partitions``.
+    """
 
 
 @message
@@ -31,7 +32,8 @@ class DisklessCreatePartitionsRequest(Message):
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several."""
+    several.
+    """
     topics: Sequence[DisklessCreatablePartitions] = wire([DisklessCreatablePartitions], default=())
     timeout_ms: int = wire("int32", default=60000)
 

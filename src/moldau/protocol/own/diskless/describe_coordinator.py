@@ -10,7 +10,7 @@ class DisklessDescribeCoordinatorRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """The partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    """The partition of ``__diskless_metadata`` that is called; a broker may lead several."""
     timeout_ms: int = wire("int32", default=60000)
 
 

@@ -18,7 +18,7 @@ class DisklessDescribeFileResult(Message):
     error_message: str | None = wire("string", nullable="0+", default=None)
     has_live_batches: bool = wire("bool", default=False)
     is_known: bool = wire("bool", default=False)
-    """Moldau's own field, like all that follow."""
+    """Moldau's own field, like all fields after it."""
     is_closed: bool = wire("bool", default=False)
     file_size: int = wire("int64", default=-1)
     used_bytes: int = wire("int64", default=0)
@@ -36,11 +36,12 @@ class DisklessDescribeFilesRequest(Message):
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several."""
+    several.
+    """
     files: Sequence[DisklessDescribeFileEntry] | None = wire(
         [DisklessDescribeFileEntry], nullable="0+", default=()
     )
-    """Null (ours): the files after ``after_key``, for tools."""
+    """Null is Moldau's own extension: it requests the files after ``after_key``, for tools."""
     after_key: str = wire("string", default="")
     limit: int = wire("int32", default=1000)
     timeout_ms: int = wire("int32", default=60000)

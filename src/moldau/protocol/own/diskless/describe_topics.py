@@ -24,11 +24,11 @@ class DisklessDescribedTopic(Message):
     topic_id: UUID = wire("uuid")
     name: str = wire("string")
     objects: int = wire("int64", default=0)
-    """Objects that hold live batches of the topic at this coordinator; each is counted once."""
+    """Objects that contain live batches of the topic at this coordinator. Each object is counted once."""
     objects_bytes: int = wire("int64", default=0)
     deleted_bytes: int = wire("int64", default=0)
     object_keys: Sequence[str] = wire(["string"], default=())
-    """Keys of those objects, if requested."""
+    """Keys of these objects, if they are requested."""
     partitions: Sequence[DisklessDescribedPartition] = wire([DisklessDescribedPartition], default=())
 
 
@@ -39,12 +39,13 @@ class DisklessDescribeTopicsRequest(Message):
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several."""
+    several.
+    """
     topic_ids: Sequence[UUID] | None = wire(["uuid"], nullable="0+", default=None)
     """The requested topics; null for all topics."""
     timeout_ms: int = wire("int32", default=60000)
     with_object_keys: bool = wire("bool", default=False)
-    """Whether to list object keys, to count objects that several coordinators share only once."""
+    """Whether to list object keys, so that objects of several coordinators can be counted only once."""
 
 
 @message

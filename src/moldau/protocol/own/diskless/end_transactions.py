@@ -1,4 +1,4 @@
-"""DisklessEndTransactions: the markers of ended transactions, for partitions of one coordinator."""
+"""DisklessEndTransactions: the markers of ended transactions, for partitions of a coordinator."""
 
 from collections.abc import Sequence
 from uuid import UUID

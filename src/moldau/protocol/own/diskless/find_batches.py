@@ -30,7 +30,9 @@ class DisklessBatchInfo(Message):
     is_transactional: bool = wire("bool", "2+", default=False)
     """Moldau's own field."""
     markers: Sequence[DisklessMarkerInfo] = wire([DisklessMarkerInfo], "2+", default=())
-    """Ours: one, and no object, for the marker of a transaction."""
+    """Moldau's own field: for the marker of a transaction, the one entry of this list; there is no object
+    then.
+    """
 
 
 @message
@@ -87,7 +89,8 @@ class DisklessFindBatchesRequest(Message):
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several."""
+    several.
+    """
     fetch_max_bytes: int = wire("int32")
     max_batches_per_partition: int = wire("int32", default=0)
     topics: Sequence[DisklessFindBatchesTopic] = wire([DisklessFindBatchesTopic], default=())

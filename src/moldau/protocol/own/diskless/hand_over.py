@@ -1,4 +1,4 @@
-"""DisklessHandOver: the next owner takes over a file (KIP-1164 describes it without an API)."""
+"""DisklessHandOver: the next owner takes over a file; KIP-1164 describes this step without an API."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ class DisklessHandedOverFile(Message):
     file_size: int = wire("int64")
     created_ms: int = wire("int64")
     remaining_owner_ids: Sequence[int] = wire(["int32"], default=())
-    """The first is the receiver of this request."""
+    """The first owner in the list is the receiver of this request."""
 
 
 @message
@@ -29,7 +29,8 @@ class DisklessHandOverRequest(Message):
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several."""
+    several.
+    """
     files: Sequence[DisklessHandedOverFile] = wire([DisklessHandedOverFile], default=())
     timeout_ms: int = wire("int32", default=60000)
 

@@ -32,7 +32,7 @@ class DisklessListOffsetsPartitionResult(Message):
     wal_start_offset: int = wire("int64", default=-1)
     """Moldau's own field."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
-    """Moldau's own field: at most one, the batch that contains the record."""
+    """Moldau's own field: the batch that contains the record; at most one batch."""
     last_stable_offset: int = wire("int64", "1+", default=-1)
     """Moldau's own field."""
 
@@ -52,7 +52,8 @@ class DisklessListOffsetsRequest(Message):
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
-    several."""
+    several.
+    """
     topics: Sequence[DisklessListOffsetsTopic] = wire([DisklessListOffsetsTopic], default=())
     timeout_ms: int = wire("int32", default=60000)
 

@@ -11,7 +11,7 @@ from moldau.runtime import ErrorCode
 class DisklessPrunePartition(Message):
     partition_index: int = wire("int32")
     from_offset: int = wire("int64")
-    """With -1 for both offsets, only the epoch is recorded: prunes of older epochs are refused afterwards."""
+    """-1 for both offsets records only the epoch; prunes of older epochs are refused afterwards."""
     to_offset: int = wire("int64")
     epoch: int = wire("int32")
     remote_metadata_position: int = wire("int64", default=-1)
@@ -49,7 +49,8 @@ class DisklessPruneRequest(Message):
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that the request is for; a broker may
-    lead several."""
+    lead several.
+    """
     topics: Sequence[DisklessPruneTopic] = wire([DisklessPruneTopic], default=())
     timeout_ms: int = wire("int32", default=60000)
 

@@ -13,7 +13,7 @@ class DisklessReadObjectRequest(Message):
     byte_offset: int = wire("int64")
     byte_size: int = wire("int32")
     timeout_ms: int = wire("int32", default=60_000)
-    """How long the caller waits for the answer."""
+    """Time for which the caller waits for the answer."""
 
 
 @message

@@ -1,1 +1,1 @@
-"""Messages of the calls about the remote tier, one module per API."""
+"""Messages of the calls about the remote tier, in a module for each API."""

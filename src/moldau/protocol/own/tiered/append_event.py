@@ -13,7 +13,9 @@ class TieredAppendEventRequest(Message):
     FLEXIBLE = "0+"
     metadata_partition: int = wire("int32")
     metadata_leader_epoch: int = wire("int32")
-    """The epoch of the metadata partition in which the sender considers the receiver its leader."""
+    """The epoch of the metadata partition in which, as far as the sender knows, the receiver is the
+    leader.
+    """
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")

@@ -11,7 +11,9 @@ class TieredEventOffsetsRequest(Message):
     FLEXIBLE = "0+"
     metadata_partition: int = wire("int32")
     metadata_leader_epoch: int = wire("int32")
-    """The epoch of the metadata partition in which the sender considers the receiver its leader."""
+    """The epoch of the metadata partition in which, as far as the sender knows, the receiver is the
+    leader.
+    """
     epoch: int = wire("int32", default=-1)
     """A leader epoch whose end offset is requested; -1 for none."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
@@ -31,7 +33,7 @@ class TieredEventOffsetsResponse(Message):
     """The high watermark."""
     log_end_offset: int = wire("int64", default=-1)
     epoch_end_offset: int = wire("int64", default=-1)
-    """End of the requested epoch; -1 where the log does not have it."""
+    """End of the requested epoch; -1 when the log does not have the epoch."""
 
 
 REQUEST = TieredEventOffsetsRequest

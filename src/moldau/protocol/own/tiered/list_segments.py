@@ -15,7 +15,7 @@ class TieredSegmentEpoch(Message):
 
 @message
 class TieredSegment(Message):
-    """Fields as in ``RemoteLogSegmentMetadataRecord``."""
+    """The fields are the same as in ``RemoteLogSegmentMetadataRecord``."""
 
     id: UUID = wire("uuid")
     start_offset: int = wire("int64")
@@ -28,7 +28,7 @@ class TieredSegment(Message):
     txn_index_empty: bool = wire("bool")
     leader_epochs: Sequence[TieredSegmentEpoch] = wire([TieredSegmentEpoch], default=())
     custom_metadata: bytes | None = wire("bytes", nullable="0+", default=None)
-    """The storage manager needs it to find the segment's objects."""
+    """The storage manager needs this value to find the segment's objects."""
 
 
 @message
@@ -39,7 +39,7 @@ class TieredListSegmentsRequest(Message):
     topic: str = wire("string")
     partition_index: int = wire("int32")
     skip: int = wire("int32", default=0)
-    """Number of segments, in order of their start offsets, that were listed before and are skipped."""
+    """Number of segments to skip, in order of their start offsets, because they were listed before."""
     limit: int = wire("int32", default=1000)
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""

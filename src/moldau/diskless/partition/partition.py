@@ -1,4 +1,4 @@
-"""A diskless partition on this broker: produced through the writer, read from the cache or from objects."""
+"""A diskless partition on this broker: written through the writer, read from the cache or from objects."""
 
 import asyncio
 import logging
@@ -38,13 +38,13 @@ logger = logging.getLogger(__name__)
 _KNOWN_TIMEOUT_S: Final = 5.0
 
 _KEPT_TIMEOUT_S: Final = 1.0
-"""Writing this broker's own commits into its cache takes milliseconds."""
+"""Time limit for writing this broker's own commits into its cache, which takes milliseconds."""
 
 
 class DisklessPartition(WithoutLog):
-    """One diskless partition behind the common interface of partitions.
+    """A diskless partition behind the common interface of partitions.
 
-    Every broker may serve it: leader epochs in requests are not checked, because the order of a diskless
+    Every broker may serve it. Leader epochs in requests are not checked, because the order of a diskless
     partition does not depend on its leader. Batches always have leader epoch 0.
     """
 
@@ -55,7 +55,9 @@ class DisklessPartition(WithoutLog):
         config: LogConfig,
         traffic: TopicTraffic,
     ) -> None:
-        """``services`` are those of all partitions of the broker, ``config`` and ``traffic`` the topic's."""
+        """``services`` belong to all partitions of the broker; ``config`` and ``traffic`` belong to the
+        topic.
+        """
         self.cache = cache
         self.leader_epoch_in_metadata = 0
         self.is_leader_in_metadata = False
@@ -72,11 +74,11 @@ class DisklessPartition(WithoutLog):
         self.transactions = DisklessTransactions(cache.key, services.transactions, self.append)
 
     def begin_remote(self, part: RemoteRecords) -> None:
-        """From now on records that have left the WAL are read from ``part``."""
+        """Read records that have left the WAL from ``part`` from now on."""
         self._remote = part
 
     def end_remote(self) -> None:
-        """Records below the WAL are not read here any more."""
+        """Stop reading records that have left the WAL on this broker."""
         self._remote = None
 
     @property
@@ -85,12 +87,12 @@ class DisklessPartition(WithoutLog):
         return self._appends.waiting_bytes
 
     def refuse_waiting(self) -> None:
-        """Refuse the batches that wait until the partition is known: the broker stops."""
+        """Refuse the batches that wait until the partition is known, because the broker stops."""
         self._appends.refuse_waiting()
 
     @property
     def config(self) -> LogConfig:
-        """The topic's own config; the cached log has other limits."""
+        """The topic's own config. The cached log has other limits."""
         return self._appends.config
 
     @config.setter
@@ -116,7 +118,7 @@ class DisklessPartition(WithoutLog):
 
     @property
     def is_under_replicated(self) -> bool:
-        """Never: the object store keeps the copies."""
+        """Always False, because the object store keeps the copies."""
         return False
 
     # -- consume ------------------------------------------------------------------------------
@@ -159,8 +161,9 @@ class DisklessPartition(WithoutLog):
         aborted: Sequence[AbortedTransaction] = (),
         readable_end: int | None = None,
     ) -> ReadOutcome:
-        """``readable_end``: the end of the cache, for reads that it answers. At the tail, committed records
-        beyond it arrive in a moment, and a consumer does not get a high watermark that it cannot read up to.
+        """``readable_end`` is the end of the cache, for reads that the cache answers. At the tail,
+        committed records after it arrive very soon, and a consumer must not get a high watermark up to
+        which it cannot read.
         """
         cache = self.cache
         high_watermark = cache.high_watermark
@@ -226,8 +229,9 @@ class DisklessPartition(WithoutLog):
         return answer if isinstance(answer, ReadOutcome) else await answer
 
     async def _read_when_kept(self, request: ReadRequest) -> ReadOutcome:
-        """The producer may already have its answer, so records that are still being cached must be
-        readable."""
+        """Records that are still being cached must be readable, because the producer may already have its
+        answer.
+        """
         if not await self.cache.until_kept(request.offset, _KEPT_TIMEOUT_S) and self.cache.is_promised:
             return self._known(readable_end=self.cache.local_end_offset)
         answer = self.read(request)
@@ -248,12 +252,12 @@ class DisklessPartition(WithoutLog):
         return self._cold_result(request, outcome)
 
     async def _read_remote(self, request: ReadRequest, remote: RemoteRecords) -> ReadOutcome:
-        """Read records below the WAL, or records that have just moved out of it."""
+        """Read records that left the WAL, or that have just moved out of it."""
         outcome = await remote.read(request, self._known(read_committed=request.read_committed))
         if outcome.error is ErrorCode.none:
             self._traffic.read(outcome.size_bytes, request.reader_rack)
             return outcome
-        # The records may have been deleted meanwhile: ask the coordinator.
+        # The records may have been deleted meanwhile, so ask the coordinator.
         resolved = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
         deleted = resolved.failure is not None and resolved.failure.code is ErrorCode.offset_out_of_range
         self._meters.errors.value += not deleted

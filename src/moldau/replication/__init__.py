@@ -1,1 +1,2 @@
-"""Partitions as requests see them, and the classic kind, which stores its data on the brokers' disks."""
+"""Partitions as request handlers see them, and the classic kind of partition, which stores its data on the
+brokers' disks."""

@@ -1,7 +1,7 @@
-"""A classic partition: its data is in a local log on each replica's disk, copied from a leader.
+"""A classic partition: each replica has a local log on its disk, and followers copy the leader's log.
 
 :class:`ClassicPartition` drives a :class:`moldau.replication.core.replica.Replica` and the log, in the order
-of the replica's contract. Reads, lookups by timestamp, waiting producers and syncs are collaborators' work.
+of the replica's contract. Other objects handle reads, lookups by timestamp, waiting producers and syncs.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class ClassicPartition:
         self.log = log
         self.policy = policy
         self.snapshots = snapshots
-        """The log with the snapshots that shorten it, where it has any."""
+        """The log with the snapshots that shorten it; ``None`` for a log without snapshots."""
         self._arrivals = context.arrivals
         self._listener = context.listener
         self._monotonic_ms = context.monotonic_ms or machine.clock.now_ms
@@ -85,7 +85,7 @@ class ClassicPartition:
         replica = Replica(context.local_id, high_watermark=watermark, policy=policy, min_in_sync=min_in_sync)
         self._replica = replica
         self._leader: LeaderReplica | None = None
-        """The replica's role, where it leads."""
+        """The role of the replica if it leads; otherwise ``None``."""
         self._traffic = PartitionTraffic(context.meters, topic)
         self._acknowledgements = Acknowledgements(context.arrivals.deadlines)
         self._commit: GroupCommit | None = None
@@ -99,7 +99,7 @@ class ClassicPartition:
         self._lookup = OffsetLookup(log, replica, machine, slot)
         moved = weakly(self._watermark_moved)
         self.following = Following(name, log, replica, self._commit, moved, snapshots)
-        """The interface of a fetcher while this replica follows."""
+        """The methods that a fetcher uses while this replica follows."""
         starts_moved = self._deletion.replicas_moved
         self.leading = Leading(replica, context.listener, self._monotonic_ms, moved, starts_moved)
         """Changes of the in-sync set while this replica leads."""
@@ -132,7 +132,7 @@ class ClassicPartition:
 
     @property
     def leader_to_follow(self) -> int | None:
-        """The broker that this replica follows, if it follows one."""
+        """The broker that this replica follows; ``None`` if it does not follow."""
         follower = self._replica.follower
         return None if follower is None else follower.leader_id
 
@@ -151,7 +151,7 @@ class ClassicPartition:
 
     @property
     def min_in_sync(self) -> int:
-        """``min.insync.replicas``; the partition's host sets it when the config changes."""
+        """``min.insync.replicas``. The partition's host sets it when the config changes."""
         return self._replica.min_in_sync
 
     @min_in_sync.setter
@@ -162,12 +162,12 @@ class ClassicPartition:
     # -- the role -------------------------------------------------------------------------------
 
     def when_uncut(self, move: Callable[[], None]) -> None:
-        """Change the role now, or after a cut of the log that is under way; the last such move counts."""
+        """Change the role now, or after a truncation in progress. Only the last such change is made."""
         if not self.following.defers(move):
             move()
 
     def end(self) -> None:
-        """Resign permanently: pending changes of the role are dropped, and no other one may follow."""
+        """Resign permanently: pending changes of the role are dropped, and no later change is allowed."""
         self.following.end()
         self.resign(self.leader_epoch)
 
@@ -178,7 +178,7 @@ class ClassicPartition:
         in_sync: tuple[int, ...],
         partition_epoch: int = -1,
     ) -> None:
-        """Lead the partition from ``leader_epoch`` on; the same epoch again only updates the sets.
+        """Lead the partition from ``leader_epoch`` on. With the same epoch again, only the sets are updated.
 
         Older epochs are ignored. Like all changes of the role, this waits while the log is being truncated.
         """
@@ -193,7 +193,7 @@ class ClassicPartition:
             in_sync,
             partition_epoch=partition_epoch,
             log_end_offset=log.log_end_offset,
-            synced_offset=0,  # the term's first sync reports it
+            synced_offset=0,  # The first sync of the epoch reports it.
             now_ms=self._monotonic_ms(),
         )
         if replica.role is not before:
@@ -213,7 +213,7 @@ class ClassicPartition:
             self._role_changed()
 
     def resign(self, leader_epoch: int) -> None:
-        """Neither lead nor follow: the partition has no leader, or this replica stops."""
+        """Stop leading or following, because the partition has no leader or this replica stops."""
         if self.following.defers(partial(self.resign, leader_epoch)):
             return
         if self._replica.resign(leader_epoch):
@@ -222,14 +222,14 @@ class ClassicPartition:
     def _role_changed(self) -> None:
         led, self._leader = self._leader, self._replica.leader
         self.guards.clear()
-        # Retention and the checkpoint of the log manager may never pass it.
+        # Retention and the log manager's checkpoint must not use a higher offset.
         self.log.high_watermark = self.high_watermark
         if led is not None:
             # Producers that wait for an acknowledgement get NOT_LEADER_OR_FOLLOWER and look for the new
             # leader.
             self._acknowledgements.fail(_NOT_LEADER)
             self._flushes.refuse(_NOT_LEADER)
-        # Consumers may wait at a follower, too.
+        # Consumers may also wait at a follower.
         self._arrivals.notify(self._key)
         if self._commit is not None:
             self._commit.begin_term()
@@ -251,7 +251,7 @@ class ClassicPartition:
         client: FairClient | None = None,
         guard: TransactionGuard | None = None,
     ) -> AppendAnswer:
-        """Like ``Partition.append``; the first batch of a transaction needs a ``guard``."""
+        """Like ``Partition.append``. The first batch of a transaction needs a ``guard``."""
         terms = AppendTerms(required_acks, timeout_ms, guard)
         try:
             if not self._clients_append:
@@ -290,7 +290,7 @@ class ClassicPartition:
     def _append_opened(
         self, records: memoryview, headers: list[BatchHeader], client: FairClient | None, terms: AppendTerms
     ) -> "asyncio.Future[AppendOutcome]":
-        """A worker opens the batch; later appends of the same client wait for it."""
+        """Append a batch that a worker opens first. Later appends of the same client wait for it."""
         if self._opening is None:
             self._opening = OpeningQueue(self._machine.opening, self._machine.unexpected)
         batch, config, now_ms = bytes(records), self.log.config, self._machine.clock.now_ms()
@@ -342,7 +342,7 @@ class ClassicPartition:
         return self._acknowledgements.add(last_offset, outcome, timeout_ms)
 
     def _flushed(self, end_offset: int) -> None:
-        """The log is flushed below an offset as ``flush.messages`` requires."""
+        """Note that the log is flushed below an offset, as ``flush.messages`` requires."""
         leader = self._leader
         if leader is None:
             return
@@ -354,9 +354,10 @@ class ClassicPartition:
     def stage(
         self, records: memoryview, required_acks: int, client: FairClient | None = None
     ) -> AppendOutcome | None:
-        """Like :meth:`append`, but written by :meth:`write_staged`, under the contract of ``StagedAppends``.
+        """Like :meth:`append`, but :meth:`write_staged` writes the records. The contract is that of
+        ``StagedAppends``.
 
-        ``None``: nothing was staged; call :meth:`append`.
+        Returns ``None`` when nothing was staged; the caller then calls :meth:`append`.
         """
         leader = self._leader
         if leader is None or not self._may_stage or (required_acks == ACKS_ALL and not leader.alone):
@@ -375,7 +376,7 @@ class ClassicPartition:
             return None
         self._staged_messages += header[12]
         self._staged_bytes += len(records)
-        # Made as a tuple: half the time of calling the class, for every pipelined request.
+        # Made as a tuple for every pipelined request, because calling the class takes twice the time.
         return _new(AppendOutcome, (_APPENDED, offset, -1, log.offsets.log_start_offset, None, ()))
 
     def write_staged(self) -> None:
@@ -392,9 +393,9 @@ class ClassicPartition:
     def append_own(
         self, batches: bytes | bytearray, headers: list[BatchHeader], origin: AppendOrigin
     ) -> AppendInfo:
-        """Append records of this broker itself (a coordinator's); with acks=all.
+        """Append records of this broker itself (a coordinator's records), with acks=all.
 
-        Raises ``KafkaError`` when it was not appended. The caller watches the high watermark.
+        Raises ``KafkaError`` when the records were not appended. The caller observes the high watermark.
         """
         leader = self.check_in_sync()
         if self._commit is not None:
@@ -408,18 +409,18 @@ class ClassicPartition:
             self._flushes.begin()
             return info
         if leader.local_append(self.log.segments.end_offset):
-            # The caller gets its offset first; waiting requests are woken after that.
+            # The caller must get its offset first; waiting requests are woken after that.
             asyncio.get_running_loop().call_soon(self._watermark_moved)
         elif leader.followers:
             self._arrivals.notify(self._key)
         return info
 
     def check_in_sync(self) -> LeaderReplica:
-        """This term, if it accepts a write with acks=all. Raises ``KafkaError``."""
+        """The present leadership, if it accepts a write with acks=all. Raises ``KafkaError`` otherwise."""
         return self._check_leads(ACKS_ALL)
 
     def committed(self, offset: int, timeout_ms: int) -> "asyncio.Future[AppendOutcome]":
-        """The answer to an own append at ``offset``: an outcome without an error once it is committed."""
+        """The answer to an own append at ``offset``: an outcome without an error when it is committed."""
         outcome = _NOT_LEADER if self._leader is None else AppendOutcome(ErrorCode.none, offset)
         if self._leader is not None and offset >= self.high_watermark:
             return self._acknowledgements.add(offset, outcome, timeout_ms)
@@ -455,7 +456,8 @@ class ClassicPartition:
         self._acknowledgements.fail(AppendOutcome(error.code, message=error.message))
 
     async def settled(self) -> None:
-        """Return when all appended records are as durable as the policy requires, or never can be."""
+        """Return when all appended records are as durable as the policy requires, or when it is certain
+        that they will not be."""
         if self._commit is not None:
             await self._commit.settled()
         elif self.log.must_flush:
@@ -484,7 +486,7 @@ class ClassicPartition:
         return self.snapshots.open_snapshot(snapshot_id)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Raises ``KafkaError`` where this replica does not lead in the request's epoch."""
+        """Raises ``KafkaError`` if this replica does not lead in the request's epoch."""
         error = self._replica.check_epoch(current_leader_epoch)
         if error is not ErrorCode.none:
             raise KafkaError(error)

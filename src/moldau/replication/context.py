@@ -1,4 +1,4 @@
-"""Dependencies of the classic replicas of a broker."""
+"""The dependencies of a broker's classic replicas."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from moldau.runtime.machine import Machine
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContext:
-    """One for all replicas of a broker that the same listener watches."""
+    """The context that all replicas of a broker with the same listener share."""
 
     machine: Machine
     local_id: int
@@ -22,4 +22,4 @@ class ReplicaContext:
     meters: BrokerTopicMeters
     listener: ReplicaListener[Any] | None = None
     monotonic_ms: Callable[[], int] | None = None
-    """A monotonic time for the lag of followers; by default the wall clock's."""
+    """A monotonic time by which the lag of followers is measured; by default the wall clock."""

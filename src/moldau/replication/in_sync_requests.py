@@ -1,6 +1,6 @@
-"""Asks the controller for the in-sync sets that this broker's leaders propose (AlterPartition, KIP-497).
+"""Requests from the controller the in-sync sets that this broker's leaders propose (AlterPartition, KIP-497).
 
-One request at a time, for all partitions that have a proposal. The driver of :meth:`Leader.propose`.
+It sends one request at a time, for all partitions that have a proposal. It drives :meth:`Leader.propose`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 
 RETRY_S: Final = 0.05
-"""The pause after a request that did not succeed for every partition."""
+"""The pause after a request that failed for at least one partition."""
 PARTITIONS_A_REQUEST_MAX: Final = 1_000
 
 _SUPERSEDED: Final = frozenset(
@@ -38,14 +38,14 @@ _SUPERSEDED: Final = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""The controller has newer metadata than the leader, which will receive them."""
+"""Errors which show that the controller has newer metadata than the leader. The leader will receive them."""
 _NOT_ATTEMPTED: Final = frozenset({ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted})
 
 Proposals = dict[PartitionKey, tuple[ClassicPartition, InSyncProposal]]
 
 
 class InSyncSets:
-    """The in-sync sets of the partitions that this broker leads. Use it on the event loop."""
+    """The in-sync sets of the partitions that this broker leads. It is used on the event loop."""
 
     def __init__(
         self,
@@ -55,8 +55,9 @@ class InSyncSets:
         lag_ms_max: int,
         unexpected: UnexpectedErrors,
     ) -> None:
-        """``local_epoch``: that of this broker's registration, -1 before it. ``lag_ms_max``: how long a
-        follower that has not caught up stays in sync (``replica.lag.time.max.ms``).
+        """``local_epoch`` returns the epoch of this broker's registration, or -1 before the registration.
+        ``lag_ms_max`` is the time for which a follower that has not caught up stays in sync
+        (``replica.lag.time.max.ms``).
         """
         self._local_id = local_id
         self._channel = channel
@@ -71,23 +72,23 @@ class InSyncSets:
         """Epochs of the brokers that may be in sync: neither fenced nor shutting down."""
 
     def lead(self, partition: ClassicPartition) -> None:
-        """Watch a partition that this broker leads."""
+        """Begin to observe a partition that this broker leads."""
         self._led[partition.key] = partition
 
     def leave(self, partition: ClassicPartition) -> None:
-        """Stop watching it; a later replica of the same partition is still watched."""
+        """Stop observing a partition. A later replica of the same partition stays observed."""
         if self._led.get(partition.key) is partition:
             del self._led[partition.key]
             self._candidates.pop(partition.key, None)
 
     def consider(self, partition: ClassicPartition) -> None:
-        """A replica may be able to join a partition's in-sync set."""
+        """Check a partition soon, because a replica may be able to join its in-sync set."""
         if partition.key not in self._candidates:
             self._candidates[partition.key] = None
             self._wake.set()
 
     def brokers_changed(self, active: Mapping[int, int]) -> None:
-        """The set of active brokers may have changed."""
+        """Note the active brokers, which may have changed."""
         if active == self.active_brokers:
             return
         self.active_brokers = active
@@ -131,7 +132,7 @@ class InSyncSets:
                 self._wake.set()
 
     async def _ask(self) -> bool:
-        """Send the current proposals; returns False when they must be checked again soon."""
+        """Send the current proposals. Returns False when they must be checked again soon."""
         local_epoch = self._local_epoch()
         if local_epoch < 0:
             return not self._candidates
@@ -152,8 +153,8 @@ class InSyncSets:
         except KafkaError:
             return self._failed(proposals, ProposalFailure.UNKNOWN)
         if response.error_code is not ErrorCode.none:
-            # A refusal of the whole request, for instance for a stale broker epoch, does not tell the outcome
-            # of an earlier one.
+            # A refusal of the whole request, for example because of an old broker epoch, does not show the
+            # outcome of an earlier request.
             return self._failed(proposals, ProposalFailure.UNKNOWN)
         return self._settle(proposals, response) and not self._candidates
 
@@ -185,7 +186,7 @@ class InSyncSets:
                 found = proposals.pop(PartitionKey(topic.topic_id, row.partition_index), None)
                 if found is not None:
                     is_settled &= self._take_one(*found, row)
-        # An answer without the partition does not tell its outcome.
+        # An answer without the partition does not show the outcome for that partition.
         return self._failed(proposals, ProposalFailure.UNKNOWN) and is_settled
 
     def _take_one(

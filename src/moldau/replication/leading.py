@@ -1,4 +1,4 @@
-"""The in-sync set of a partition from the leader's side, and notifications about its role."""
+"""The in-sync set of a partition on the leader's side, and notifications about the role of the replica."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -11,7 +11,7 @@ P = TypeVar("P", contravariant=True)
 
 
 class ReplicaListener(Protocol[P]):
-    """Is notified by this broker's replicas."""
+    """Gets notifications from this broker's replicas."""
 
     @property
     def active_brokers(self) -> Mapping[int, int]:
@@ -24,22 +24,23 @@ class ReplicaListener(Protocol[P]):
         ...
 
     def role_changed(self, partition: P, /) -> None:
-        """The replica leads, follows or has resigned, in a new epoch or role."""
+        """Note that the replica leads, follows or has resigned, in a new epoch or a new role."""
         ...
 
     def nearest_replica(self, client_rack: str, end_offsets: Mapping[int, int], /) -> int:
-        """A follower for the consumers of a rack, chosen from those given by id with their log ends; -1:
-        none.
+        """A follower for the consumers of a rack. It is chosen from followers that are given by id with
+        their log ends; -1 means none.
         """
         ...
 
     def outsider_fetched(self, partition: P, /) -> None:
-        """A follower that is not in sync has fetched from this leader."""
+        """Note that a follower that is not in sync has fetched from this leader."""
         ...
 
 
 class Leading:
-    """Changes of the in-sync set of a partition that this broker leads; does nothing on other replicas."""
+    """Changes of the in-sync set of a partition that this broker leads. It does nothing for other
+    replicas."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Leading:
         watermark_moved: Callable[[], None],
         brokers_moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """``monotonic_ms``: the clock by which the lag of followers is measured."""
+        """``monotonic_ms`` is the clock by which the lag of followers is measured."""
         self._replica = replica
         self._listener = listener
         self._monotonic_ms = monotonic_ms
@@ -63,7 +64,7 @@ class Leading:
         return leader is not None and bool(leader.followers)
 
     def brokers_changed(self) -> None:
-        """The set of active brokers may have changed, or this replica has become the leader."""
+        """Note that the active brokers may have changed, or that this replica has become the leader."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or not leader.followers:
             return
@@ -72,33 +73,35 @@ class Leading:
         self._brokers_moved()
 
     def nearest_replica(self, client_rack: str, offset: int) -> int:
-        """A follower with an offset, for the consumers of a rack (KIP-392); -1: this leader serves."""
+        """A follower that has an offset, for the consumers of a rack (KIP-392); -1 means that this leader
+        serves them."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or not leader.followers:
             return -1
         return listener.nearest_replica(client_rack, leader.end_offsets_with(offset))
 
     def is_throttled(self, topic: str, partition: int) -> bool:
-        """Whether this replica's answers to followers count for the leader's quota (KIP-73)."""
+        """Whether answers of this replica to followers count towards the leader's quota (KIP-73)."""
         listener = self._listener
         return listener is not None and listener.leader_quota.is_throttled(topic, partition)
 
     def withholds(self, follower_id: int) -> bool:
-        """Whether a throttled follower gets no records now: it is out of sync, and the rate is exceeded."""
+        """Whether a follower gets no records now, because it is throttled and out of sync and the rate is
+        exceeded."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or follower_id in leader.in_sync:
             return False
         return listener.leader_quota.is_exceeded(self._monotonic_ms() / 1000)
 
     def propose(self, lag_ms_max: int, local_broker_epoch: int) -> InSyncProposal | None:
-        """The change of the in-sync set to request now; see :meth:`LeaderReplica.propose`."""
+        """The change of the in-sync set that must be requested now; see :meth:`LeaderReplica.propose`."""
         leader = self._replica.leader
         if leader is None:
             return None
         return leader.propose(self._monotonic_ms(), lag_ms_max, local_broker_epoch=local_broker_epoch)
 
     def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> None:
-        """The controller has answered a proposal of the term with this set."""
+        """Note that the controller has answered a proposal of this leader epoch with this set."""
         leader: LeaderReplica | None = self._replica.leader
         if leader is None or leader.leader_epoch != leader_epoch:
             return
@@ -106,7 +109,7 @@ class Leading:
             self._watermark_moved()
 
     def failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> None:
-        """The controller has not answered a proposal with a set."""
+        """Note that the controller has not answered a proposal with a set."""
         leader = self._replica.leader
         if leader is not None and leader.proposal_failed(proposal, failure):
             self._watermark_moved()

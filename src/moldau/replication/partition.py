@@ -1,6 +1,6 @@
-"""The interface through which requests access a partition, whatever stores its data.
+"""The interface through which request handlers access a partition, independent of where its data is stored.
 
-Classic, diskless and tiered partitions implement it; the kind of a topic is chosen in one place, where the
+Classic, diskless and tiered partitions implement it. The kind of a topic is chosen in one place, where the
 node is composed.
 """
 
@@ -20,7 +20,7 @@ CONSUMER_REPLICA_ID = -1
 
 
 class StopReason(Enum):
-    """The reason why a broker stops serving a partition; it determines which data are deleted."""
+    """The reason why a broker stops serving a partition. It decides which data are deleted."""
 
     TOPIC_DELETED = "the topic is deleted: this replica's data go, and the data that brokers share"
     REPLICA_REMOVED = "other brokers hold the partition now: this replica's data go, and shared data stay"
@@ -33,7 +33,7 @@ class StopReason(Enum):
 
 
 class PartitionKey(NamedTuple):
-    """A partition's identity: unlike its name, it is never reused after a deletion."""
+    """The identity of a partition. A name may be used again after a deletion, but a key never is."""
 
     topic_id: UUID
     partition: int
@@ -48,41 +48,43 @@ class AppendOutcome(NamedTuple):
     log_start_offset: int = -1
     message: str | None = None
     record_errors: Sequence[RecordError] = ()
-    """The records for which a batch was refused, where the refusal is about single records."""
+    """The records for which a batch was refused, if the refusal is about single records."""
 
 
 class AbortedTransaction(NamedTuple):
-    """A producer whose records from ``first_offset`` on were aborted (for read_committed)."""
+    """A producer whose records from ``first_offset`` on were aborted (used for read_committed)."""
 
     producer_id: int
     first_offset: int
 
 
 class ReadRequest(NamedTuple):
-    """One partition's part of a Fetch request; a tuple, because every poll makes one per partition."""
+    """One partition's part of a Fetch request. It is a tuple for speed, because every poll makes one per
+    partition."""
 
     offset: int
     max_bytes: int
     min_one_batch: bool = True
-    """Return the first batch whole even when it is larger than ``max_bytes``."""
+    """Whether the first batch is returned completely even when it is larger than ``max_bytes``."""
     read_committed: bool = False
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     replica_id: int = CONSUMER_REPLICA_ID
     client_rack: str | None = None
-    """None: the client does not support fetching from followers."""
+    """The rack of the client; ``None`` if the client does not support fetching from followers."""
     broker_epoch: int = -1
     """A follower's incarnation (KIP-903); -1 when it is unknown."""
     acknowledged_offset: int = -1
-    """Below it, a follower's copy is synced, where only synced records count; -1: below ``offset``."""
+    """The offset below which the follower's copy is synced, if only synced records count; -1 means
+    ``offset``."""
     log_start_offset: int = -1
-    """Where a follower's log starts."""
+    """The start of the follower's log."""
     reader_rack: str | None = None
-    """The rack that the reader is in, by ``client_rack`` or by its id; None where it is not known."""
+    """The rack of the reader, from ``client_rack`` or from its id; ``None`` if it is not known."""
 
 
 class ReadOutcome(NamedTuple):
-    """The result of a read; for an error, the known offsets and no bytes."""
+    """The result of a read. For an error it has the known offsets and no bytes."""
 
     error: ErrorCode = ErrorCode.none
     views: Sequence[memoryview | bytes] = ()
@@ -95,16 +97,16 @@ class ReadOutcome(NamedTuple):
     """``(epoch, end offset)`` up to which the fetcher's log agrees (KIP-595)."""
     preferred_read_replica: int = -1
     is_cut: bool = False
-    """Whether the bytes end before the partition does, so that appends do not extend them."""
+    """Whether the bytes end before the end of the partition, so that appends do not extend them."""
     snapshot_id: LogPosition | None = None
     """The snapshot to fetch, for a follower whose log ends before this log begins (KIP-630)."""
     is_throttled: bool = False
-    """The bytes count for the quota of this broker's leaders (KIP-73)."""
+    """Whether the bytes count towards the quota of this broker's leaders (KIP-73)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """Answer to a lookup by timestamp; offset -1 when there is none."""
+    """The answer to a lookup by timestamp. The offset is -1 when there is none."""
 
     offset: int = -1
     timestamp_ms: int = -1
@@ -150,10 +152,10 @@ class TransactionMarker(NamedTuple):
 
 
 class TransactionalBatch(NamedTuple):
-    """A batch of a transaction, with the terms of its Produce request."""
+    """A batch of a transaction, with the conditions of its Produce request."""
 
     records: memoryview
-    """Only valid during the call, unless they are :meth:`kept`."""
+    """The bytes are only valid during the call, unless they come from :meth:`kept`."""
     producer_id: int
     producer_epoch: int
     required_acks: int
@@ -161,43 +163,44 @@ class TransactionalBatch(NamedTuple):
     client: FairClient | None = None
 
     def kept(self) -> "TransactionalBatch":
-        """A copy of the batch that owns its records, for use after the call."""
+        """A copy of the batch that owns its bytes, for use after the call."""
         return self._replace(records=memoryview(bytes(self.records)))
 
 
 class ProducerTurn(Protocol):
-    """The place of a batch among those that its producer sent to the partition."""
+    """The place of a batch in the order in which its producer sent batches to the partition."""
 
     @property
     def is_free(self) -> bool:
-        """Whether no earlier batch of the producer waits."""
+        """Whether no earlier batch of the producer is waiting."""
         ...
 
     def wait(self, append: Callable[[], Awaitable[AppendAnswer]]) -> "asyncio.Future[AppendOutcome]":
-        """Append after the producer's earlier batches; ``append`` may raise ``KafkaError``."""
+        """Append after the earlier batches of the producer. ``append`` may raise ``KafkaError``."""
         ...
 
     def verify(self) -> Awaitable[None]:
-        """Return when the coordinator has the partition in the producer's transaction.
+        """Return when the coordinator has confirmed that the partition belongs to the producer's transaction.
 
-        Raises ``KafkaError`` where the partition does not belong to it, or this could not be checked.
+        Raises ``KafkaError`` if it does not belong to it, or if this could not be checked.
         """
         ...
 
 
 class TransactionParticipant(Protocol):
-    """A partition as a participant in transactions; each kind of partition implements it."""
+    """A partition as a participant in transactions. Each kind of partition implements it."""
 
     @property
     def any_broker_marks(self) -> bool:
-        """Whether any broker may write a marker; otherwise only the partition's leader can."""
+        """Whether any broker may write a marker. If not, only the partition's leader can."""
         ...
 
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
-        """Append a batch, at once where the transaction is open here, otherwise in ``turn`` and verified.
+        """Append a batch. If the transaction is open here, it is appended immediately; otherwise it is
+        verified and appended in ``turn``.
 
-        A guard that is issued before ``turn.verify`` keeps out a batch whose transaction ends meanwhile
-        (KIP-890). Raises ``KafkaError`` for a refusal.
+        A guard that is issued before ``turn.verify`` prevents the append of a batch whose transaction ends in
+        the meantime (KIP-890). Raises ``KafkaError`` for a refusal.
         """
         ...
 
@@ -207,10 +210,12 @@ class TransactionParticipant(Protocol):
 
 
 class NoTransactions:
-    """The participant of a kind without transactions: it refuses their batches with INVALID_REQUEST.
+    """The participant for a kind of partition without transactions. It refuses their batches with
+    INVALID_REQUEST.
 
-    A marker has nothing to end there, and is accepted without a write. Producers before KIP-890 add a
-    partition to a transaction before they write to it; without the answer such a transaction never completes.
+    A marker is accepted without a write, because there is no transaction to end. Producers before KIP-890 add
+    a partition to a transaction before they write to it. If the marker got no answer, such a transaction
+    would never complete.
     """
 
     any_broker_marks = False
@@ -258,17 +263,18 @@ class Partition(Protocol):
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker accepts records for it."""
+        """Whether this broker accepts records for the partition."""
         ...
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this broker leads it and misses replicas (never, where an object store replicates)."""
+        """Whether this broker leads the partition and some replicas are not in sync (never, if an object
+        store replicates the data)."""
         ...
 
     @property
     def transactions(self) -> TransactionParticipant:
-        """Appends batches of transactions, and their markers. A kind that does not define it refuses them."""
+        """Appends the batches and markers of transactions. By default a kind of partition refuses them."""
         return NoTransactions(self.topic)
 
     @property
@@ -301,14 +307,15 @@ class Partition(Protocol):
     ) -> AppendAnswer:
         """Append the records that a producer sent on the connection ``client``.
 
-        Batches of transactions go to ``transactions`` instead.
-        ``records`` is only valid during the call. The outcome is returned at once where no wait is needed,
-        otherwise as a future; a refusal is an outcome too, nothing is raised.
+        Batches of transactions go to ``transactions`` instead. ``records`` is only valid during the call. The
+        outcome is returned immediately if no wait is needed, and otherwise as a future. A refusal is also an
+        outcome; nothing is raised.
         """
         ...
 
     def read(self, request: ReadRequest) -> ReadAnswer:
-        """Read whole batches from the one that holds ``request.offset`` on; never waits for new data."""
+        """Read whole batches, beginning with the one that contains ``request.offset``. It never waits for
+        new data."""
         ...
 
     async def find_offset(
@@ -319,18 +326,20 @@ class Partition(Protocol):
         current_leader_epoch: int,
         client: FairClient | None = None,
     ) -> FoundOffset:
-        """The first record at or after a time, or one of the special timestamps above.
+        """The first record at or after a time, or the offset for one of the special timestamps.
 
         Raises ``KafkaError`` (fenced or unknown leader epoch, not the leader, storage error).
         """
         ...
 
     async def delete_records(self, before_offset: int) -> int:
-        """Move the log start offset up (-1: to the high watermark); return the new low watermark."""
+        """Move the log start up to ``before_offset`` (-1 means the high watermark); return the new low
+        watermark."""
         ...
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
-        """``(epoch, end offset)`` of the largest epoch not above ``leader_epoch``; ``(-1, -1)`` if none."""
+        """``(epoch, end offset)`` of the largest epoch not above ``leader_epoch``; ``(-1, -1)`` if there
+        is none."""
         ...
 
     def state(self) -> PartitionStatus: ...

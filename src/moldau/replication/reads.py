@@ -1,4 +1,4 @@
-"""Reads of a classic partition: by consumers up to the watermark, by followers up to the log's end."""
+"""Reads of a classic partition. Consumers read up to the watermark, and followers up to the log's end."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -34,10 +34,10 @@ class PartitionReader:
         slot: RemoteSlot,
         snapshots: SnapshotLog | None = None,
     ) -> None:
-        """``follower_fetched`` is called for the fetch of a follower whose log agrees with this one.
+        """``follower_fetched`` is called for a fetch of a follower whose log agrees with this one.
 
-        ``leading`` provides followers nearer to a consumer (KIP-392) and the quota of leaders (KIP-73).
-        ``snapshots``: the same log, where snapshots shorten it.
+        ``leading`` finds followers nearer to a consumer (KIP-392) and has the quota of leaders (KIP-73).
+        ``snapshots`` is the same log, if snapshots shorten it.
         """
         self._log = log
         self._replica = replica
@@ -58,7 +58,7 @@ class PartitionReader:
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
-        # Only after the check: a follower with a diverging log may have none of these records.
+        # This is checked only now, because a follower with a diverging log may have none of these records.
         if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
             self._follower_fetched(request)
         known = self._known()
@@ -72,8 +72,8 @@ class PartitionReader:
                 return known._replace(preferred_read_replica=nearer)
         bound = readable_end if not request.read_committed else stable
         if request.offset >= readable_end and not log.is_offline:
-            # The usual case of an idle consumer. An offset beyond the end means that this leader is new: the
-            # consumer has read there from an earlier one, and the watermark will reach it again.
+            # This is the usual case of an idle consumer. If the offset is beyond the end, this leader is new:
+            # an earlier leader has served it up to there, and the watermark will reach that offset again.
             return known._replace(aborted=[]) if request.read_committed else known
         is_throttled = from_follower and self._leading.is_throttled(*log.topic_partition)
         if is_throttled and self._leading.withholds(request.replica_id):
@@ -94,7 +94,8 @@ class PartitionReader:
         if not from_follower:
             self._traffic.fetched(result.size_bytes)
         elif result.next_offset > watermark:
-            # A truncation of the log, which may follow the loss of the leadership, removes the mapped bytes.
+            # The bytes are copied, because a truncation of the log, which may follow the loss of the
+            # leadership, removes the mapped bytes.
             views = [bytes(view) for view in views]
         return ReadOutcome(
             views=views,
@@ -108,7 +109,8 @@ class PartitionReader:
         )
 
     def _refusal(self, request: ReadRequest) -> ReadOutcome | None:
-        """The error for a replica that is no follower, or an earlier incarnation, or whose log diverges."""
+        """The error for a reader that is not a follower, is an earlier incarnation of one, or has a
+        diverging log."""
         leader = self._replica.leader
         if (
             request.replica_id >= 0
@@ -129,7 +131,7 @@ class PartitionReader:
         )
         if diverging is None:
             return None
-        if diverging[0] < 0:  # newer than any epoch here
+        if diverging[0] < 0:  # The epoch is newer than any epoch in this log.
             return self._known()._replace(error=ErrorCode.offset_out_of_range)
         return self._known()._replace(diverging_epoch=diverging)
 
@@ -165,7 +167,7 @@ class PartitionReader:
         )
 
     def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:
-        """A follower reads the remote part from the remote tier itself (KIP-405)."""
+        """Read from the remote tier for a consumer. A follower reads the remote tier itself (KIP-405)."""
         remote = self._slot.part
         if from_follower or remote is None:
             return known._replace(error=ErrorCode.offset_moved_to_tiered_storage)

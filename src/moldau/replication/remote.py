@@ -1,4 +1,4 @@
-"""The remote tier (KIP-405) as a classic partition uses it: the part of its log that is not local."""
+"""The remote tier (KIP-405) for a classic partition: the part of its log that is not local."""
 
 import asyncio
 from typing import Protocol
@@ -18,13 +18,14 @@ class RemotePart(Protocol):
         ...
 
     async def highest_offset(self) -> int:
-        """The last offset that has been copied; -1 when none has."""
+        """The last offset that has been copied; -1 when none was copied."""
         ...
 
     async def auxiliary_state(
         self, leader_epoch: int, end_offset: int, log_start_offset: int
     ) -> AuxiliaryState:
-        """The state at the end of the remote segment with the record before ``end_offset``, of that epoch.
+        """The state at the end of the remote segment that contains the record before ``end_offset``, with
+        that leader epoch.
 
         Raises ``KafkaError`` while it is not available.
         """
@@ -52,7 +53,7 @@ class RemotePart(Protocol):
 class RemoteSlot:
     """The remote part before a log's first local segment, while the partition's topic is tiered.
 
-    A topic may become tiered, and cease to be, while its partitions are served.
+    A topic may become tiered, or stop being tiered, while its partitions are served.
     """
 
     __slots__ = ("part",)
@@ -61,9 +62,10 @@ class RemoteSlot:
         self.part: RemotePart | None = None
 
     def begin(self, part: RemotePart) -> None:
-        """From now on the log has a remote part."""
+        """Set the remote part, which the log has from now on."""
         self.part = part
 
     def end(self) -> None:
-        """The topic is not tiered any more, or the partition is closed; may be repeated."""
+        """Remove the remote part, because the topic is not tiered any more or the partition is closed. A
+        repeated call is allowed."""
         self.part = None

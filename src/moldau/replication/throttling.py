@@ -1,8 +1,9 @@
-"""The rate limit that throttled replicas on one broker share, as leaders or as followers (KIP-73). Pure.
+"""The rate limit that throttled replicas on one broker share, either as leaders or as followers (KIP-73).
+Pure.
 
 While the average over the last windows exceeds the rate, a leader sends no records to throttled followers
 that are not in sync, and a follower does not fetch throttled partitions in which it lags. All bytes of
-throttled partitions count, also those of replicas that are in sync.
+throttled partitions are counted, including those of replicas that are in sync.
 """
 
 from collections.abc import Sequence
@@ -16,14 +17,16 @@ UNLIMITED: Final = 2**63 - 1
 
 
 class ReplicationQuota:
-    """Bytes a second, and the replicas of one broker to which it applies. Times are the loop's seconds."""
+    """Bytes per second, and the replicas of one broker to which the limit applies. Times are in seconds of
+    the event loop."""
 
     def __init__(self, local_id: int, *, window_count: int = 11, window_s: int = 1) -> None:
-        """``replication.quota.window.num`` and ``replication.quota.window.size.seconds``."""
+        """The window configs are ``replication.quota.window.num`` and
+        ``replication.quota.window.size.seconds``."""
         self._local_id = local_id
         self._rate = ByteRateQuota(QuotaSettings(UNLIMITED, window_count, window_s, window_count_min=1))
         self._throttled: dict[str, frozenset[int] | None] = {}
-        """Partitions by topic; None: all of them."""
+        """Throttled partitions by topic; ``None`` means all partitions of the topic."""
 
     @property
     def bytes_per_second(self) -> int:
@@ -35,7 +38,8 @@ class ReplicationQuota:
         self._rate.settings = replace(self._rate.settings, bytes_per_second=rate)
 
     def throttle(self, topic: str, replicas: Sequence[str]) -> None:
-        """Throttle the replicas of a topic that a config names: ``*``, ``partition:broker`` or none."""
+        """Throttle the replicas of a topic that a config value names: ``*``, ``partition:broker`` pairs or
+        none."""
         self._throttled.pop(topic, None)
         if tuple(replicas) == (ALL,):
             self._throttled[topic] = None
@@ -46,14 +50,14 @@ class ReplicationQuota:
             self._throttled[topic] = own
 
     def is_throttled(self, topic: str, partition: int) -> bool:
-        """Whether the bytes of a partition count."""
+        """Whether the bytes of a partition are counted."""
         if topic not in self._throttled:
             return False
         partitions = self._throttled[topic]
         return partitions is None or partition in partitions
 
     def record(self, size_bytes: int, now_s: float) -> None:
-        """Count bytes of throttled partitions; the quota may be exceeded by them."""
+        """Count bytes of throttled partitions. The quota may be exceeded by them."""
         self._rate.record(size_bytes, now_s)
 
     def is_exceeded(self, now_s: float) -> bool:

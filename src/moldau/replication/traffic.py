@@ -1,18 +1,18 @@
-"""The meters of a classic partition's traffic."""
+"""The metrics of a classic partition's traffic."""
 
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.runtime.errors import ErrorCode
 
 
 class PartitionTraffic:
-    """Counts for the topic and for all topics."""
+    """Counts traffic for the topic and for all topics."""
 
     def __init__(self, meters: BrokerTopicMeters, topic: str) -> None:
         self._all = meters.all
         self._topic = meters.topic(topic)
 
     def appended(self, count: int, size_bytes: int) -> None:
-        """``count`` records were appended."""
+        """Count appended records."""
         topic, everything = self._topic, self._all
         topic.messages_in.value += count
         topic.bytes_in.value += size_bytes
@@ -20,12 +20,12 @@ class PartitionTraffic:
         everything.bytes_in.value += size_bytes
 
     def fetched(self, size_bytes: int) -> None:
-        """A consumer has read this many bytes."""
+        """Count bytes that a consumer has read."""
         self._topic.bytes_out.value += size_bytes
         self._all.bytes_out.value += size_bytes
 
     def refused(self, code: ErrorCode, size_bytes: int) -> None:
-        """A batch was refused."""
+        """Count a refused batch."""
         for meters in (self._topic, self._all):
             meters.failed_produce_requests.value += 1
             meters.bytes_rejected.value += size_bytes

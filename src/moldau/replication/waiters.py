@@ -1,10 +1,10 @@
-"""The waiting room: requests that wait for a change of a partition.
+"""Requests that wait for a change of a partition.
 
-A waiter names its partitions and a deadline. It is indexed by partition, so that an append without waiters
-costs nothing, and with waiters touches only those of its partition.
+A waiter has partitions and a deadline. Waiters are indexed by partition. Therefore an append without waiters
+takes no time here, and an append with waiters wakes only those of its partition.
 
-Deadlines are rounded up to ticks (by 6 % at most), so that many waiters share a timer and their answers are
-sent in one turn of the loop. The awaited change wakes a waiter at once.
+Deadlines are rounded up to ticks (by 6 % at most). Many waiters then share a timer, and their answers are
+sent in one turn of the event loop. A change of a partition wakes its waiters immediately.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ K = TypeVar("K", bound=Hashable)
 LONG_WAIT_S: Final = 0.5
 LONG_TICK_S: Final = 1 / 32
 SHORT_TICK_S: Final = 1 / 1024
-"""Ticks of long waits are also ticks of short ones, and exact as floats."""
+"""Shortest distance of ticks. Ticks of long waits are also ticks of short waits, and exact as floats."""
 
 
 class Expiring(Protocol):
     """A wait that ends at a deadline."""
 
     def expire(self) -> None:
-        """The deadline has passed; called at most once."""
+        """Handle the passed deadline; called at most once."""
         ...
 
 
 class Deadlines:
-    """The deadlines of all waits of a node, one timer a tick."""
+    """The deadlines of all waits of a node, with one timer per tick."""
 
     def __init__(self) -> None:
         self._ticks: dict[float, tuple[asyncio.TimerHandle, dict[Expiring, None]]] = {}
@@ -37,26 +37,27 @@ class Deadlines:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The node's loop; kept, because getting the running one costs a system call in Python 3.11."""
+        """The event loop of the node. It is stored, because getting the running loop costs a system call
+        in Python 3.11."""
         loop = self._known_loop
         if loop is None:
             loop = self._known_loop = asyncio.get_running_loop()
         return loop
 
     def due(self, timeout_s: float) -> float:
-        """The time, on the loop's clock, at which a wait that begins now ends."""
+        """The end of a wait that begins now, as a time of the event loop."""
         tick_s = LONG_TICK_S if timeout_s >= LONG_WAIT_S else SHORT_TICK_S
         return ceil((self.loop.time() + timeout_s) / tick_s) * tick_s
 
     def add(self, due: float, wait: Expiring) -> None:
-        """Let a wait expire at a time that :meth:`due` returned; immediately when it has passed."""
+        """Let a wait expire at a time that :meth:`due` returned; immediately when that time has passed."""
         tick = self._ticks.get(due)
         if tick is None:
             tick = self._ticks[due] = (self.loop.call_at(due, self._time_is_up, due), {})
         tick[1][wait] = None
 
     def remove(self, due: float, wait: Expiring) -> None:
-        """The wait is over before its time."""
+        """Remove a wait that ended before its time."""
         timer, waits = self._ticks[due]
         del waits[wait]
         if not waits:
@@ -76,7 +77,7 @@ class Deadlines:
 
 
 class Waiter(Generic[K]):
-    """One waiting request: done when woken, or at its deadline."""
+    """One waiting request. It is done when it is woken, or at its deadline."""
 
     __slots__ = ("_due", "_places", "_room", "future")
 
@@ -91,10 +92,10 @@ class Waiter(Generic[K]):
         self._places = places
         self._due = due
         self.future = future
-        """Result: ``True`` when woken by one of the keys, ``False`` when the time was up."""
+        """The result: ``True`` when one of the keys woke the waiter, ``False`` when the time was over."""
 
     def finish(self, woken: bool) -> None:
-        """Leave the room; harmless when it was left before."""
+        """End the wait. It is harmless if the wait has already ended."""
         room = self._room
         if room is not None:
             room.deadlines.remove(self._due, self)
@@ -125,19 +126,20 @@ class WaitingRoom(Generic[K]):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The node's loop."""
+        """The event loop of the node."""
         return self.deadlines.loop
 
     def due(self, timeout_s: float) -> float:
-        """The time, on the loop's clock, at which a wait that begins now ends."""
+        """The end of a wait that begins now, as a time of the event loop."""
         return self.deadlines.due(timeout_s)
 
     def wait(self, keys: Iterable[K], timeout_s: float) -> Waiter[K]:
-        """Wait for :meth:`notify` of any of ``keys``, ``timeout_s`` seconds and up to a tick more."""
+        """Wait for :meth:`notify` of any of ``keys``, for ``timeout_s`` seconds plus at most one tick."""
         return self.wait_until(keys, self.due(timeout_s))
 
     def wait_until(self, keys: Iterable[K], due: float) -> Waiter[K]:
-        """Like :meth:`wait`, until a time that :meth:`due` returned; ends immediately when it has passed."""
+        """Like :meth:`wait`, until a time that :meth:`due` returned. It ends immediately when that time
+        has passed."""
         deadlines = self.deadlines
         by_key = self._by_key
         places: list[dict[Waiter[K], None]] = []
@@ -155,34 +157,35 @@ class WaitingRoom(Generic[K]):
     def notify(self, key: K) -> None:
         """Wake all waiters for ``key``."""
         if not self._count:
-            return  # no waiters at all: avoid hashing the key, because every append calls this
+            # When there are no waiters, the key is not hashed, because every append calls this method.
+            return
         place = self._by_key.get(key)
         if place:
             for waiter in tuple(place):
                 waiter.finish(True)
 
     def release_all(self) -> None:
-        """End all waits as if their time were up, because the node stops."""
+        """End all waits as if their time were over, because the node stops."""
         self.deadlines.expire_all()
 
     def _forget(self, waiter: Waiter[K], places: list[dict[Waiter[K], None]]) -> None:
         for place in places:
-            place.pop(waiter, None)  # a key may be named twice
+            place.pop(waiter, None)  # A key may be named twice.
         self._count -= 1
         if not self._count:
-            # Empty places stay while there are waiters, because hashing a key is slow; they are removed here,
-            # with deleted topics.
+            # Empty places are kept while there are waiters, because hashing a key is slow. They are removed
+            # here, together with those of deleted topics.
             self._by_key.clear()
 
 
 class WatermarkListeners:
-    """Followers of a partition's high watermark: coordinators and standbys on it."""
+    """Listeners to a partition's high watermark: the coordinators and standbys that use the partition."""
 
     __slots__ = ("all",)
 
     def __init__(self) -> None:
         self.all: tuple[Callable[[int], None], ...] = ()
-        """Called with the watermark at each move of it."""
+        """Functions that are called with the watermark each time it moves."""
 
     def follow(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """Call ``listener`` from now on, until the returned function is called."""

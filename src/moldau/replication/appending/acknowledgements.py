@@ -1,10 +1,10 @@
-"""Appends that wait until the high watermark has passed them (acks=all).
+"""Appends with acks=all, which wait until the high watermark has passed them.
 
-Waiting appends are ordered by offset, so that a move of the watermark looks only at those that it completes
-and at one more. Their deadlines are in the shared structure of waiters, in the node's ticks: thousands of
-waiting producers and fetches share a timer. Only the order is separate: a fetch waits for any change of its
-partitions and is found by key, but an append waits for an offset, and waking by key would wake all appends
-of a partition at each move.
+Waiting appends are ordered by offset, so that a move of the watermark examines only the appends that it
+completes and one more. Their deadlines are in the structure that all waiters of the node share, so thousands
+of waiting producers and fetches share one timer. The order by offset is kept here, because an append waits
+for an offset. A fetch waits for any change of its partitions and is found by key. If appends were also found
+by key, each move would wake all appends of a partition.
 """
 
 import asyncio
@@ -53,20 +53,20 @@ class Acknowledgements:
         self._done_count = 0
 
     def __len__(self) -> int:
-        """Answer ``outcome`` once the watermark has passed ``last_offset``, or a time-out when the time is
-        up."""
+        """Number of waiting appends."""
         return len(self._waiting) - self._done_count
 
     def add(
         self, last_offset: int, outcome: AppendOutcome, timeout_ms: int
     ) -> "asyncio.Future[AppendOutcome]":
-        """Answer ``outcome`` once the watermark has passed ``last_offset``, or that the time is up."""
+        """Answer ``outcome`` when the watermark has passed ``last_offset``, or a time-out after
+        ``timeout_ms``."""
         deadlines = self._deadlines
         due = deadlines.due(timeout_ms / 1000)
         append = _Append(self, last_offset, outcome, due, deadlines.loop.create_future())
         waiting = self._waiting
         position = len(waiting)
-        # Offsets ascend, except where a duplicate waits for the first append's offset.
+        # Offsets ascend, except when a duplicate waits for the offset of the first append.
         while position and waiting[position - 1].last_offset > last_offset:
             position -= 1
         if position == len(waiting):
@@ -77,14 +77,15 @@ class Acknowledgements:
         return append.future
 
     def advance(self, high_watermark: int, refusal: AppendOutcome | None = None) -> None:
-        """Complete the appends below the watermark; with ``refusal``, answer them with that instead."""
+        """Complete the appends below the watermark. With ``refusal``, they are answered with that outcome
+        instead."""
         waiting = self._waiting
         while waiting and waiting[0].last_offset < high_watermark:
             append = waiting.popleft()
             self._answer(append, append.outcome if refusal is None else refusal)
 
     def fail(self, outcome: AppendOutcome) -> None:
-        """Answer all waiting appends."""
+        """Answer all waiting appends with ``outcome``."""
         waiting = self._waiting
         while waiting:
             self._answer(waiting.popleft(), outcome)

@@ -1,8 +1,8 @@
-"""Appends whose requests arrived together share one write per partition.
+"""Collects appends whose requests arrived together, so that they share one write per partition.
 
-The driver's contract, in this order: ``append`` any number of times; ``settle`` before any other access to
-a partition; ``end`` before an answer is sent. When ``end`` raises, none of the turn's answers may be sent:
-producers get no answer, and retry.
+The driver calls the methods in this order: ``append`` any number of times, ``settle`` before any other access
+to a partition, and ``end`` before an answer is sent. When ``end`` raises, no answer of the turn may be sent.
+The producers then get no answer, and retry.
 """
 
 from moldau.replication.partition import AppendAnswer, Partition
@@ -10,7 +10,7 @@ from moldau.runtime.fair_lane import FairClient
 
 
 class AppendTurn:
-    """The appends of one turn of a connection; partitions of other kinds append at once."""
+    """The appends of one turn of a connection. Partitions of other kinds append immediately."""
 
     def __init__(self) -> None:
         self._unsettled: dict[Partition, None] = {}
@@ -24,7 +24,7 @@ class AppendTurn:
         timeout_ms: int,
         client: FairClient | None = None,
     ) -> AppendAnswer:
-        """Like the partition's own ``append``, without the write; ``records`` must stay valid until the
+        """Like the partition's own ``append``, without the write. ``records`` must stay valid until the
         turn ends.
         """
         if partition.shares_writes:
@@ -36,7 +36,8 @@ class AppendTurn:
         return partition.append(records, required_acks=required_acks, timeout_ms=timeout_ms, client=client)
 
     def settle(self) -> None:
-        """Write the staged records. Raises the error of a write, repeatedly until the turn ends."""
+        """Write the staged records. If a write fails, its error is raised by every call until the turn
+        ends."""
         if self._unsettled:
             partitions, self._unsettled = self._unsettled, {}
             for partition in partitions:
@@ -48,7 +49,7 @@ class AppendTurn:
             raise self._failure
 
     def end(self) -> None:
-        """Settle; the next append begins a new turn."""
+        """Write the staged records; the next append begins a new turn."""
         try:
             self.settle()
         finally:

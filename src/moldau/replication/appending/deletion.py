@@ -1,4 +1,5 @@
-"""DeleteRecords on a classic partition: moves the log start, and waits until followers have moved theirs."""
+"""Handles DeleteRecords for a classic partition: moves the log start, and waits until the followers have
+moved theirs."""
 
 import asyncio
 
@@ -9,7 +10,7 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class RecordDeletion:
-    """Deletes the oldest records of a partition that this replica leads. Use it on the event loop."""
+    """Deletes the oldest records of a partition that this replica leads. It is used on the event loop."""
 
     def __init__(self, topic: str, log: PartitionLog, replica: Replica, policy: ReplicaPolicy) -> None:
         self._topic = topic
@@ -19,17 +20,17 @@ class RecordDeletion:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     async def delete(self, before_offset: int) -> int:
-        """Delete below an offset (-1: the watermark); return the low watermark, the lowest log start of all
-        replicas.
+        """Delete records below an offset (-1 means the watermark). Returns the low watermark, which is the
+        lowest log start of all replicas.
 
-        Followers see it at their next fetch; those whose brokers are fenced are not waited for. Raises
-        ``KafkaError``, also when the leadership ends meanwhile. The caller bounds the time.
+        Followers get the new start with their next fetch. Followers on fenced brokers are ignored. Raises
+        ``KafkaError``, also when the leadership ends in the meantime. The caller limits the time.
         """
         target = self._target(before_offset)
         self._log.update_log_start_offset(target)
         await self._log.persist_start()
         if self._replica.leader is None:
-            # the leadership ended during the disk operation
+            # The leadership ended during the disk operation.
             raise KafkaError(ErrorCode.not_leader_or_follower)
         if not self._is_reached(target):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -60,7 +61,8 @@ class RecordDeletion:
         return target
 
     def replicas_moved(self) -> None:
-        """Followers' starts, the active brokers or the role may have changed: check the waiting deletions."""
+        """Check the waiting deletions, because followers' log starts, the active brokers or the role may
+        have changed."""
         for target, future in self._waiting:
             if future.done():
                 continue

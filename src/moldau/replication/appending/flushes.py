@@ -1,9 +1,10 @@
-"""Appends that are acknowledged once they are flushed (``flush.messages``).
+"""Appends that are acknowledged only after they are flushed (``flush.messages``).
 
-It is for logs under the policy WRITTEN. Its guarantees differ from those of ``GroupCommit`` of the policy
-FSYNCED. Here a flush is due only for every n-th message: appends in between count when they are written, a
-failed flush refuses those that wait for it, and acks=1 waits, too. There every append is synced, acks=1 is
-answered before the sync, and a failure ends the term. A partition has one of the two.
+This is for logs with the policy WRITTEN, and its guarantees differ from those of ``GroupCommit``, which is
+for the policy FSYNCED. Here a flush is needed only for every n-th message, and appends in between are
+acknowledged when they are written. A failed flush refuses the appends that wait for it, and acks=1 also
+waits. With FSYNCED every append is synced, acks=1 is answered before the sync, and a failure ends the
+leadership. A partition has one of the two.
 """
 
 import asyncio
@@ -20,8 +21,8 @@ from moldau.storage.log.partition_log import PartitionLog
 class FlushQueue:
     """The appends of one partition that wait for a flush by ``flush.messages``.
 
-    One flush serves all appends that arrived during the one before it. The high watermark stays below an
-    append until it is flushed: consumers do not read records that a loss of power could remove.
+    All appends that arrive during a flush share the next one. The high watermark stays below an append until
+    it is flushed, so that consumers do not read records that a loss of power could remove.
     """
 
     def __init__(
@@ -37,19 +38,19 @@ class FlushQueue:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, last_offset: int, go_on: Callable[[], AppendAnswer]) -> "asyncio.Future[AppendOutcome]":
-        """Complete an append with ``go_on`` once it is flushed."""
+        """Complete an append by calling ``go_on`` when it is flushed."""
         answer: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
         self._waiting.append((last_offset, go_on, answer))
         self.begin()
         return answer
 
     def begin(self) -> None:
-        """Flush until no more is due."""
+        """Flush until no further flush is needed."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="flush.messages")
 
     def refuse(self, outcome: AppendOutcome) -> None:
-        """Answer all that wait."""
+        """Answer all waiting appends with ``outcome``."""
         while self._waiting:
             pass_on(outcome, self._waiting.popleft()[2])
 
@@ -59,7 +60,7 @@ class FlushQueue:
             while log.must_flush:
                 await log.flush()
                 self._settle(log.flushed_offset if log.must_flush else log.log_end_offset)
-            # Another flush may have been faster.
+            # Another flush may have been completed earlier.
             self._settle(log.log_end_offset)
         except KafkaError as error:
             self.refuse(AppendOutcome(error.code, message=error.message))

@@ -1,6 +1,6 @@
-"""Syncs a log while it has appends that are not durable; concurrent appends share one sync.
+"""Syncs a log while it has appends that are not durable. Concurrent appends share one sync.
 
-For logs under the policy FSYNCED; ``flushes.py`` describes the difference from ``flush.messages``.
+This is for logs with the policy FSYNCED; ``flushes.py`` describes the difference from ``flush.messages``.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ logger = logging.getLogger(__name__)
 
 
 class SyncedLog(Protocol):
-    """A log that a group commit syncs."""
+    """A log that a group commit can sync."""
 
     @property
     def log_end_offset(self) -> int: ...
 
     async def flush(self) -> int:
-        """Make every append so far durable; return the offset below which everything is durable."""
+        """Make all earlier appends durable; return the offset below which everything is durable."""
         ...
 
 
 class GroupCommit:
-    """The syncs of one partition's log, one at a time, in one term.
+    """The syncs of one partition's log in one leader epoch (a term), one at a time.
 
-    Contract: :meth:`begin_term` before the first append of a term, :meth:`plan` after each append,
-    :meth:`truncated` after each truncation. ``on_synced`` gets the durable offset after each sync,
-    ``on_failure`` is called once when a sync has failed. Records that could not be synced may be lost, so
-    no more are accepted in the term.
+    The contract is: call :meth:`begin_term` before the first append of a term, :meth:`plan` after each
+    append, and :meth:`truncated` after each truncation. ``on_synced`` gets the durable offset after each
+    sync. ``on_failure`` is called once when a sync has failed. Records that could not be synced may be lost,
+    so no more records are accepted in that term.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class GroupCommit:
         self.failure: KafkaError | None = None
 
     def begin_term(self) -> None:
-        """The next sync also covers the existing log, whose durability is unknown."""
+        """Begin a term. Its first sync also covers the existing log, because it is unknown how much of it
+        is durable."""
         self._synced_offset, self.failure = -1, None
 
     def check(self) -> None:
@@ -64,11 +65,11 @@ class GroupCommit:
             self._running = loop.create_task(self._run(), name=f"sync {self._name}")
 
     def truncated(self, log_end_offset: int) -> None:
-        """The log was truncated; records appended behind the cut are not durable."""
+        """Note a truncation of the log. Records appended after it are not durable yet."""
         self._synced_offset = min(self._synced_offset, log_end_offset)
 
     async def settled(self) -> None:
-        """Return when all that was appended is durable, or can never be."""
+        """Return when all appended records are durable, or when it is certain that they will not be."""
         while self._running is not None and not self._running.done():
             await asyncio.wait([self._running])
 

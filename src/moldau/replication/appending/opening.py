@@ -1,7 +1,7 @@
-"""Batches that take long to check before they are appended: opened by a worker, appended in order.
+"""Batches whose check before the append takes long. A worker opens them, and they are appended in order.
 
-The node has one thread for opening batches, shared fairly by its clients (``Machine.opening``). Appends of
-a client to the partition wait for its own batches there, and for no other client's.
+The node has one thread for opening batches, which its clients share fairly (``Machine.opening``). An append
+of a client to the partition waits for earlier batches of this client, but not for those of other clients.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ class OpeningQueue:
     def put(
         self, client: FairClient | None, steps: Steps[Any], go_on: GoOn, refuse: Refuse, *, is_lasting: bool
     ) -> "asyncio.Future[AppendOutcome]":
-        """Open a batch in ``steps``, then call ``go_on`` with the result; ``refuse`` gets the exception of
+        """Open a batch in ``steps``, then call ``go_on`` with the result. ``refuse`` gets an exception of
         either.
 
-        ``is_lasting``: the batch is appended even if its client closes the connection before.
+        ``is_lasting`` means that the batch is appended even if its client closes the connection first.
         """
         opened = self._lane.put(client, steps, is_lasting=is_lasting)
         answer: asyncio.Future[AppendOutcome] = opened.get_loop().create_future()
@@ -72,7 +72,7 @@ class OpeningQueue:
 
 
 def pass_on(outcome: AppendAnswer, answer: "asyncio.Future[AppendOutcome]") -> None:
-    """Complete with an outcome, now or when it is available."""
+    """Complete ``answer`` with an outcome, now or when it is available."""
     if isinstance(outcome, AppendOutcome):
         if not answer.done():
             answer.set_result(outcome)

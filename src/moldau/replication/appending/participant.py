@@ -1,4 +1,5 @@
-"""A classic partition in transactions: its leader verifies the first batch, and writes the marker."""
+"""A classic partition as a participant in transactions: its leader verifies the first batch and writes the
+marker."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,11 +22,11 @@ from moldau.runtime.fair_lane import FairClient
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
 
 COMMIT_TIMEOUT_MS: Final = 5_000
-"""Time for which a marker waits for the high watermark; after it, the coordinator sends the marker again."""
+"""Time for which a marker waits for the high watermark. After that the coordinator sends the marker again."""
 
 
 class GuardedReplica(Protocol):
-    """The methods of a classic partition that transactions need."""
+    """The methods of a classic partition that transactions use."""
 
     guards: TransactionChecks
 
@@ -61,7 +62,7 @@ class ClassicTransactions:
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
         replica = self._replica
         if not replica.is_leader:
-            # It refuses by itself, and knows why.
+            # The append refuses the batch itself, with the right error.
             return self._append(batch)
         if replica.guards.is_open(batch.producer_id, batch.producer_epoch) and turn.is_free:
             return self._append(batch)
@@ -106,7 +107,7 @@ class ClassicTransactions:
 
 
 def _withdraw_after(answer: "AppendAnswer | None", withdraw: Callable[[], None]) -> None:
-    """A guard is needed until the batch is appended or refused, which a worker may do later."""
+    """Withdraw the guard when the batch is appended or refused. A worker may do this later."""
     if answer is None or isinstance(answer, AppendOutcome):
         withdraw()
     else:

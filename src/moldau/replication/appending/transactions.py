@@ -1,9 +1,9 @@
-"""Keeps transactional batches out of a partition that belong to no open transaction (KIP-890).
+"""Refuses transactional batches that belong to no open transaction (KIP-890).
 
-A batch may be late: it waits in a network while its transaction is aborted, and if it were appended after the
-marker, it would open a transaction that never ends. So the first batch of a transaction needs a guard: it is
-issued before the coordinator is asked whether the partition belongs to the transaction, and a marker, or the
-end of the leader's term, makes it void.
+A batch may arrive late, after its transaction was aborted. If it were appended after the marker, it would
+open a transaction that never ends. Therefore the first batch of a transaction needs a guard. The guard is
+issued before the coordinator is asked whether the partition belongs to the transaction. A marker, or the end
+of the leadership, makes the guard invalid.
 """
 
 from typing import Final, NamedTuple
@@ -13,17 +13,18 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.partition_log import PartitionLog
 
 VERSION_WITH_BUMPS: Final = 2
-"""From this transaction version on a marker has the epoch after that of its transaction (KIP-890)."""
+"""From this transaction version on, a marker has the producer epoch that follows the epoch of its
+transaction (KIP-890)."""
 
 
 class TransactionGuard:
-    """Stands for one check with the coordinator; it is compared by identity."""
+    """Identifies one check with the coordinator. Guards are compared by identity."""
 
     __slots__ = ()
 
 
 class AppendTerms(NamedTuple):
-    """The terms of a client's append. The first batch of a transaction needs a guard."""
+    """The conditions of a client's append. The first batch of a transaction needs a guard."""
 
     required_acks: int
     timeout_ms: int
@@ -34,11 +35,11 @@ class _Issued(NamedTuple):
     producer_epoch: int
     guard: TransactionGuard
     checks: int
-    """Checks with the coordinator that share the guard."""
+    """Number of checks with the coordinator that share the guard."""
 
 
 class TransactionChecks:
-    """The guards of one partition. To be used on the event loop."""
+    """The guards of one partition. They are used on the event loop."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
@@ -46,14 +47,14 @@ class TransactionChecks:
 
     @property
     def count(self) -> int:
-        """Producers with a guard."""
+        """Number of producers with a guard."""
         return len(self._issued)
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
-        """A guard for the producer's next batch; ``None`` where its transaction is open here already.
+        """A guard for the producer's next batch; ``None`` if its transaction is already open here.
 
-        To be withdrawn once the batch is appended or refused.
-        Raises INVALID_PRODUCER_EPOCH for a producer that is fenced here.
+        The guard must be withdrawn when the batch is appended or refused. Raises INVALID_PRODUCER_EPOCH for a
+        producer that is fenced here.
         """
         if self._is_open(producer_id, producer_epoch):
             return None
@@ -64,7 +65,7 @@ class TransactionChecks:
         return issued.guard
 
     def is_open(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer's transaction is open here already, so that its next batch needs no guard.
+        """Whether the producer's transaction is already open here, so that its next batch needs no guard.
 
         Raises INVALID_PRODUCER_EPOCH for a producer that is fenced here.
         """
@@ -84,9 +85,9 @@ class TransactionChecks:
     def check_marker(self, producer_id: int, producer_epoch: int, version: int) -> None:
         """Check a marker of a transaction version before it is appended, in the same turn of the event loop.
 
-        From version 2 on the end of a transaction bumps the epoch: a marker with the epoch of an open
-        transaction is a late copy, of the previous transaction's marker. Without an open transaction a late
-        copy changes nothing, and is accepted. Raises INVALID_PRODUCER_EPOCH.
+        From version 2 on, the end of a transaction bumps the epoch. A marker with the epoch of an open
+        transaction is therefore a late copy of the previous transaction's marker. It is refused with
+        INVALID_PRODUCER_EPOCH. Without an open transaction a late copy changes nothing, and is accepted.
         """
         if version >= VERSION_WITH_BUMPS and self._is_open(producer_id, producer_epoch):
             raise KafkaError(
@@ -95,7 +96,8 @@ class TransactionChecks:
             )
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:
-        """A check has ended and appends nothing: the guard is void, unless another check shares it."""
+        """Withdraw the guard of a check that appended nothing. The guard becomes invalid, unless another
+        check shares it."""
         issued = self._issued.get(producer_id)
         if issued is None or issued.guard is not guard:
             return
@@ -105,11 +107,12 @@ class TransactionChecks:
             del self._issued[producer_id]
 
     def appended(self, header: BatchHeader) -> None:
-        """A batch was appended: a marker makes guards void, and an open transaction needs none."""
+        """Remove guards after an append: a marker makes them invalid, and an open transaction needs no
+        guard."""
         self._issued.pop(header.producer_id, None)
 
     def clear(self) -> None:
-        """The leader's term is over."""
+        """Remove all guards, because the leadership is over."""
         self._issued.clear()
 
     def _is_open(self, producer_id: int, producer_epoch: int) -> bool:

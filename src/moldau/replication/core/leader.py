@@ -1,17 +1,19 @@
-"""A replica that leads its partition: its followers' progress, the watermark, the in-sync set. Pure.
+"""A replica that leads its partition. It tracks its followers' progress, the watermark and the in-sync set.
+Pure.
 
-**The watermark** is the minimum of the acknowledged offsets of the leader and of the replicas that bound it:
+**The watermark** is the minimum of the acknowledged offsets of the leader and of these replicas:
 
-* the *maximal* in-sync set (KIP-497), which is the committed set and that of the proposal under way.
-  Whichever of the two the controller has committed, its members hold what lies below the watermark;
-* replicas that have caught up and may join. Without waiting for them, the watermark would move away from a
+* the *maximal* in-sync set (KIP-497). It contains the members of the committed set and of the proposal in
+  progress. The controller has committed one of the two sets, and in both cases its members have all records
+  below the watermark;
+* replicas that have caught up and may join. If the watermark did not wait for them, it would move away from a
   replica that is about to join, as long as producers continue.
 
 It never moves back, and it does not advance while fewer than ``min.insync.replicas`` are in sync.
 
-**The in-sync set** is changed by the controller only. :meth:`LeaderReplica.propose` returns a proposal, which
-the driver sends (AlterPartition). It is followed by exactly one of these: the committed set, from the answer
-or the metadata (:meth:`LeaderReplica.set_changed`), or a failure (:meth:`LeaderReplica.proposal_failed`).
+**The in-sync set** is changed only by the controller. :meth:`LeaderReplica.propose` returns a proposal, which
+the driver sends (AlterPartition). The driver then reports one result: the committed set from the answer or
+the metadata (:meth:`LeaderReplica.set_changed`), or a failure (:meth:`LeaderReplica.proposal_failed`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +25,7 @@ from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.role_names import ReplicaRole
 
 UNKNOWN_EPOCH = -1
-"""An unknown broker epoch: requests of older versions have none."""
+"""An unknown broker epoch, because requests of older versions have no such field."""
 
 
 @dataclass(slots=True)
@@ -33,7 +35,8 @@ class FollowerProgress:
     log_end_offset: int = -1
     log_start_offset: int = -1
     acknowledged_offset: int = -1
-    """Below this offset the follower's copy counts: its log's end, or the end of the synced part."""
+    """The end of the follower's log, or of its synced part. Its copies below this offset count towards the
+    watermark."""
     last_caught_up_ms: int = 0
     leader_end_at_last_fetch: int = 0
     last_fetch_ms: int = 0
@@ -50,11 +53,12 @@ class InSyncMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InSyncProposal:
-    """A change of the in-sync set that is requested of the controller (AlterPartition)."""
+    """A change of the in-sync set that the leader requests from the controller (AlterPartition)."""
 
     leader_epoch: int
     partition_epoch: int
-    """The committed partition epoch on which the proposal is based; the controller refuses any other."""
+    """The committed partition epoch on which the proposal is based. The controller refuses any other
+    epoch."""
     members: tuple[InSyncMember, ...]
 
     @property
@@ -63,7 +67,7 @@ class InSyncProposal:
 
 
 class ProposalFailure(Enum):
-    """State of a proposal that was not answered with a committed set."""
+    """What is known about a proposal that was not answered with a committed set."""
 
     NOT_ATTEMPTED = "the controller has not committed it and will not"
     SUPERSEDED = "the controller is ahead of this leader: newer metadata are on their way"
@@ -72,7 +76,7 @@ class ProposalFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """A leader's term as the controller committed it."""
+    """A leadership as the controller committed it."""
 
     leader_epoch: int
     replicas: Iterable[int]
@@ -82,16 +86,16 @@ class LeaderAndIsr:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOffsets:
-    """The offsets with which a term begins."""
+    """The offsets at the beginning of a leadership."""
 
     log_end: int
     high_watermark: int
     synced: int = 0
-    """Records below are durable; used where the policy counts these only."""
+    """Records below this offset are durable. It is used if the policy counts only durable records."""
 
 
 class LeaderReplica:
-    """One term of this broker as a partition's leader."""
+    """One leadership of this broker over a partition, in one leader epoch (a term)."""
 
     name: ClassVar = ReplicaRole.LEADER
 
@@ -112,16 +116,16 @@ class LeaderReplica:
         self.in_sync = frozenset(term.in_sync)
         """The committed set."""
         self.pending: InSyncProposal | None = None
-        """The proposal in progress; there is at most one."""
+        """The proposal in progress; ``None`` if there is none. There is at most one."""
         self._must_send_again = False
         self.min_in_sync = min_in_sync
         self.log_end_offset = offsets.log_end
         self._syncs = policy.durability is Durability.FSYNCED
         self.acknowledged_offset = offsets.synced if self._syncs else offsets.log_end
-        """Below this offset this replica's own copy counts."""
+        """This replica's own copies below this offset count towards the watermark."""
         self.high_watermark = offsets.high_watermark
         self.start_offset = offsets.log_end
-        """First offset of this term: records of earlier terms are committed once this one is reached."""
+        """First offset of this term. Records of earlier terms are committed when the watermark reaches it."""
         self.followers = {
             replica: FollowerProgress(last_caught_up_ms=now_ms)
             for replica in term.replicas
@@ -131,13 +135,13 @@ class LeaderReplica:
         self._joining: set[int] = set()
         self._bounding: tuple[int, ...] = ()
         self.alone = False
-        """Whether an append moves the watermark at once, because there is no other replica."""
+        """Whether an append moves the watermark immediately, because there is no other replica."""
         self._bounds_changed()
 
     # -- the log --------------------------------------------------------------------------------
 
     def local_append(self, log_end_offset: int) -> bool:
-        """The local log has grown; return whether the high watermark moved."""
+        """Note the new end of the local log; return whether the high watermark moved."""
         self.log_end_offset = log_end_offset
         if self.alone:
             self.acknowledged_offset = log_end_offset
@@ -151,7 +155,7 @@ class LeaderReplica:
         return self.advance()
 
     def local_sync(self, synced_offset: int) -> bool:
-        """The local log is durable below an offset; return whether the high watermark moved."""
+        """Note that the local log is durable below an offset; return whether the high watermark moved."""
         if not self._syncs:
             return False
         self.acknowledged_offset = min(synced_offset, self.log_end_offset)
@@ -160,7 +164,7 @@ class LeaderReplica:
     # -- followers ------------------------------------------------------------------------------
 
     def is_stale_fetch(self, replica_id: int, broker_epoch: int) -> bool:
-        """Whether a fetch was sent by an incarnation of a follower that a newer one has replaced."""
+        """Whether a fetch comes from an incarnation of a follower that a newer one has replaced."""
         progress = self.followers.get(replica_id)
         return progress is not None and UNKNOWN_EPOCH < broker_epoch < progress.broker_epoch
 
@@ -174,10 +178,11 @@ class LeaderReplica:
         broker_epoch: int = UNKNOWN_EPOCH,
         log_start_offset: int = -1,
     ) -> bool:
-        """A follower whose log agrees up to ``fetch_offset`` fetches; returns whether the watermark moved.
+        """Note a fetch of a follower whose log agrees up to ``fetch_offset``; return whether the watermark
+        moved.
 
-        ``synced_offset``: the end of the durable part there, where the policy requires that; by default all
-        before the fetch offset is durable.
+        ``synced_offset`` is the end of the durable part of the follower's log, if the policy requires that.
+        By default all records before the fetch offset are durable.
         """
         progress = self.followers.get(replica_id)
         if progress is None or UNKNOWN_EPOCH < broker_epoch < progress.broker_epoch:
@@ -185,7 +190,8 @@ class LeaderReplica:
         if fetch_offset >= self.log_end_offset:
             progress.last_caught_up_ms = now_ms
         elif fetch_offset >= progress.leader_end_at_last_fetch:
-            # It holds everything that existed at its last fetch: it was caught up at that time.
+            # The follower now has all records that existed at its last fetch, so it was caught up at that
+            # time.
             progress.last_caught_up_ms = max(progress.last_caught_up_ms, progress.last_fetch_ms)
         progress.log_end_offset = progress.acknowledged_offset = fetch_offset
         progress.log_start_offset = log_start_offset
@@ -201,7 +207,7 @@ class LeaderReplica:
         return self.advance()
 
     def end_offsets_with(self, offset: int) -> dict[int, int]:
-        """In-sync followers whose logs contain an offset or end there, by id, with their ends."""
+        """The log ends of the in-sync followers, by id, whose logs contain an offset or end there."""
         return {
             replica: progress.log_end_offset
             for replica, progress in self.followers.items()
@@ -209,7 +215,7 @@ class LeaderReplica:
         }
 
     def starts_at(self, offset: int) -> bool:
-        """Whether the logs of all followers with active brokers start at an offset or after it."""
+        """Whether the logs of all followers with active brokers start at or after an offset."""
         return all(
             progress.log_start_offset >= offset
             for replica, progress in self.followers.items()
@@ -217,7 +223,8 @@ class LeaderReplica:
         )
 
     def lagging(self, now_ms: int, lag_ms_max: int) -> frozenset[int]:
-        """In-sync followers that have not been caught up for ``lag_ms_max``: candidates for removal."""
+        """In-sync followers that have not been caught up for ``lag_ms_max``. They may be removed from the
+        set."""
         return frozenset(
             replica
             for replica, progress in self.followers.items()
@@ -229,7 +236,7 @@ class LeaderReplica:
         return is_behind and now_ms - progress.last_caught_up_ms > lag_ms_max
 
     def caught_up_outsiders(self) -> frozenset[int]:
-        """Followers outside the in-sync set whose logs are long enough to join."""
+        """Followers outside the in-sync set that have enough records to join."""
         return frozenset(
             replica
             for replica, progress in self.followers.items()
@@ -237,11 +244,12 @@ class LeaderReplica:
         )
 
     def _is_long_enough(self, progress: FollowerProgress) -> bool:
-        """Whether it holds all committed records, including the last one of earlier terms."""
+        """Whether a follower has all committed records, including the last record of earlier terms."""
         return progress.acknowledged_offset >= max(self.high_watermark, self.start_offset)
 
     def _may_join(self, replica_id: int) -> bool:
-        """Whether its broker is active (KIP-841), in the incarnation that has fetched (KIP-903)."""
+        """Whether a follower's broker is active (KIP-841), in the same incarnation that has fetched
+        (KIP-903)."""
         active_epoch = self._active.get(replica_id)
         progress = self.followers[replica_id]
         if active_epoch is None or progress.broker_epoch not in (UNKNOWN_EPOCH, active_epoch):
@@ -251,8 +259,8 @@ class LeaderReplica:
     # -- the in-sync set ------------------------------------------------------------------------
 
     def brokers_changed(self, active: Mapping[int, int]) -> bool:
-        """Epochs of the brokers that are neither fenced nor shutting down; returns whether the watermark
-        moved.
+        """Note the epochs of the brokers that are neither fenced nor shutting down; return whether the
+        watermark moved.
         """
         self._active = active
         self._joining = {replica for replica in self._joining if self._may_join(replica)}
@@ -262,7 +270,7 @@ class LeaderReplica:
     def set_changed(
         self, in_sync: Iterable[int], partition_epoch: int = -1, replicas: Iterable[int] | None = None
     ) -> bool:
-        """The controller has committed a set; older partition epochs are ignored.
+        """Note a set that the controller has committed. Older partition epochs are ignored.
 
         Return whether the watermark moved.
         """
@@ -284,7 +292,8 @@ class LeaderReplica:
         return self.advance()
 
     def propose(self, now_ms: int, lag_ms_max: int, *, local_broker_epoch: int) -> InSyncProposal | None:
-        """A proposal to send now; ``None`` when the set is correct, or a proposal awaits its answer."""
+        """A proposal to send now; ``None`` when the set is correct, or when a proposal waits for its
+        answer."""
         if self.pending is not None:
             send_again, self._must_send_again = self._must_send_again, False
             return self.pending if send_again else None
@@ -308,8 +317,8 @@ class LeaderReplica:
         return InSyncMember(replica, UNKNOWN_EPOCH if progress is None else progress.broker_epoch)
 
     def proposal_failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> bool:
-        """Return whether the watermark moved; the failure of any other proposal than the pending one is
-        ignored.
+        """Note the failure of the pending proposal; other failures are ignored. Return whether the
+        watermark moved.
         """
         if proposal is not self.pending:
             return False
@@ -324,11 +333,11 @@ class LeaderReplica:
 
     @property
     def maximal_in_sync(self) -> frozenset[int]:
-        """The union of the committed set and the proposal in progress."""
+        """The union of the committed set and of the proposal in progress."""
         return self.in_sync if self.pending is None else self.in_sync | self.pending.in_sync
 
     def change_min_in_sync(self, min_in_sync: int) -> bool:
-        """``min.insync.replicas`` has changed; return whether the watermark moved."""
+        """Set ``min.insync.replicas``, which has changed; return whether the watermark moved."""
         self.min_in_sync = min_in_sync
         self._bounds_changed()
         return self.advance()
@@ -358,7 +367,7 @@ class LeaderReplica:
         for replica in self._bounding:
             progress = followers.get(replica)
             if progress is None:
-                return False  # a member without any fetch so far
+                return False  # The member has not fetched yet.
             if progress.acknowledged_offset < candidate:
                 candidate = progress.acknowledged_offset
         if candidate > self.high_watermark:

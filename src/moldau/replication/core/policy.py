@@ -1,5 +1,5 @@
-"""The conditions under which a record of a partition is committed, and the client calls that may change its
-log. Pure.
+"""The conditions under which a record of a partition is committed, and the calls of clients that may
+change the partition's log. Pure.
 """
 
 from dataclasses import dataclass
@@ -18,29 +18,30 @@ class Durability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPolicy:
-    """The rules of one partition's log, the same on all its replicas."""
+    """The rules for the log of one partition. They are the same on all its replicas."""
 
     durability: Durability = Durability.WRITTEN
     needs_min_in_sync_always: bool = False
-    """``min.insync.replicas`` applies unchanged, also where the partition has fewer replicas."""
+    """Whether ``min.insync.replicas`` is used unchanged even if the partition has fewer replicas."""
     clients_append: bool = True
-    """Whether clients may append; otherwise only this broker's own coordinators do."""
+    """Whether clients may append. If not, only the coordinators of this broker may append."""
     clients_shorten: bool = True
-    """Whether DeleteRecords may move the log's start; otherwise only snapshots do."""
+    """Whether DeleteRecords may move the log's start. If not, only snapshots may move it."""
 
 
 WRITTEN: Final = ReplicaPolicy()
 """Apache Kafka's rules for the partitions of users."""
 FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync_always=True)
-"""For records that free bytes or decide outcomes: a committed record survives a loss of power."""
+"""The policy for records that free bytes or decide outcomes: a committed record survives a loss of power."""
 SNAPSHOTTED: Final = ReplicaPolicy(
     Durability.FSYNCED, needs_min_in_sync_always=True, clients_append=False, clients_shorten=False
 )
-"""Policy of a log that one coordinator writes and shortens by snapshots; records count when synced."""
+"""The policy of a log that one coordinator writes and shortens by snapshots. Records count when they are
+synced."""
 
 
 def policy_of(topic: str) -> ReplicaPolicy:
-    """The policy of a topic, by name: the users' policy, except for some topics in which nodes keep state."""
+    """The policy of a topic, by name. It is the policy for users' topics, except for some internal topics."""
     state = STATE_TOPICS.get(topic)
     if state is None:
         return WRITTEN

@@ -2,18 +2,18 @@
 
 The driver carries out a replica's decisions in this order:
 
-* *A new term as leader* (:meth:`Replica.lead`): the epoch begins at the log's end, before any append.
-* *A new term as follower* (:meth:`Replica.follow`): epochs without records leave the log's history. Then it
-  fetches from :meth:`FollowerReplica.position`. Where the leader answers with a diverging epoch, the log is
-  cut at :meth:`FollowerReplica.truncation` and :meth:`FollowerReplica.truncated` is called; nothing is
-  appended before that.
-* *An append, a sync*: the log first, then :meth:`LeaderReplica.local_append`,
-  :meth:`LeaderReplica.local_sync` or :meth:`FollowerReplica.appended`. Under the FSYNCED policy a follower
-  acknowledges what it has synced.
-* *A fetch of a follower* counts (:meth:`LeaderReplica.follower_fetched`) once its log was found to agree
-  (:func:`diverging_epoch`).
+* *A new term as leader* (:meth:`Replica.lead`): the epoch begins at the log's end before any append.
+* *A new term as follower* (:meth:`Replica.follow`): epochs without records are removed from the log's
+  history. Then the follower fetches from :meth:`FollowerReplica.position`. If the leader answers with a
+  diverging epoch, the log is truncated at :meth:`FollowerReplica.truncation` and
+  :meth:`FollowerReplica.truncated` is called, before any append.
+* *An append or a sync*: the log is changed first. Then :meth:`LeaderReplica.local_append`,
+  :meth:`LeaderReplica.local_sync` or :meth:`FollowerReplica.appended` is called. With the FSYNCED policy a
+  follower acknowledges only the records that it has synced.
+* *A fetch of a follower*: :meth:`LeaderReplica.follower_fetched` is called after the follower's log was found
+  to agree (:func:`diverging_epoch`).
 
-Epochs fence: events of an older epoch than the replica's change nothing.
+A term lasts for one leader epoch. Events of an older epoch change nothing.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ UNDEFINED = -1
 
 
 class IllegalMoveError(ValueError):
-    """Two leaders of one epoch, or a cut below the watermark where the policy rules it out."""
+    """There are two leaders of one epoch, or a truncation below the watermark that the policy forbids."""
 
 
 class EpochHistory(Protocol):
@@ -38,17 +38,17 @@ class EpochHistory(Protocol):
     def epoch_for_offset(self, offset: int, /) -> int | None: ...
 
     def end_offset_for(self, epoch: int, log_end_offset: int, /) -> tuple[int, int]:
-        """The largest known epoch not above ``epoch`` and its end offset; (-1, -1) when unknown."""
+        """The largest known epoch not above ``epoch``, and its end offset; (-1, -1) when it is unknown."""
         ...
 
 
 def diverging_epoch(
     history: EpochHistory, log_end_offset: int, offset: int, last_fetched_epoch: int
 ) -> tuple[int, int] | None:
-    """Compare a fetcher's log with this one (KIP-595): ``None`` where it agrees up to ``offset``.
+    """Compare a fetcher's log with this one (KIP-595). Returns ``None`` if it agrees up to ``offset``.
 
-    Otherwise the largest epoch here that is not above the fetcher's, and its end offset; (-1, -1) without
-    one.
+    Otherwise returns the largest epoch here that is not above the fetcher's epoch, and its end offset; (-1,
+    -1) if there is none.
     """
     if last_fetched_epoch < 0:
         return None
@@ -67,7 +67,7 @@ class FetchPosition(NamedTuple):
     last_fetched_epoch: int
     """Epoch of the last record before the offset; -1 when there is none."""
     log_start_offset: int = 0
-    """Where the follower's own log begins."""
+    """The start of the follower's own log."""
 
 
 class ResignedReplica:
@@ -79,13 +79,13 @@ class ResignedReplica:
         self.leader_epoch = leader_epoch
         self.high_watermark = high_watermark
         self.has_led = has_led
-        """Whether it led in this epoch. It does not lead it again: its proposals of that time may still be
-        committed.
+        """Whether the replica led in this epoch. It must not lead this epoch again, because proposals of
+        that time may still be committed.
         """
 
 
 class FollowerReplica:
-    """One term of this broker as a follower of one leader."""
+    """One term of this broker as a follower of one leader (in one leader epoch)."""
 
     name: ClassVar = ReplicaRole.FOLLOWER
 
@@ -93,7 +93,7 @@ class FollowerReplica:
         self.leader_epoch = leader_epoch
         self.leader_id = leader_id
         self.high_watermark = high_watermark
-        """The leader's watermark at the last fetch, at most the log's end."""
+        """The leader's watermark at the last fetch, or the log's end if that is lower."""
         self._policy = policy
 
     def position(self, history: EpochHistory, log_end_offset: int) -> FetchPosition:
@@ -108,11 +108,11 @@ class FollowerReplica:
     def truncation(
         self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
     ) -> int:
-        """The offset to truncate the log at, given the leader's largest epoch not above that of the last
-        record.
+        """The offset at which the log must be truncated, given the leader's largest epoch that is not above
+        the epoch of the last record here.
 
-        Where this log lacks the leader's epoch, too, it is truncated at the end of its own largest epoch
-        below, and the next fetch starts there (KIP-279). Raises :class:`IllegalMoveError` like
+        If this log does not have the leader's epoch either, it is truncated at the end of its own largest
+        epoch below that one, and the next fetch starts there (KIP-279). Raises :class:`IllegalMoveError` like
         :meth:`truncated`.
         """
         offset = self._agreed_offset(history, log_end_offset, diverging_epoch, end_offset)
@@ -124,7 +124,7 @@ class FollowerReplica:
         self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
     ) -> int:
         if end_offset == UNDEFINED:
-            # The leader's epochs begin above this log's end: only committed records agree for certain.
+            # The leader's epochs begin above this log's end, so only committed records are certain to agree.
             return min(self.high_watermark, log_end_offset)
         if diverging_epoch == UNDEFINED:
             return min(end_offset, log_end_offset)
@@ -136,11 +136,11 @@ class FollowerReplica:
         return min(own_end, end_offset, log_end_offset)
 
     def truncated(self, log_end_offset: int) -> bool:
-        """The log was truncated; return whether that removed records that this replica considered
+        """Note a truncation of the log; return whether it removed records that this replica considered
         committed.
 
-        Under WRITTEN that can be legal (an unclean election, a leader that lost its last writes). Where
-        records count only when synced, it cannot: raises :class:`IllegalMoveError`.
+        With WRITTEN that can be legal (after an unclean election, or if a leader lost its last writes). With
+        policies that count only synced records it is illegal, and :class:`IllegalMoveError` is raised.
         """
         if log_end_offset >= self.high_watermark:
             return False
@@ -152,11 +152,11 @@ class FollowerReplica:
         return True
 
     def _is_lost(self, offset: int) -> bool:
-        """Whether a truncation removes records that must never be removed."""
+        """Whether a truncation at ``offset`` removes records that must never be removed."""
         return offset < self.high_watermark and self._policy.durability is Durability.FSYNCED
 
     def appended(self, log_end_offset: int, leader_high_watermark: int) -> bool:
-        """Fetched records were appended; return whether the watermark moved."""
+        """Note that fetched records were appended; return whether the watermark moved."""
         watermark = min(leader_high_watermark, log_end_offset)
         if watermark <= self.high_watermark:
             return False
@@ -164,7 +164,8 @@ class FollowerReplica:
         return True
 
     def acknowledged_offset(self, log_end_offset: int, synced_offset: int) -> int:
-        """The offset to acknowledge to the leader: below it, this follower's copy counts."""
+        """The offset to acknowledge to the leader. This follower's copies below it count towards the
+        watermark."""
         if self._policy.durability is Durability.FSYNCED:
             return min(synced_offset, log_end_offset)
         return log_end_offset
@@ -174,7 +175,7 @@ Role: TypeAlias = LeaderReplica | FollowerReplica | ResignedReplica
 
 
 class Replica:
-    """This broker's replica of one partition. The moves between roles are those of ``LEGAL_MOVES``."""
+    """This broker's replica of one partition. The legal changes of the role are in ``LEGAL_MOVES``."""
 
     def __init__(
         self, local_id: int, *, high_watermark: int, policy: ReplicaPolicy = WRITTEN, min_in_sync: int = 1
@@ -195,13 +196,13 @@ class Replica:
 
     @property
     def leader(self) -> LeaderReplica | None:
-        """The term, if this replica leads."""
+        """The present term as leader; ``None`` if this replica does not lead."""
         role = self.role
         return role if isinstance(role, LeaderReplica) else None
 
     @property
     def follower(self) -> FollowerReplica | None:
-        """The term, if this replica follows."""
+        """The present term as follower; ``None`` if this replica does not follow."""
         role = self.role
         return role if isinstance(role, FollowerReplica) else None
 
@@ -218,7 +219,8 @@ class Replica:
         synced_offset: int,
         now_ms: int,
     ) -> bool:
-        """The metadata name this broker as leader; within its current epoch, they update the sets.
+        """Lead in ``leader_epoch``, because the metadata name this broker as leader. Within the current epoch
+        only the sets are updated.
 
         Return whether the watermark moved.
         """
@@ -238,7 +240,7 @@ class Replica:
         return self.role.advance()
 
     def follow(self, leader_epoch: int, leader_id: int) -> bool:
-        """The metadata name another broker as leader; return whether this begins a term."""
+        """Follow the leader that the metadata name; return whether this begins a term."""
         role = self.role
         if isinstance(role, FollowerReplica) and (role.leader_epoch, role.leader_id) == (
             leader_epoch,
@@ -251,7 +253,7 @@ class Replica:
         return True
 
     def resign(self, leader_epoch: int) -> bool:
-        """No broker leads, or this one stops; return whether the role or its epoch changed."""
+        """Resign, because no broker leads or this one stops; return whether the role or its epoch changed."""
         role = self.role
         if isinstance(role, ResignedReplica) and role.leader_epoch == leader_epoch:
             return False
@@ -262,7 +264,7 @@ class Replica:
         return True
 
     def _may_move(self, target: ReplicaRole, leader_epoch: int) -> bool:
-        """False for an older epoch. Raises :class:`IllegalMoveError`."""
+        """Whether the move is allowed; False for an older epoch. Raises :class:`IllegalMoveError`."""
         source, known = self.role.name, self.role.leader_epoch
         if leader_epoch < known:
             return False
@@ -274,7 +276,7 @@ class Replica:
         return True
 
     def change_min_in_sync(self, min_in_sync: int) -> bool:
-        """``min.insync.replicas`` has changed; return whether the watermark moved."""
+        """Set ``min.insync.replicas``, which has changed; return whether the watermark moved."""
         self.min_in_sync = min_in_sync
         role = self.role
         return isinstance(role, LeaderReplica) and role.change_min_in_sync(min_in_sync)
@@ -282,9 +284,9 @@ class Replica:
     # -- requests -------------------------------------------------------------------------------
 
     def check_epoch(self, current_leader_epoch: int, *, may_follow: bool = False) -> ErrorCode:
-        """Fence a request by its sender's epoch (KIP-320); -1: it has none.
+        """Check the leader epoch in a request (KIP-320); -1 means that it has none.
 
-        ``may_follow``: whether a follower answers it, too (KIP-392).
+        ``may_follow`` says whether a follower may also answer the request (KIP-392).
         """
         role = self.role
         if not isinstance(role, LeaderReplica) and not (may_follow and isinstance(role, FollowerReplica)):
@@ -296,7 +298,7 @@ class Replica:
         return ErrorCode.unknown_leader_epoch
 
     def readable_end(self, *, is_replica: bool) -> int:
-        """The offset up to which a reader may read: followers read the leader's whole log."""
+        """The offset up to which a reader may read. Followers may read the leader's whole log."""
         role = self.role
         if is_replica and isinstance(role, LeaderReplica):
             return role.log_end_offset

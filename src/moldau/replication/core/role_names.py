@@ -1,11 +1,12 @@
-"""The roles of a replica and the legal moves between them, as a table. The docs' diagram is made from it."""
+"""The roles of a replica, and the table of legal changes between them. The diagram in the docs is made
+from it."""
 
 from collections.abc import Mapping
 from enum import Enum
 
 
 class ReplicaRole(Enum):
-    """Roles of a replica of a partition in an epoch."""
+    """The roles that a replica of a partition can have in an epoch."""
 
     RESIGNED = "resigned"
     FOLLOWER = "follower"
@@ -26,8 +27,8 @@ LEGAL_MOVES: Mapping[tuple[ReplicaRole, ReplicaRole], str] = {
     (_L, _F): "a newer epoch of another leader",
     (_L, _L): "elected again in a newer epoch",
 }
-"""(from, to) → condition. A resigned replica may take a role in its own epoch; every other move, except to
-resigned, needs a newer one, because an epoch has one leader.
+"""(from, to) → condition. A resigned replica may get a role in its own epoch. Every other change, except
+the change to resigned, needs a newer epoch, because an epoch has only one leader.
 """
 
 

@@ -1,1 +1,1 @@
-"""The follower's side: fetch sessions and the tasks that copy."""
+"""The follower's side of replication: fetch sessions, and the tasks that copy logs."""

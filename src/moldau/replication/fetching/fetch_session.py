@@ -1,7 +1,7 @@
-"""A follower's end of a fetch session with one leader (KIP-227). Pure.
+"""The follower's side of a fetch session with one leader (KIP-227). Pure.
 
-The leader remembers the followed partitions and their positions; a request names only the changes since the
-last one. The contract: :meth:`request`, then exactly one of :meth:`accept` and :meth:`reset`.
+The leader remembers the followed partitions and their positions. A request contains only the changes since
+the last request. After each :meth:`request` the caller must call either :meth:`accept` or :meth:`reset`.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,13 @@ INITIAL_EPOCH: Final = 0
 EPOCH_MAX: Final = 2**31 - 1
 
 PositionOf = Callable[[PartitionKey], FetchPosition | None]
-"""The next request of the session; None when there is nothing to request now."""
+"""Returns the position from which a partition must be fetched; ``None`` when the partition must not be
+fetched now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """The bounds of a follower's requests, named as in Kafka's configuration."""
+    """The limits of a follower's requests, with Kafka's config names."""
 
     max_bytes: int = 1 << 20
     """Maximum bytes of one partition."""
@@ -41,7 +42,7 @@ class FetchLimits:
 
 
 class FollowerSession:
-    """The partitions that one fetcher follows, and the subset that the leader knows."""
+    """The partitions that one fetcher follows, and those of them that the leader knows."""
 
     def __init__(self, local_id: int, limits: FetchLimits) -> None:
         self._local_id = local_id
@@ -52,7 +53,7 @@ class FollowerSession:
         self._sent: dict[PartitionKey, FetchPosition] = {}
         """The partitions that the leader knows, with the positions that were sent last."""
         self._changed: dict[PartitionKey, None] = {}
-        """Partitions whose position may differ from the leader's."""
+        """Partitions whose position may differ from the position that the leader knows."""
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -61,25 +62,25 @@ class FollowerSession:
         return key in self._followed
 
     def add(self, key: PartitionKey) -> None:
-        """Follow a partition."""
+        """Begin to follow a partition."""
         self._followed[key] = None
         self._changed[key] = None
 
     def remove(self, key: PartitionKey) -> None:
-        """Follow it no more."""
+        """Stop following a partition."""
         self._followed.pop(key, None)
         self._changed[key] = None
 
     def changed(self, key: PartitionKey) -> None:
-        """The position of a partition may have changed, or the partition may be fetched again."""
+        """Note that the position of a partition may have changed, or that it may be fetched again."""
         self._changed[key] = None
 
     def sent(self, key: PartitionKey) -> FetchPosition | None:
-        """The position for which an answer about a partition was requested; None when none was sent."""
+        """The position of the last request for a partition; ``None`` when none was sent."""
         return self._sent.get(key)
 
     def request(self, position_of: PositionOf, broker_epoch: int) -> FetchRequest | None:
-        """The next request; None when there is nothing to fetch now."""
+        """The next request; ``None`` when there is nothing to fetch now."""
         is_full = self._epoch == INITIAL_EPOCH
         if is_full:
             self._sent.clear()
@@ -98,7 +99,7 @@ class FollowerSession:
             return None
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._local_id, replica_epoch=broker_epoch),
-            # No records are requested: the request only removes partitions from the session.
+            # No records are requested, because the request only removes partitions from the session.
             max_wait_ms=self._limits.wait_max_ms if self._sent else 0,
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.response_max_bytes,
@@ -121,8 +122,8 @@ class FollowerSession:
         )
 
     def accept(self, response: FetchResponse) -> bool:
-        """The leader has answered; returns False when it does not know the session, and everything is
-        requested again.
+        """Note an answer of the leader. Returns False when the leader does not know the session; then
+        everything is requested again.
         """
         if response.error_code is not ErrorCode.none:
             self.reset()
@@ -135,5 +136,6 @@ class FollowerSession:
         return True
 
     def reset(self) -> None:
-        """The leader may have forgotten everything, or have another state than this one."""
+        """Begin a new session, because the leader may have lost its state of the session or have a
+        different one."""
         self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH

@@ -1,4 +1,4 @@
-"""The calls of a fetcher on the partition that it fetches for."""
+"""The methods with which a fetcher changes the log of a follower."""
 
 import logging
 from collections.abc import Callable, Coroutine
@@ -17,13 +17,14 @@ logger = logging.getLogger(__name__)
 
 
 class Following:
-    """Brings a follower's log in line with its leader's.
+    """Makes a follower's log equal to the log of its leader.
 
-    Contract: fetch from :meth:`position`, with :meth:`acknowledged_offset`. Then, with the leader epoch of
-    that position, call :meth:`truncate` where the answer names a diverging epoch, :meth:`start_over` where
-    the leader's log begins after this one's end, :meth:`begin_behind_remote` where its local part does,
-    :meth:`begin_at_snapshot` where the answer names a snapshot, otherwise :meth:`append`. In another term
-    they raise ``KafkaError``.
+    A fetcher fetches from :meth:`position`, with :meth:`acknowledged_offset`. Then it calls one of the
+    following methods, with the leader epoch of that position. It calls :meth:`truncate` if the answer has a
+    diverging epoch, and :meth:`start_over` if the leader's log begins after the end of this log. It calls
+    :meth:`begin_behind_remote` if only the local part of the leader's log begins there, and
+    :meth:`begin_at_snapshot` if the answer names a snapshot. Otherwise it calls :meth:`append`. If the epoch
+    has changed, the methods raise ``KafkaError``.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Following:
         watermark_moved: Callable[[], None],
         snapshots: SnapshotLog | None = None,
     ) -> None:
-        """``snapshots``: the same log, where snapshots shorten it: its own snapshots move its start."""
+        """``snapshots`` is the same log, if snapshots shorten it. Its own snapshots then move its start."""
         self._name = name
         self._log = log
         self._replica = replica
@@ -47,38 +48,39 @@ class Following:
         self._next_move: Callable[[], None] | None = None
 
     def position(self) -> FetchPosition:
-        """The position of the next fetch. Raises ``KafkaError`` where this replica does not follow."""
+        """The position of the next fetch. Raises ``KafkaError`` if this replica does not follow."""
         log = self._log
         found = self._follower().position(log.leader_epochs, log.log_end_offset)
         if self._snapshots is not None and found.offset:
-            # Directly after a snapshot the log has no record whose epoch could be sent.
+            # Directly after a snapshot, the log has no record whose epoch could be sent.
             found = found._replace(last_fetched_epoch=self._snapshots.last_epoch)
         return found._replace(log_start_offset=log.offsets.log_start_offset)
 
     def acknowledged_offset(self) -> int:
-        """The offset to send to the leader with a fetch: below it, this replica's copy counts."""
+        """The offset that is sent to the leader with a fetch. This replica's copies below it count towards
+        the watermark."""
         follower, log = self._follower(), self._log
         if log.must_flush:
             return log.offsets.flushed_offset
         return follower.acknowledged_offset(log.log_end_offset, log.offsets.flushed_offset)
 
     async def synced(self) -> None:
-        """Return when all that the log holds may be acknowledged. Raises ``KafkaError`` when a sync fails."""
+        """Return when all records of the log may be acknowledged. Raises ``KafkaError`` when a sync fails."""
         log, commit = self._log, self._commit
         if commit is None:
             await log.flush()
             return
         if log.offsets.flushed_offset < log.log_end_offset:
-            commit.plan()  # an earlier incarnation of this broker may have left the log so
+            commit.plan()  # An earlier incarnation of this broker may have left unsynced records.
         await commit.settled()
         commit.check()
 
     def append(
         self, leader_epoch: int, batches: bytes | memoryview, *, high_watermark: int, log_start_offset: int
     ) -> AppendInfo:
-        """Append fetched records of a term, and follow the leader's watermark and log start.
+        """Append fetched records, and adopt the leader's watermark and log start.
 
-        Raises ``KafkaError``: of another term, or batches that cannot follow the log's end.
+        Raises ``KafkaError`` in another leader epoch, or if the batches do not follow the log's end.
         """
         follower, log = self._follower(leader_epoch), self._log
         info = log.append_as_follower(batches)
@@ -91,14 +93,14 @@ class Following:
         return info
 
     async def truncate(self, leader_epoch: int, diverging_epoch: int, end_offset: int) -> int:
-        """Truncate the log at the diverging epoch that the leader named; return the new end."""
+        """Truncate the log at the diverging epoch in the leader's answer; return the new end."""
         follower, log = self._follower(leader_epoch), self._log
         target = follower.truncation(log.leader_epochs, log.log_end_offset, diverging_epoch, end_offset)
         await self._cut(follower, log.truncate_to(target))
         return log.log_end_offset
 
     async def start_over(self, leader_epoch: int, log_start_offset: int) -> None:
-        """Drop the whole log and begin where the leader's does."""
+        """Drop the whole log, and begin at the start of the leader's log."""
         follower = self._follower(leader_epoch)
         await self._cut(follower, self._log.truncate_fully_and_start_at(log_start_offset))
 
@@ -108,10 +110,9 @@ class Following:
         await self._cut(follower, self._log.begin_behind_remote(state))
 
     async def begin_at_snapshot(self, leader_epoch: int, snapshot_id: LogPosition) -> None:
-        """Drop the whole log for a snapshot that was fetched, and begin at its end.
+        """Drop the whole log, and begin at the end of a fetched snapshot.
 
-        Raises :class:`IllegalMoveError` for a snapshot that lacks records which this replica considers
-        committed.
+        Raises :class:`IllegalMoveError` if the snapshot lacks records that this replica considered committed.
         """
         follower, snapshots = self._follower(leader_epoch), self._snapshots
         assert snapshots is not None
@@ -122,11 +123,11 @@ class Following:
             self._watermark_moved()
 
     def defers(self, move: Callable[[], None]) -> bool:
-        """Whether the log is being truncated: then the last requested change of the role is made
-        afterwards.
+        """Whether the log is being truncated. The last requested change of the role is then made after the
+        truncation.
 
-        No append is allowed before the truncation is done, neither by a leader nor by a follower of another
-        term.
+        No append is allowed before the truncation is complete, neither by a leader nor by a follower of
+        another epoch.
         """
         if self._has_ended:
             return False
@@ -135,7 +136,7 @@ class Following:
         return self._cuts
 
     def end(self) -> None:
-        """This replica stops permanently: its log may be deleted when a truncation in progress ends."""
+        """Stop permanently. The log may be deleted when a truncation in progress ends."""
         self._has_ended = True
         self._next_move = None
 

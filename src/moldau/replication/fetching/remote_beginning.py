@@ -1,7 +1,8 @@
-"""A follower whose log ends before its leader's first local offset: the remote tier has the records between.
+"""Starts the log of a follower that ends before its leader's first local offset. The records between are in
+the remote tier.
 
-It begins its log after a remote segment, with the leader epochs and the producers of that segment (KIP-405,
-"Follower replication"), and fetches from there.
+The log begins after a remote segment, with the leader epochs and the producers of that segment (KIP-405,
+"Follower replication"). The follower fetches from there.
 """
 
 import logging
@@ -30,16 +31,16 @@ logger = logging.getLogger(__name__)
 Ask = Callable[[Message], Awaitable[Any]]
 """Sends a request to the leader; raises ``KafkaError``."""
 _FOLLOWER: Final = -1
-"""The lookups are sent as those of a client: only fetches report a replica's progress to the leader."""
+"""The replica id of a client, because only fetches may report a replica's progress to the leader."""
 
 
 async def begin_behind_remote(
     ask: Ask, partition: ClassicPartition, sent: FetchPosition, log_start_offset: int
 ) -> None:
-    """Start the log over at the leader's local log start, or after the segment that holds that offset.
+    """Start the log over at the leader's local log start, or after the segment that contains that offset.
 
-    ``log_start_offset`` is the leader's. Raises ``KafkaError`` while this is not possible: the remote
-    metadata may be late, or the store may fail.
+    ``log_start_offset`` is the leader's. Raises ``KafkaError`` while this is not possible, for example
+    because the remote metadata are late or the store fails.
     """
     remote = partition.remote.part
     if remote is None:
@@ -91,7 +92,7 @@ async def list_offset(
 async def _end_of_epoch(
     ask: Ask, partition: ClassicPartition, sent: FetchPosition, epoch: int
 ) -> tuple[int, int]:
-    """The leader's largest epoch not above one, and its end offset."""
+    """The leader's largest epoch that is not above ``epoch``, and its end offset."""
     if epoch < 0:
         return UNDEFINED, UNDEFINED
     wanted = OffsetForLeaderPartition(

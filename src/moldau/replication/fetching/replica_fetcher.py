@@ -1,8 +1,8 @@
 """Copies the logs of leaders: one task for each followed broker, each with a fetch session.
 
-The driver of :class:`FollowerSession` and of each partition's :class:`Following`. A partition is *held*
-while its log is truncated or synced, or after an error: it is then left out of requests, and the others
-continue.
+It drives :class:`FollowerSession` and each partition's :class:`Following`. A partition is *held* while its
+log is truncated or synced, or for a pause after an error. A held partition is left out of requests, and the
+other partitions continue.
 """
 
 import asyncio
@@ -35,20 +35,21 @@ from moldau.storage.snapshots.snapshot_log import SnapshotLog
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS: Final = 20
-"""Backoff after a partition's first error: usually one of the two brokers has not seen an election yet."""
+"""Pause after a partition's first error. The usual reason is that one of the two brokers has not seen an
+election yet."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 HURRY_S: Final = 0.05
-"""A request older than this is cancelled in favour of a new partition, which it does not contain."""
+"""A request that is older than this is cancelled to make a request with a new partition."""
 HURRIES_MAX: Final = 5
-"""Number of consecutive errors of a partition after which requests are no longer cancelled for it."""
+"""Number of consecutive errors of a partition after which no more requests are cancelled for it."""
 THROTTLED_S: Final = 0.1
 """The pause after which a follower checks its quota again."""
 SYNC_POLL_MS: Final = 5
-"""Longest wait of a fetch for other partitions while one is synced: the next fetch acknowledges the synced
-records, and a connection has one fetch at a time.
+"""Longest wait of a fetch for other partitions while a partition is synced. The next fetch acknowledges
+the synced records, and a connection has one fetch at a time.
 """
 BYTES_A_TURN: Final = 1 << 20
-"""Bytes that are appended before the event loop gets a turn."""
+"""Number of bytes that are appended in one turn of the event loop."""
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -62,13 +63,13 @@ class Brokers(Protocol):
         ...
 
     def address(self, broker_id: int) -> NodeAddress | None:
-        """The address of another broker; None while it is unknown."""
+        """The address of another broker; ``None`` while it is unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherSettings:
-    """How followers fetch, named as in Kafka's configuration."""
+    """Settings of followers, with Kafka's config names."""
 
     limits: FetchLimits = field(default_factory=FetchLimits)
     backoff_ms: int = 1_000
@@ -87,15 +88,15 @@ class _Followed:
         self.partition = partition
         self.key = partition.key
         self.held: asyncio.TimerHandle | asyncio.Task[None] | None = None
-        """The work or the pause after which it is requested again."""
+        """The work or the pause that must end before the partition is requested again."""
         self.failures = 0
         """Number of consecutive failures."""
         self.is_caught_up = False
-        """Whether it had all committed records at the leader's last answer."""
+        """Whether the partition had all committed records at the leader's last answer."""
 
 
 class ReplicaFetcher:
-    """Follows partitions of one leader, over one connection. Use it on the event loop."""
+    """Follows partitions of one leader over one connection. It is used on the event loop."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class ReplicaFetcher:
         self._wake = asyncio.Event()
         self._waits = False
         self._gives_up = False
-        """The request in progress is ignored."""
+        """Whether the request in progress is being cancelled, so that its answer is ignored."""
         self._hurry: asyncio.TimerHandle | None = None
         self._refusals = GatheredLines(logger, logging.INFO, "%d partitions cannot be followed yet: %s (%s)")
         self._unreachable = ""
@@ -130,20 +131,20 @@ class ReplicaFetcher:
         return len(self._followed)
 
     def add(self, partition: ClassicPartition) -> None:
-        """Follow a partition from its log's end on."""
+        """Follow a partition, beginning at the end of its log."""
         self._release(partition.key)
         self._followed[partition.key] = _Followed(partition)
         self._session.add(partition.key)
         self._ask_soon()
 
     def remove(self, key: PartitionKey) -> None:
-        """Stop following it: an answer in progress changes nothing."""
+        """Stop following a partition. An answer in progress is then ignored."""
         self._release(key)
         if self._followed.pop(key, None) is not None:
             self._session.remove(key)
 
     def brokers_changed(self) -> None:
-        """The leader's address or this broker's registration may have changed."""
+        """Use the leader's address and this broker's registration, one of which may have changed."""
         self._wake.set()
 
     def _ask_soon(self) -> None:
@@ -152,19 +153,19 @@ class ReplicaFetcher:
             self._hurry = asyncio.get_running_loop().call_later(HURRY_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Cancel the request: the leader may hold a request of idle partitions for
-        ``replica.fetch.wait.max.ms``.
+        """Cancel the request, because the leader may wait for ``replica.fetch.wait.max.ms`` before it
+        answers a request of idle partitions.
         """
         self._hurry = None
         leader = self._leader()
         has_work = any(isinstance(each.held, asyncio.Task) for each in self._followed.values())
-        # work on held partitions may send requests to the leader, too
+        # Work on held partitions may also send requests to the leader.
         if leader is not None and not has_work:
             self._gives_up = True
             leader.disconnect()
 
     async def stop(self) -> None:
-        """End; a truncation in progress is completed."""
+        """Stop the fetcher. A truncation in progress is completed."""
         for key in self._followed:
             self._release(key)
         self._task.cancel()
@@ -210,7 +211,7 @@ class ReplicaFetcher:
             response: FetchResponse = await leader.ask(request, timeout_ms)
         except KafkaError:
             if self._gives_up:
-                # Its answer may have been sent, so the leader may consider it acknowledged.
+                # The answer may have been sent, so the leader may assume that it has arrived.
                 self._session.reset()
                 return True
             raise
@@ -241,11 +242,11 @@ class ReplicaFetcher:
         try:
             position = following.position()
         except KafkaError:
-            return None  # it is not a follower any more; its host will remove it soon
+            return None  # The replica is not a follower any more; its host will remove it soon.
         if position.leader_id != self._leader_id:
             return None
         if following.acknowledged_offset() < position.offset:
-            # A fetch acknowledges the records before it, so they must be synced first.
+            # A fetch acknowledges the records before its offset, so they must be synced first.
             sync = self._hold(followed, following.synced)
             self._syncs.add(sync)
             sync.add_done_callback(self._syncs.discard)
@@ -261,7 +262,7 @@ class ReplicaFetcher:
         return quota.is_throttled(partition.topic, partition.key.partition) and quota.is_exceeded(now_s)
 
     def _process_answer(self, key: PartitionKey, row: PartitionData) -> int:
-        """Process the leader's answer for one partition; returns the number of appended bytes."""
+        """Process the leader's answer for one partition; return the number of appended bytes."""
         followed, sent = self._followed.get(key), self._session.sent(key)
         if followed is None or sent is None or followed.held is not None:
             return 0
@@ -311,7 +312,8 @@ class ReplicaFetcher:
             )
             return 0
         if following.position() != sent:
-            # The answer is for another position: the partition was removed and added again meanwhile.
+            # The answer is for another position, because the partition was removed and added again in the
+            # meantime.
             self._session.changed(key)
             return 0
         records = row.records
@@ -332,8 +334,8 @@ class ReplicaFetcher:
         return info.size_bytes
 
     async def _start_again(self, partition: ClassicPartition, sent: FetchPosition) -> None:
-        """The leader's log does not contain this log's end: start over at its start, or truncate at its
-        end.
+        """Handle a leader whose log does not contain the end of this log: start over at its start, or
+        truncate at its end.
         """
         start = await self._offset(partition, sent, EARLIEST_TIMESTAMP)
         if start > sent.offset:
@@ -357,8 +359,8 @@ class ReplicaFetcher:
         sent: FetchPosition,
         snapshot_id: LogPosition,
     ) -> None:
-        """The leader's log begins after this log's end: fetch the snapshot that covers the missing
-        records.
+        """Handle a leader whose log begins after the end of this log: fetch the snapshot that covers the
+        missing records.
         """
         logger.info("%s fetches snapshot %s from broker %d", _name(partition), snapshot_id, self._leader_id)
         epoch = sent.leader_epoch
@@ -376,7 +378,7 @@ class ReplicaFetcher:
         return (await list_offset(self._ask, partition, sent, timestamp)).offset
 
     async def _ask(self, request: Message, version: int | None = None) -> Any:
-        """Send the leader a request that is not a fetch; ``version`` as in :meth:`RemoteNode.ask`."""
+        """Send the leader a request that is not a fetch. ``version`` is that of :meth:`RemoteNode.ask`."""
         leader = self._leader()
         if leader is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not known")
@@ -389,7 +391,7 @@ class ReplicaFetcher:
     # -- holding --------------------------------------------------------------------------------
 
     def _hold(self, followed: "_Followed", work: Work) -> asyncio.Task[None]:
-        """Ask for a partition again when some work on it is done; return the work's task."""
+        """Leave a partition out of requests until ``work`` on it is complete; return the task of the work."""
         self._session.changed(followed.key)
         task = followed.held = asyncio.get_running_loop().create_task(self._do(followed, work))
         return task

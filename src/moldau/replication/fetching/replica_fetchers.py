@@ -1,4 +1,4 @@
-"""The fetchers of a broker: assigns partitions to them, starts and stops them."""
+"""The fetchers of a broker. It assigns partitions to fetchers, and starts and stops them."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ class ReplicaFetchers:
         unexpected: UnexpectedErrors,
         quota: ReplicationQuota,
     ) -> None:
-        """``quota``: for the bytes that followers on this broker fetch (KIP-73)."""
+        """``quota`` limits the bytes that followers on this broker fetch (KIP-73)."""
         self._quota = quota
         self._local_id = local_id
         self._settings = settings
@@ -36,7 +36,7 @@ class ReplicaFetchers:
         self._is_stopped = False
 
     def follow(self, partition: ClassicPartition, leader_id: int) -> None:
-        """Follow this leader, and no other one; ignored after :meth:`stop`."""
+        """Follow this leader, and no other leader. Ignored after :meth:`stop`."""
         if self._is_stopped:
             return
         key = partition.key
@@ -58,7 +58,7 @@ class ReplicaFetchers:
         fetcher.add(partition)
 
     def leave(self, key: PartitionKey) -> None:
-        """Stop following."""
+        """Stop following a partition."""
         home = self._homes.pop(key, None)
         if home is None:
             return
@@ -71,12 +71,12 @@ class ReplicaFetchers:
             ending.add_done_callback(self._ending.discard)
 
     def brokers_changed(self) -> None:
-        """Addresses or this broker's registration may have changed."""
+        """Use the addresses and this broker's registration, which may have changed."""
         for fetcher in self._fetchers.values():
             fetcher.brokers_changed()
 
     async def stop(self) -> None:
-        """End all fetchers; no new one is started."""
+        """Stop all fetchers; no new fetcher is started after this."""
         self._is_stopped = True
         for key in list(self._homes):
             self.leave(key)

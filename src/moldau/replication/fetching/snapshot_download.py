@@ -1,4 +1,5 @@
-"""Fetches a snapshot of a partition from its leader (KIP-630's FetchSnapshot), byte range by byte range."""
+"""Fetches a snapshot of a partition from its leader (KIP-630's FetchSnapshot), one range of bytes after
+another."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
@@ -16,15 +17,16 @@ from moldau.storage.snapshots.replicated_log import LogPosition, RawSnapshotWrit
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 FETCH_SNAPSHOT_VERSION: Final = 1
-"""Not negotiated: brokers serve the API to each other only, and do not advertise it."""
+"""The version is not negotiated, because brokers serve this API only to each other and do not advertise
+it."""
 RANGE_BYTES: Final = 1 << 20
 
 Ask: TypeAlias = Callable[[FetchSnapshotRequest], Awaitable[FetchSnapshotResponse]]
-"""One request to the leader. Raises ``KafkaError``."""
+"""Sends one request to the leader. Raises ``KafkaError``."""
 
 
 class SnapshotDownload:
-    """One snapshot that a follower downloads in one term."""
+    """A snapshot that a follower downloads, in one leader epoch."""
 
     def __init__(
         self,
@@ -43,9 +45,9 @@ class SnapshotDownload:
         self._ask = ask
 
     async def run(self, log: SnapshotLog) -> None:
-        """Return when the log has the complete, durable snapshot; it is not used yet.
+        """Download the snapshot, and return when the log has it complete and durable. It is not used yet.
 
-        Raises ``KafkaError``: the leader has another one now, or leads no more.
+        Raises ``KafkaError`` when the leader now has another snapshot, or is not the leader any more.
         """
         writer = log.store_snapshot(self._snapshot_id)
         if writer is None:
@@ -59,7 +61,7 @@ class SnapshotDownload:
             raise
 
     async def _copy_range(self, writer: RawSnapshotWriter) -> bool:
-        """Copy the next bytes; returns whether these were the last ones."""
+        """Copy the next bytes; return whether they were the last bytes."""
         position = writer.size_bytes
         response = await self._ask(self._request(position))
         if response.error_code is not ErrorCode.none:

@@ -1,4 +1,5 @@
-"""Offsets of a classic partition by timestamp (ListOffsets): special ones, and searches over both tiers."""
+"""Offsets of a classic partition by timestamp (ListOffsets): special timestamps, and searches in the local
+log and the remote tier."""
 
 from moldau.protocol.special_timestamps import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -67,8 +68,8 @@ class OffsetLookup:
         return await find_timestamp(log, lambda: self._slot.part, lookup, timestamp_ms, end)
 
     def _check_watermark(self, watermark: int) -> None:
-        """A new leader's watermark may be below one that clients have seen from the previous leader
-        (KIP-207).
+        """Check the watermark of a new leader, which may be below one that clients have seen from the
+        previous leader (KIP-207).
         """
         leader = self._replica.leader
         if leader is not None and watermark < leader.start_offset:
@@ -84,6 +85,6 @@ class OffsetLookup:
             return FoundOffset()
         log, copied = self._log, await remote.highest_offset()
         if copied < 0 and log.local_log_start_offset > log.log_start_offset:
-            return FoundOffset()  # this leader does not know yet which part was copied
+            return FoundOffset()  # This leader does not know yet which part was copied.
         offset = max(copied + 1, log.log_start_offset)
         return FoundOffset(offset, -1, log.epoch_for_offset(offset))

@@ -1,12 +1,12 @@
-"""Records by timestamp in single batches, found without keeping the event loop, for partitions of all kinds.
+"""Finds records by timestamp in single batches without blocking the event loop, for partitions of all kinds.
 
 The timestamps in a header are set by the producer. A batch whose header does not match its records must be
-opened, and there may be many such batches, so a long one is opened by the node's opening thread
-(``Machine.opening``), and the event loop runs between two.
+opened, and there may be many such batches. Therefore a long batch is opened by the node's opening thread
+(``Machine.opening``), and the event loop runs between two batches.
 
-A batch with unreadable records does not stop a search: its header is used. For a search by time it matches
-from its first offset on, because a consumer that starts there misses nothing; for the largest timestamp its
-last offset counts.
+A batch with unreadable records does not stop a search, because its header is used. A search by time returns
+its first offset, because a consumer that starts there misses no record. A search for the largest timestamp
+returns its last offset.
 """
 
 from moldau.records.batch import parse_header
@@ -27,7 +27,7 @@ Buffer = bytes | memoryview
 
 
 class RecordLookup:
-    """Searches records in batches of one partition, for one request."""
+    """Searches for records in batches of one partition, for one request."""
 
     def __init__(self, machine: Machine, client: FairClient | None, partition: str) -> None:
         self._machine = machine
@@ -45,13 +45,13 @@ class RecordLookup:
         return await self._search(batch, choose_at_or_after(timestamp_ms, starting_offset), stand_in)
 
     async def of_max_timestamp(self, batch: Buffer) -> Position | None:
-        """The first record that has the header's max timestamp; ``None`` if none has."""
+        """The first record with the max timestamp of the header; ``None`` if no record has it."""
         header = parse_header(batch)
         stand_in = header.last_offset, header.max_timestamp
         return await self._search(batch, choose_exactly(header.max_timestamp), stand_in)
 
     async def latest(self, batch: Buffer, starting_offset: int) -> Position | None:
-        """The first of the records with the largest timestamp, of those not below ``starting_offset``."""
+        """The first record with the largest timestamp, among the records not below ``starting_offset``."""
         header = parse_header(batch)
         stand_in = header.last_offset, header.max_timestamp
         return await self._search(batch, choose_latest(starting_offset), stand_in)

@@ -1,6 +1,6 @@
-"""Searches of a classic partition by timestamp, in its log and in the part before it in the remote tier.
+"""Searches of a classic partition by timestamp, in its local log and in the earlier part in the remote tier.
 
-There may be many batches to open, so the event loop runs between two.
+Many batches may have to be opened, so the event loop runs between two batches.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ async def find_timestamp(
 ) -> FoundOffset:
     """The first record at or after a time, below ``end_offset``."""
     searched_to = -1
-    # Repeated when the local part became shorter meanwhile: the removed part was not searched yet.
+    # The search is repeated when the local part became shorter in the meantime, because the removed part was
+    # not searched yet.
     while (part := remote()) is not None and (
         max(searched_to, log.log_start_offset) < log.local_log_start_offset
     ):
@@ -36,7 +37,7 @@ async def find_timestamp(
 async def find_max_timestamp(
     log: PartitionLog, remote: RemotePart | None, lookup: RecordLookup, end_offset: int
 ) -> FoundOffset:
-    """The first record with the largest timestamp of all, below ``end_offset`` (KIP-734)."""
+    """The first record with the largest timestamp below ``end_offset`` (KIP-734)."""
     local = _as_found(log, await _find_max_timestamp(log, lookup, end_offset))
     if remote is None or log.log_start_offset >= log.local_log_start_offset:
         return local
@@ -72,7 +73,7 @@ async def _find_max_timestamp(
     found = await lookup.of_max_timestamp(batch)
     if found is not None:
         return TimestampOffset(*found)
-    # No record has the header's timestamp: it was compacted, or never existed.
+    # No record has the timestamp of the header, because it was removed by compaction or never existed.
     best: TimestampOffset | None = None
     offset = log.local_log_start_offset
     least_ms = 0

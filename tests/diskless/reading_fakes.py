@@ -37,7 +37,7 @@ from moldau.objects import FaultyStorage, MemoryStorage
 from moldau.records import Record, build_batch, iter_records, parse_header
 from moldau.records.batch import iter_headers
 from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
-from moldau.replication.waiters import WaitingRoom
+from moldau.replication.waiters import Deadlines, WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
@@ -273,6 +273,7 @@ class ReadingBroker:
                 cold_reads=self.cold_reads,
                 lookup=self.lookup,
                 opening=self.machine.opening,
+                deadlines=Deadlines(),
                 clock=self.machine.clock,
                 meters=self.fetch_meters,
                 unexpected=self.machine.unexpected,

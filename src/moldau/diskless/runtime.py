@@ -139,6 +139,7 @@ class DisklessRuntime:
             cold_reads=self.cold_reads,
             lookup=self._lookup,
             opening=machine.opening,
+            deadlines=arrivals.deadlines,
             clock=machine.clock,
             meters=self._fetch_meters,
             racks=cluster.racks,

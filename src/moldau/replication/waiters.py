@@ -164,6 +164,11 @@ class WaitingRoom(Generic[K]):
             for waiter in tuple(place):
                 waiter.finish(True)
 
+    def notify_all(self) -> None:
+        """Wake all waiters, whatever they wait for."""
+        for key in tuple(self._by_key):
+            self.notify(key)
+
     def release_all(self) -> None:
         """End all waits as if their time were over, because the node stops."""
         self.deadlines.expire_all()

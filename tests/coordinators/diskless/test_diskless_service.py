@@ -126,7 +126,7 @@ def test_find_waits_for_a_commit(tmp_path: Path) -> None:
         await service.commit_file(0, file("f2", batch(0)))
         found = await waiting
         assert [b.object_key for b in found[0].batches] == ["f1", "f2"]
-        assert len(service._waiters) == 0
+        assert len(service._waiting) == 0
         await house.stop()
 
     run(scene())

@@ -19,7 +19,6 @@ from moldau.coordinators.diskless.led import DisklessMetadataLog, LedCoordinator
 from moldau.coordinators.diskless.reads.finding import Finder
 from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
 from moldau.coordinators.diskless.reads.reading import StoreReader
-from moldau.coordinators.diskless.reads.waiting import CommitWaiters
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.coordinators.diskless.state.records import DisklessRecord
 from moldau.coordinators.diskless.state.shard import DisklessShard
@@ -31,6 +30,7 @@ from moldau.coordinators.log import SnapshottedCoordinatorLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.replicated_log import LogPosition
 
@@ -60,8 +60,9 @@ class DisklessCoordinator:
         self.settings = settings or CoordinatorTimes()
         self._machine = machine
         self._opener = opener
-        self._waiters = CommitWaiters()
-        self._finder = Finder(self._waiters)
+        self._waiting: WaitingRoom[calls.PartitionId] = WaitingRoom()
+        """FindBatches calls that wait for their partitions to change."""
+        self._finder = Finder(self._waiting)
         self._lister = StoredOffsetLister()
         kind: CoordinatorKind[DisklessShard, DisklessRecord] = CoordinatorKind(
             topic=DISKLESS_METADATA,
@@ -74,7 +75,7 @@ class DisklessCoordinator:
             partition_of=lambda key, partition_count: coordinator_of_key(key),
         )
         self.runtime: CoordinatorRuntime[DisklessShard, DisklessRecord] = CoordinatorRuntime(
-            kind, machine.clock, machine.unexpected, lambda _: self._waiters.wake_all()
+            kind, machine.clock, machine.unexpected, lambda _: self._waiting.notify_all()
         )
 
     # -- leadership -----------------------------------------------------------------------------
@@ -137,11 +138,12 @@ class DisklessCoordinator:
 
     async def close(self) -> None:
         """Unload all coordinators; the SQLite files are closed cleanly."""
-        self._waiters.wake_all()
+        self._waiting.notify_all()
         await self.runtime.close()
 
     def _changed(self, partitions: Sequence[StoredPartition]) -> None:
-        self._waiters.wake([partition.id for partition in partitions])
+        for partition in partitions if len(self._waiting) else ():
+            self._waiting.notify(partition.id)
 
     def led(self, coordinator_id: int) -> LedCoordinator | None:
         """A coordinator that is led here, loaded or not."""

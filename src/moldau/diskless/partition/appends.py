@@ -35,14 +35,39 @@ class _Terms(NamedTuple):
     guard: int
 
 
-class _Unborn(NamedTuple):
+class _Unborn:
     """An append that waits until the coordinator is known to have the partition."""
 
-    records: bytes
-    header: BatchHeader
-    timeout_at_s: float
-    answer: "asyncio.Future[AppendOutcome]"
-    guard: int
+    __slots__ = ("_appends", "_due", "answer", "guard", "header", "records", "timeout_at_s")
+
+    def __init__(
+        self,
+        appends: "PartitionAppends",
+        records: bytes,
+        header: BatchHeader,
+        timeout_s: float,
+        guard: int,
+    ) -> None:
+        self._appends = appends
+        self.records = records
+        self.header = header
+        self.guard = guard
+        deadlines = appends.deadlines
+        self.timeout_at_s = deadlines.loop.time() + timeout_s
+        self.answer: asyncio.Future[AppendOutcome] = deadlines.loop.create_future()
+        self._due = deadlines.due(timeout_s)
+        deadlines.add(self._due, self)
+        self.answer.add_done_callback(self._answered)
+
+    def expire(self) -> None:
+        self._due = -1.0
+        if not self.answer.done():
+            self.answer.set_result(AppendOutcome(ErrorCode.request_timed_out))
+        self._appends.drop_answered()
+
+    def _answered(self, _answer: "asyncio.Future[AppendOutcome]") -> None:
+        if self._due >= 0:
+            self._appends.deadlines.remove(self._due, self)
 
 
 class Place(Protocol):
@@ -79,6 +104,7 @@ class PartitionAppends:
         self._key = key
         self._place = place
         self._writer = services.writer
+        self.deadlines = services.deadlines
         self._clock = services.clock
         self._opening = OpeningQueue(services.opening, services.unexpected)
         self._traffic = traffic
@@ -183,26 +209,21 @@ class PartitionAppends:
         self, records: memoryview, header: BatchHeader, terms: "_Terms"
     ) -> "asyncio.Future[AppendOutcome]":
         """Queue a batch in order, for a partition that its coordinator has not created yet."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[AppendOutcome] = loop.create_future()
         # A single batch may always wait; otherwise a large batch could never be the first.
         if self._unborn and self._unborn_bytes + len(records) > _UNBORN_BYTES_MAX:
-            answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
-            return answer
+            refused: asyncio.Future[AppendOutcome] = self.deadlines.loop.create_future()
+            refused.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+            return refused
         if not self._awaits_birth:
             self._awaits_birth = True
             self._place.when_known(self._born)
-        timeout_s = terms.timeout_ms / 1000
-        timer = loop.call_later(timeout_s, self._time_out, answer)
-        answer.add_done_callback(lambda _: timer.cancel())
-        unborn = _Unborn(bytes(records), header, loop.time() + timeout_s, answer, terms.guard)
+        unborn = _Unborn(self, bytes(records), header, terms.timeout_ms / 1000, terms.guard)
         self._unborn.append(unborn)
         self._unborn_bytes += len(records)
-        return answer
+        return unborn.answer
 
-    def _time_out(self, answer: "asyncio.Future[AppendOutcome]") -> None:
-        if not answer.done():
-            answer.set_result(AppendOutcome(ErrorCode.request_timed_out))
+    def drop_answered(self) -> None:
+        """Free the memory of appends that were answered before the partition was known."""
         while self._unborn and self._unborn[0].answer.done():
             self._take_unborn()
 

@@ -18,6 +18,7 @@ from moldau.diskless.reading.offset_lookup import WalOffsetLookup
 from moldau.diskless.reading.read_meters import FetchMeters
 from moldau.records.batch import BatchHeader
 from moldau.replication.partition import AppendAnswer, PartitionKey
+from moldau.replication.waiters import Deadlines
 from moldau.runtime import Clock, UnexpectedErrors
 from moldau.runtime.fair_lane import FairLane
 
@@ -71,6 +72,8 @@ class PartitionServices:
     """Lookups of offsets by timestamp."""
     opening: FairLane
     """Decompresses batches whose check takes long."""
+    deadlines: Deadlines
+    """Deadlines of the node's waiting requests."""
     clock: Clock
     meters: FetchMeters
     racks: RackView = field(default_factory=RackView)

@@ -5,20 +5,21 @@ from collections.abc import Callable
 
 from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition, PartitionId
 from moldau.coordinators.diskless.reads.reading import StoreReader
-from moldau.coordinators.diskless.reads.waiting import CommitWaiters
+from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode
 
 
 class Finder:
     """Answers FindBatches calls; a call may wait for commits."""
 
-    def __init__(self, waiters: CommitWaiters) -> None:
-        self._waiters = waiters
+    def __init__(self, waiting: WaitingRoom[PartitionId]) -> None:
+        """``waiting`` is notified of the partitions that a commit has changed."""
+        self._waiting = waiting
 
     async def find(self, reader: Callable[[], StoreReader], call: FindBatchesCall) -> list[FoundPartition]:
         """Find batches, and wait if necessary. ``reader`` is called again after each wait, because the
         coordinator may have moved."""
-        loop = asyncio.get_running_loop()
+        loop, waiting = asyncio.get_running_loop(), self._waiting
         deadline = loop.time() + call.max_wait_ms / 1000
         ids = [PartitionId(wanted.topic_id, wanted.partition_index) for wanted in call.partitions]
         while True:
@@ -26,7 +27,11 @@ class Finder:
             left_s = deadline - loop.time()
             if enough or left_s <= 0:
                 return found
-            await self._waiters.wait(ids, left_s)
+            waiter = waiting.wait(ids, left_s)
+            try:
+                await waiter.future
+            finally:
+                waiter.finish(False)
 
     @staticmethod
     def find_now(reader: StoreReader, call: FindBatchesCall) -> tuple[list[FoundPartition], bool]:

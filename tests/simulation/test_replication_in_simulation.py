@@ -96,7 +96,19 @@ def leaderships_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerLifecycle, "controlled_shutdown", leave)
 
 
+def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
+    """A new leader forgets the watermark that it knows as a follower."""
+    init: Callable[..., None] = LeaderReplica.__init__
+
+    def forgetful(self: LeaderReplica, *arguments: Any, **more: Any) -> None:
+        init(self, *arguments, **more)
+        self.high_watermark = 0
+
+    patch.setattr(LeaderReplica, "__init__", forgetful)
+
+
 FLAWS = [
+    (watermark_goes_back, "replication", 0),
     (watermark_one_too_far, "replication", 1),
     (truncation_forgotten, "replication", 5),
     (epoch_not_fenced, "replication", 1),

@@ -32,6 +32,7 @@ from moldau.simulation.cluster.clocks import JUMP_MS, KEPT_FOR_LESS_THAN_A_JUMP
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.groups_at_work import GroupsAtWork
 from moldau.simulation.cluster.mover import Mover
+from moldau.simulation.cluster.watermark_watch import WatermarkWatch
 from moldau.simulation.coordinators.agreement import CoordinatorWatch
 from moldau.simulation.history import History, PartitionName
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
@@ -231,6 +232,7 @@ class ReplicationStory:
             self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.4)) for each in producers
         ]
         watched = list(programs) if scenario.watches_coordinators else []
+        watermarks = WatermarkWatch(PARTITIONS, self._replicas_by_node, self.history)
         watch = CoordinatorWatch(watched, self.history, scenario.coordinator_tally)
         groups = GroupsAtWork(scenario, self.history, world.seed, BROKERS, PARTITIONS, self._on)
         writing += groups.start()
@@ -256,6 +258,7 @@ class ReplicationStory:
             self.history.violate(violation)
         supervisor.cancel()
         watch.end()
+        watermarks.end()
         return check(self.history, final)
 
     async def _storm(self, nemesis: Nemesis) -> None:

@@ -1,0 +1,54 @@
+"""Checks that the high watermarks of replicated partitions never go back, beside a story of several nodes."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from moldau.replication.classic import ClassicPartition
+from moldau.simulation.cluster.checkers import WatermarkMonotonicity
+from moldau.simulation.history import History, PartitionName
+
+_LOOK_EVERY_S: Final = 0.05
+"""Virtual time, to find replicas that were opened since."""
+
+Replicas = Callable[[PartitionName], Iterator[tuple[int, ClassicPartition]]]
+"""The replicas of a partition on the nodes that run, with the ids of these nodes."""
+
+
+class WatermarkWatch:
+    """One checker for each partition, told of every move. A replica that is opened again is a new one."""
+
+    def __init__(self, partitions: Iterable[PartitionName], replicas: Replicas, history: History) -> None:
+        self._replicas = replicas
+        self._history = history
+        self._checkers = {partition: WatermarkMonotonicity(history) for partition in partitions}
+        self._followed: dict[ClassicPartition, str] = {}
+        """The replicas of all times, with the names under which they are checked."""
+        self._task = asyncio.create_task(self._watch())
+
+    def end(self) -> None:
+        """End the watch. A watch that has failed checks nothing any more, which is a violation."""
+        if self._task.done() and self._task.exception() is not None:
+            self._history.violate(f"the watch of the watermarks failed: {self._task.exception()!r}")
+        self._task.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            for partition, checker in self._checkers.items():
+                for node_id, replica in self._replicas(partition):
+                    if replica not in self._followed:
+                        name = f"replica {len(self._followed)} of {partition}, on node-{node_id}"
+                        self._followed[replica] = name
+                        replica.watermarks.follow(partial(_moved, checker, name, replica))
+                    _moved(checker, self._followed[replica], replica, replica.high_watermark)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _moved(checker: WatermarkMonotonicity, name: str, replica: ClassicPartition, watermark: int) -> None:
+    checker.seen(name, watermark)
+    # A new leader may begin with an older watermark, which its followers' fetches bring up to date before it
+    # commits a record of its own.
+    epoch = replica.leader_epoch
+    if replica.is_leader and watermark and replica.log.epoch_for_offset(watermark - 1) == epoch:
+        checker.answered(epoch, watermark)

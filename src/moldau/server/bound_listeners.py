@@ -1,5 +1,5 @@
-"""The bound addresses of a node's listeners. A listener's opening sets its address, and code that
-advertises the listener reads it.
+"""The bound addresses of a node's listeners. Each listener stores its address here when it opens, and the
+code that advertises the listener reads it.
 """
 
 from typing import Final

@@ -39,7 +39,7 @@ class Broker:
         self._listeners = self._subsystems.get(ListenersSubsystem)
 
     def find(self, kind: type[S]) -> S | None:
-        """The subsystem of a class, if there is one."""
+        """The subsystem of a class; None if there is none."""
         return self._subsystems.find(kind)
 
     async def start(self) -> Address:
@@ -60,8 +60,8 @@ class Broker:
 async def _catch_up(metadata: MetadataView, timeout_s: float) -> None:
     """Return when the image contains all metadata that are committed at the time of the call.
 
-    An older image may show that a replica has left this broker, or may show a topic with another id. To act
-    on it would close a log that is in use again. Raises ``KafkaError`` when there is no quorum.
+    An older image may show that a replica has left this broker, or may show a topic with another id. A broker
+    that acts on it would close a log that is in use again. Raises ``KafkaError`` when there is no quorum.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

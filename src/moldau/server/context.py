@@ -24,7 +24,7 @@ class NodeContext:
 
     machine: Machine
     config: BrokerConfig
-    """The static configuration; ``metadata.configs.broker`` is the effective one."""
+    """The static configuration. ``metadata.configs.broker`` is the effective configuration."""
     identity: Identity
     metadata: MetadataView
     logs: LogManager

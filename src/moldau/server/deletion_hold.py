@@ -1,5 +1,5 @@
-"""After a start that truncated a log, deletions of shared data are delayed, because topics may only seem to
-be deleted.
+"""After a start that truncated a log, deletions of shared data are delayed, because the missing records may
+make existing topics look deleted.
 """
 
 import asyncio

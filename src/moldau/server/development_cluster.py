@@ -63,7 +63,7 @@ def plan_nodes(
 ) -> list[ClusterNode]:
     """The nodes of a cluster in ``folder``: brokers 1, 2, … and controllers 101, 102, …
 
-    Brokers are assigned to the racks in turn; without racks they have none.
+    Brokers are assigned to the racks in turn. Without ``racks`` the brokers have no rack.
     """
     brokers = [
         ClusterNode(
@@ -105,9 +105,9 @@ def properties_of(
 ) -> dict[str, str]:
     """The configuration of a node of ``nodes``; ``properties`` override it.
 
-    Internal topics have three replicas where there are three brokers. Topics are classic unless they set
-    ``diskless.enable``, and may be tiered; the nodes share a store beside their folders. Consumer groups form
-    almost immediately.
+    Internal topics have three replicas when there are three brokers. Topics are classic unless they set
+    ``diskless.enable``, and may be tiered; the nodes share a store in a folder beside their own folders.
+    Consumer groups form almost immediately.
     """
     controllers = [each for each in nodes if each.role == CONTROLLER]
     broker_count = len(nodes) - len(controllers)

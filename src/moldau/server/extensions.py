@@ -37,7 +37,7 @@ class Extensions:
         self._in_hand: list[Callable[[], Mapping[str, int]]] = []
 
     def add(self, contribution: Contribution) -> None:
-        """Merge the additions of one more subsystem. Raises ``ValueError`` for a second entry of a key."""
+        """Merge the additions of another subsystem. Raises ``ValueError`` for a second entry of a key."""
         _merge("API key", self.handlers, contribution.handlers)
         if contribution.direct is not None:
             if self.direct is not None:

@@ -25,9 +25,9 @@ class Identity:
     cluster_id: str
     node_id: int
     directories: Mapping[str, uuid.UUID]
-    """Ids of the log folders by their paths; without the unreadable ones."""
+    """Ids of the log folders by their paths, without the unreadable folders."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Log folders that cannot be read, by path, and why: they are offline until the next start."""
+    """Log folders that cannot be read, by path, with the reason. They are offline until the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,9 @@ def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Ide
 
 
 def _unreadable(disk: Disk, config: BrokerConfig) -> dict[str, str]:
-    """Log folders whose disks fail. The node can live without them, unless the metadata log is in one."""
+    """Log folders whose disks fail. The node can run without them, unless one of them contains the
+    metadata log.
+    """
     failed = {}
     for folder in config.log_dirs:
         try:

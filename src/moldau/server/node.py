@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Subsystem)
 
 UNUSABLE_FOLDER: Final = (FormatError, LogDirectoryError, QuorumStateError)
-"""Errors that mean that the content of a folder is foreign or damaged."""
+"""Errors that mean that a folder's content is damaged, or belongs to another node or cluster."""
 
 
 class ServerNode:
@@ -51,7 +51,7 @@ class ServerNode:
     """
 
     def __init__(self, config: BrokerConfig, machine: Machine, *, format_new: bool = False) -> None:
-        """``format_new``: format unformatted folders; without it they are refused."""
+        """With ``format_new``, unformatted folders are formatted; otherwise they are refused."""
         self._config = config
         self._machine = machine
         self._format_new = format_new
@@ -117,8 +117,8 @@ class ServerNode:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
-        # The first reading begins the protection of this clock against jumps. The first round of retention
-        # comes much later.
+        # The clock is protected against jumps from its first reading on. The first round of retention comes
+        # much later.
         machine.deletion_clock.now_ms()
         settings.check_supported(config)
         for key, reason in settings.without_effect(config).items():
@@ -135,9 +135,9 @@ class ServerNode:
             {path.rstrip("/"): each for path, each in identity.directories.items()},
             {path.rstrip("/"): reason for path, reason in identity.unreadable.items()},
         )
-        # The logs are started before the metadata log is used, because the start takes the lock against a
-        # second process. Topics get their own configs when the image opens their partitions, long before the
-        # first round of retention.
+        # The logs are started before the metadata log is used, because their start takes the lock that keeps
+        # a second process out. Topics get their own configs when the image opens their partitions, long
+        # before the first round of retention.
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
         self._closing.push_async_callback(logs.stop)

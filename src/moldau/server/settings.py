@@ -1,4 +1,4 @@
-"""Conversion of Kafka's configuration keys to the settings of each package."""
+"""Converts Kafka's configuration keys to the settings of each package."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -53,7 +53,7 @@ def development_config(
     host: str = "127.0.0.1",
     diskless: bool = False,
 ) -> BrokerConfig:
-    """A single combined node on one folder that needs no configuration file.
+    """The configuration of a single combined node with one folder, which needs no configuration file.
 
     Internal topics have one replica, and consumer groups form almost immediately. ``remote.storage.enable``
     works without further settings, on an object store in ``data``. With ``diskless``, topics are diskless by
@@ -96,15 +96,15 @@ def is_whole_cluster(config: BrokerConfig) -> bool:
 
 
 def consolidates(config: BrokerConfig) -> bool:
-    """Whether records of diskless topics are moved out of the WAL: this requires the only broker of its
-    cluster.
+    """Whether diskless records are moved from the WAL to the remote tier by this broker, which must be the
+    only broker of its cluster.
     """
     has_tier = config.flag("diskless.system.enable") and config.flag("remote.log.storage.system.enable")
     return has_tier and is_whole_cluster(config)
 
 
 def check_supported(config: BrokerConfig) -> None:
-    """Refuse unsupported features, by the key that requests them. Raises ``ConfigError``."""
+    """Refuse unsupported features. Raises ``ConfigError`` that names the key that requests the feature."""
     for endpoint in config.listeners:
         protocol = config.security_protocols[endpoint.name]
         if protocol != "PLAINTEXT":
@@ -113,7 +113,7 @@ def check_supported(config: BrokerConfig) -> None:
                 f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
             )
     if config.optional_text("authorizer.class.name"):
-        # To run without it would allow everything to every client although the operator has configured
+        # Without this refusal, every client could do everything, although the operator has configured
         # restrictions.
         raise ConfigError(
             "authorizer.class.name",
@@ -216,7 +216,7 @@ def classic_log_config(name: str, topic: TopicConfig) -> LogConfig:
 
 
 def target_compression(topic: TopicConfig) -> TargetCompression | None:
-    """The codec in which a topic stores its batches; None keeps the producer's."""
+    """The codec with which a topic stores its batches. None means that the producer's codec is kept."""
     name = topic.text("compression.type")
     if name == "producer":
         return None
@@ -303,7 +303,7 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
         supported_features=tuple(
             SupportedFeature(name, low, high)
             for name, (low, high) in SUPPORTED_FEATURES.items()
-            if name != KRAFT_VERSION_FEATURE  # only the quorum raises it
+            if name != KRAFT_VERSION_FEATURE  # only the quorum can change this level
         ),
         default_partition_count=config.integer("num.partitions"),
         default_replication_factor=config.integer("default.replication.factor"),

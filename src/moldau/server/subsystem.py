@@ -67,7 +67,9 @@ class Contribution:
     handlers: HandlerTable = field(default_factory=dict)
     """Handlers of its APIs, by API key."""
     direct: DirectHandlers | None = None
-    """Direct handlers of its APIs, and the work that they share in a turn of a connection."""
+    """Direct handlers of its APIs, and the work that the direct requests of a connection share in an
+    event-loop turn.
+    """
     throttles: Mapping[int, Throttle] = field(default_factory=dict)
     """Throttles of requests, by API key; see :mod:`moldau.server.requests.throttles`."""
     kinds: Sequence[KindClaim] = ()
@@ -75,8 +77,8 @@ class Contribution:
     coordinators: Sequence[CoordinatorEntry] = ()
     """Kinds of coordinators, with their topics and APIs."""
     internal_topics: Sequence[InternalTopic] = ()
-    """The topics that it needs, with their properties at creation. The first request that needs such a
-    topic creates it.
+    """The topics that the subsystem needs, with their properties at creation. The first request that needs
+    such a topic creates it.
     """
     channel: ControllerChannel | None = None
     """The channel to the active controller of a cluster whose only voter is this node."""
@@ -89,7 +91,7 @@ class Contribution:
 
 
 class Subsystem:
-    """A feature of a broker. Methods that a subsystem does not need do nothing."""
+    """A feature of a broker. The default implementations of the methods do nothing."""
 
     def contribution(self) -> Contribution:
         """Everything that this subsystem adds to the broker."""
@@ -136,7 +138,7 @@ class SubsystemList:
         return iter(self._subsystems)
 
     def find(self, kind: type[S]) -> S | None:
-        """The subsystem of a class, if there is one."""
+        """The subsystem of a class; None if there is none."""
         return next((each for each in self._subsystems if isinstance(each, kind)), None)
 
     def get(self, kind: type[S]) -> S:

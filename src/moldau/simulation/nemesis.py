@@ -49,9 +49,9 @@ class Weather:
     pause_s_max: float = 3.0
     between_s_max: float = 4.0
     store_s_max: float = 15.0
-    """The value is longer than a producer waits."""
+    """The duration of a store failure may be longer than a producer waits."""
     clock_skew_ms: int = 0
-    """When it is set, clocks jump ahead by this time, back by this time, and to the right time."""
+    """When it is set, a clock jumps ahead by this time, back by this time, or to the right time."""
     cached_topics: tuple[str, ...] = ()
     """Topics whose local folders are only a cache."""
     reboot_after_disk_error: bool = True
@@ -93,7 +93,7 @@ class Nemesis:
         self.calm()
 
     def calm(self) -> None:
-        """End every fault."""
+        """End every fault that is in effect."""
         self._world.network.heal_all()
         for host in self._programs:
             host.disk.faults.clear()

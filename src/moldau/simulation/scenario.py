@@ -36,7 +36,7 @@ _FRAMES_SHOWN = 4
 
 
 class StuckError(SystemExit):
-    """The class is not an ``Exception``, so that no task can catch it: a hanging program must not
+    """The class is not an ``Exception``, so that no task can catch it. A hanging program must not
     continue.
     """
 
@@ -45,7 +45,7 @@ class StuckError(SystemExit):
 def patience(cpu_s: float) -> Iterator[None]:
     """Raise :class:`StuckError` in the running code after this much CPU time.
 
-    The limit is CPU time and not wall time, so that a busy machine does not fail a history. Signals reach
+    The limit is CPU time and not wall time, so that a busy machine does not make a run fail. Signals reach
     only the main thread, so there is no limit in another thread.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -107,7 +107,7 @@ class Scenario:
     program: Program = _no_program
     partitions: tuple[PartitionName, ...] = ()
     story: "Callable[[World, Scenario], Story] | None" = None
-    """A scenario of another kind than producers and consumers at a single node."""
+    """The story of a scenario that does not consist of producers and consumers at a single node."""
     prepare: Prepare | None = None
     meddle: Prepare | None = None
     """The work of an administrator while producers work; it ends by itself."""
@@ -117,17 +117,17 @@ class Scenario:
     weather: Weather = field(default_factory=Weather)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     must_answer: bool = False
-    """Whether a request without an answer in time is a violation, because no fault loses answers."""
+    """Whether a request without an answer in time is a violation. It is one when no fault loses answers."""
     watches_budgets: bool = False
-    """Whether the budgets of every process are checked while it runs. The exhibit of the process must be
-    the node.
+    """Whether the budgets of every process are checked while it runs. ``Process.exhibit`` must be the
+    node.
     """
     watches_coordinators: bool = False
-    """Whether the states of coordinators are compared with their logs. The exhibit of a process must be
-    the node.
+    """Whether the states of coordinators are compared with their logs. ``Process.exhibit`` must be the
+    node.
     """
     coordinator_tally: AgreementTally = field(default_factory=AgreementTally)
-    """The comparisons in all seeds that were run."""
+    """The numbers of comparisons in all seeds that were run."""
     port: int = 9092
     producer_count: int = 2
     plain_producer_count: int = 1
@@ -164,7 +164,7 @@ class Result:
 
 
 def run_seed(scenario: Scenario, seed: int) -> Result:
-    """Run the scenario with a seed. It never raises for errors of the node."""
+    """Run the scenario with a seed. Errors of the node raise nothing here; they are in the result."""
     collecting = gc.isenabled()
     gc.disable()  # finalizers at random times would change the history
     try:

@@ -1,4 +1,5 @@
-"""The kinds of coordinators of a broker: the form of a kind's entry, and the registry that joins the entries.
+"""The kinds of coordinators of a broker: the entry of a kind, and the registry of all entries.
 
-A subsystem builds the entry of its kind and contributes it. Nothing in this folder names a kind.
+A subsystem builds the entry of its kind and contributes it. The code in this folder does not depend on any
+kind.
 """

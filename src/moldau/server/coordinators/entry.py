@@ -44,7 +44,7 @@ class KeyLookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorEntry:
-    """One kind: each partition of ``topic`` that this broker leads is a coordinator."""
+    """A kind of coordinator. Each partition of ``topic`` that this broker leads is a coordinator."""
 
     topic: InternalTopic
     leaders: Leaders
@@ -85,8 +85,8 @@ def entry_of(
 ) -> CoordinatorEntry:
     """The entry of a kind that is declared by a ``CoordinatorKind``, from which the other fields are derived.
 
-    ``topic`` is how the kind's topic is made. With ``start_waits`` the node is ready only after the
-    coordinators are loaded.
+    ``topic`` has the properties with which the kind's topic is created. With ``start_waits`` the node is
+    ready only after the coordinators are loaded.
     """
     kind = runtime.kind
     if topic.name != kind.topic.name:

@@ -1,4 +1,4 @@
-"""All kinds of coordinators of a broker, and the one path by which coordinators are loaded and unloaded."""
+"""All kinds of coordinators of a broker. Coordinators are loaded and unloaded only through this registry."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,1 +1,3 @@
-"""One room per API family; each offers handlers to the dispatcher and depends only on what it needs."""
+"""A package for each API family. Each package offers handlers to the dispatcher and depends only on what
+it needs.
+"""

@@ -14,7 +14,7 @@ from moldau.server.authorization import AclOperation, AclResourceType, Authorize
 from moldau.server.requests.served import Handler, Served
 
 MEMBERSHIP_PARSED_BYTES: Final = 2 * 1024 * 1024
-"""The bound of a change of members: few rows are usual, and each needs much work."""
+"""The memory limit of a change of members. Requests usually have few rows, and each row needs much work."""
 
 Call = Callable[[GroupCaller, Any], Coroutine[Any, Any, Message]]
 

@@ -48,7 +48,7 @@ FENCED_VERSIONS: Final = {
     ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
-"""From these versions on clients know PRODUCER_FENCED; older ones get INVALID_PRODUCER_EPOCH."""
+"""From these versions on, clients know PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH."""
 LISTED_A_TURN: Final = 1_000
 
 BATCHED_VERSION: Final = 4
@@ -302,7 +302,7 @@ def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
 
 
 def _code(context: RequestContext, error: ErrorCode) -> ErrorCode:
-    """The error in a code that the version of the request knows."""
+    """An error code that the version of the request knows, for an error."""
     known_from = FENCED_VERSIONS.get(ApiKey(context.api_key), 0)
     if error is ErrorCode.producer_fenced and context.api_version < known_from:
         return ErrorCode.invalid_producer_epoch

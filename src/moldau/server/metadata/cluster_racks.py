@@ -58,7 +58,8 @@ class ClusterRacks:
         """The rack that a client's id names, if a broker is registered in that rack.
 
         Libraries append text to client ids (``rack=b-StreamThread-1``). The result is therefore the longest
-        known rack with which the text begins and after which a ``-``, ``_`` or ``.`` or nothing follows.
+        known rack with which the text begins. In the text, the rack must be followed by a ``-``, ``_`` or
+        ``.``, or by nothing.
         """
         if client_id is None or "=" not in client_id:
             return None

@@ -24,7 +24,7 @@ class BrokerAddress:
 
 
 class ClusterView:
-    """The cluster as of the newest committed metadata that this node has seen."""
+    """The cluster according to the newest committed metadata that this node has seen."""
 
     def __init__(
         self,

@@ -35,8 +35,8 @@ def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
 
 
 def _reachable(endpoint: ListenerEndpoint, config: BrokerConfig) -> VoterEndpoint:
-    """The endpoint with an address that others can reach. A listener on all interfaces gets the address in
-    ``controller.quorum.voters``, or this machine's when there is none.
+    """The endpoint with an address that others can reach. If the listener is on all interfaces, the
+    address is the one in ``controller.quorum.voters``, or this machine's address when there is none.
     """
     if not endpoint.host:
         static = next((each for each in config.quorum_voters if each.node_id == config.node_id), None)

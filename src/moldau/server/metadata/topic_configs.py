@@ -11,14 +11,14 @@ from moldau.config.topic_config import TOPIC, TopicConfig
 logger = logging.getLogger(__name__)
 
 SHARED_MAX: Final = 1_000
-"""Distinct sets of overrides whose configurations are kept."""
+"""Maximum number of different sets of overrides whose configurations are cached."""
 
 
 class EffectiveConfigs:
     """Resolves configurations.
 
-    Topics with the same overrides share one configuration, which stays until this broker's changes: a
-    change of a thousand topics would otherwise resolve each of them on the event loop.
+    Topics with the same overrides share a configuration, which is cached until this broker's own
+    configuration changes. Otherwise a change of a thousand topics would resolve each topic on the event loop.
     """
 
     def __init__(self, static: BrokerConfig, node_id: int, image: Callable[[], MetadataImage]) -> None:
@@ -30,12 +30,12 @@ class EffectiveConfigs:
         self._dynamic: tuple[Mapping[str, str], Mapping[str, str]] | None = None
         self._topics: dict[str, TopicConfig] = {}
         self._shared: dict[tuple[tuple[str, str], ...], TopicConfig] = {}
-        """By overrides."""
+        """The cached configurations, by the overrides of the topics."""
         self._complaints: set[str] = set()
 
     @property
     def broker(self) -> BrokerConfig:
-        """This broker's file, overridden by the cluster's dynamic configs."""
+        """The configuration in this broker's file, with the cluster's dynamic configs on top."""
         self._refresh()
         return self._broker
 

@@ -39,11 +39,13 @@ class QuorumView(Protocol):
 
     @property
     def now_ms(self) -> int:
-        """The time by the clock that the quorum uses."""
+        """The current time of the clock that the quorum uses."""
         ...
 
     def describe(self) -> QuorumDescription:
-        """Raises ``KafkaError(not_leader_or_follower)`` when this node does not lead."""
+        """Describes the quorum. Raises ``KafkaError(not_leader_or_follower)`` when this node does not lead
+        it.
+        """
         ...
 
 

@@ -1,9 +1,9 @@
-"""Evidence outside the metadata log that the log was once longer than it is now.
+"""Evidence outside the metadata log that the log has lost records at its end.
 
 The log's end is recorded twice: in ``durable-offset`` beside the log, and in the checkpoints of the log
 folders. When one of the two records is missing, the partitions' folders are checked. Their topics and leader
-epochs were committed to the metadata before the folders contained them. This holds only for a single voter;
-other nodes may receive metadata after the start.
+epochs were committed to the metadata before the folders contained them, so the metadata log must contain
+them, too. This is true only for a single voter; other nodes may receive metadata after the start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ _ADVICE = (
 def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> None:
     """Raise :class:`DamagedLogError` when a partition's folder is newer than the metadata log in ``folder``.
 
-    Does nothing while both records of the log's end exist. Blocking; changes nothing.
+    Does nothing while both records of the log's end exist. The call blocks and changes nothing.
     """
     missing = _missing_witness(disk, folder, logs)
     if missing is None:
@@ -80,7 +80,8 @@ def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
     if topic is None:
         return f"topic id {log.topic_id} of {log.directory}"
     partition = log.topic_partition.partition
-    # The epochs of coordinators' logs with snapshots, and of some kinds, are not epochs of the metadata.
+    # The epochs in the folders of some kinds, and of coordinators' logs with snapshots, are not epochs of the
+    # metadata.
     has_cluster_epochs = kind_of(topic).has_cluster_epochs and topic.name not in SNAPSHOT_TOPICS
     if not has_cluster_epochs or partition >= len(topic.partitions):
         return None

@@ -76,7 +76,7 @@ def _check(change: LevelChange) -> None:
 
 
 def _effective(name: str) -> int:
-    """Like ``Logger.getEffectiveLevel``, without creating placeholder loggers."""
+    """Like ``Logger.getEffectiveLevel``. It creates no placeholder loggers."""
     loggers = logging.root.manager.loggerDict
     while name:
         logger = loggers.get(name)

@@ -32,7 +32,7 @@ class Monitoring:
         )
 
     async def start(self) -> int:
-        """Serve; returns the bound port."""
+        """Open the listener. Returns the bound port."""
         return await self._server.start()
 
     async def stop(self) -> None:

@@ -1,8 +1,8 @@
 """From a request's bytes to its handler and back: decode, dispatch, encode, count.
 
 A handler gets the request's context and its decoded message and returns the response message, an awaitable of
-it, or ``None`` when the protocol has no response. It is called synchronously: record bytes in the message are
-views of the receive buffer, valid until the handler returns or first awaits.
+it, or ``None`` when the protocol has no response. The call is synchronous, because record bytes in the
+message are views of the receive buffer. They are valid until the handler returns or first awaits.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ one.
 """
 
 MANY_ROWS_BYTES: Final = 2048
-"""A request with more bytes than this has many rows. A connection gets only one such request handled in
-each turn of the event loop.
+"""A request with more bytes than this has many rows. In each turn of the event loop, only one such request
+of a connection is handled.
 """
 _LARGE_BY_NATURE: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 
@@ -86,8 +86,8 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class DirectHandlers:
-    """The direct handlers of a listener, and the turn that they share, which :meth:`Dispatcher.end_turn`
-    ends.
+    """The direct handlers of a listener, and the work that they share in a turn, which
+    :meth:`Dispatcher.end_turn` completes.
     """
 
     table: DirectTable = field(default_factory=dict)
@@ -200,7 +200,9 @@ class Dispatcher:
         return route
 
     def _unsupported(self, context: RequestContext) -> Buffers:
-        """Answer UNSUPPORTED_VERSION in the nearest version's body; ApiVersions always in version 0."""
+        """Answer UNSUPPORTED_VERSION in the nearest version of the response. For ApiVersions it is always
+        version 0.
+        """
         if context.api_key == ApiKey.API_VERSIONS:
             rows = [ApiVersion(api_key=18, min_version=0, max_version=4)]
             body = ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=rows)
@@ -230,7 +232,7 @@ class Dispatcher:
             if self._turn_is_open and self._turn is not None:
                 self._turn.settle()
             outcome = route.handler(context, request)
-            # once, even when the request is handled in slices
+            # count once, even when the request is handled in slices
             if route.hold is not None and not held_until_s:
                 held_until_s.append(route.hold(context, isinstance(outcome, Awaitable)))
             return outcome
@@ -353,7 +355,7 @@ class Dispatcher:
 
     def _count(self, api_key: int, count: int, received_at: float, size_bytes: int) -> None:
         if self._observer is not None:
-            # Cached, because getting the running loop costs a system call in Python 3.11.
+            # The event loop is cached, because getting the running loop costs a system call in Python 3.11.
             loop_time = self._loop_time
             if loop_time is None:
                 loop_time = self._loop_time = asyncio.get_running_loop().time
@@ -383,7 +385,7 @@ async def _as_coroutine(outcome: Awaitable[Message | None]) -> Message | None:
 
 
 def failure(context: RequestContext, error: BaseException) -> Message:
-    """The response to a request whose handler failed: its top-level error, if it has one.
+    """The response to a request whose handler failed, with the error at the top level.
 
     Raises the error again when the response has no field for it; the connection is then closed.
     """

@@ -53,7 +53,7 @@ class FetchSession:
     def update(
         self, changed: Iterable[tuple[FetchTarget, SessionPosition]], forgotten: Iterable[FetchTarget]
     ) -> None:
-        """Apply the changes of an incremental request."""
+        """Apply the changes that an incremental request contains."""
         for target, position in changed:
             known = self.positions.get(target)
             if known is None:
@@ -114,7 +114,7 @@ class FetchSessions:
         forgotten: Iterable[FetchTarget],
         now_s: float,
     ) -> FetchScope:
-        """Find or make the session of a request.
+        """Find or create the session of a request.
 
         Raises ``KafkaError`` with ``fetch_session_id_not_found`` or ``invalid_fetch_session_epoch``.
         """

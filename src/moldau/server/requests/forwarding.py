@@ -24,6 +24,8 @@ async def forward(channel: ControllerChannel, context: RequestContext, request: 
 
 
 def decided_by(handler: Handler, api: ApiKey) -> Handler:
-    """The row of an API that the controller decides, on whichever listener it is served."""
+    """The handler-table row of an API that the controller decides, for every listener on which the API is
+    served.
+    """
     decided = DECIDED_APIS.get(api)
     return handler if decided is None else Served(handler, parsed_bytes_max=decided.parsed_bytes_max)

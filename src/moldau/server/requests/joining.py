@@ -2,8 +2,8 @@
 
 Only the bytes of answered rows are kept and not their objects, because a row of six bytes in a request may be
 answered by objects of several hundred bytes. A slice may end within a row, and the row then continues in the
-next slice. For this reason the last row of each nested array stays open, and the rows inside it are kept
-apart.
+next slice. For this reason the last row of each nested array is kept open until its next part or the next row
+arrives.
 """
 
 from collections.abc import Sequence

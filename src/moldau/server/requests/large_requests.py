@@ -47,10 +47,10 @@ class LargeRequests:
         api: Served,
         finish: Callable[[Message], Message],
     ) -> Buffers | None:
-        """The body of the answer, or None where there is none; for a decoded request, or for its bytes.
+        """The body of the answer, or None when there is none. The request is a decoded message or its bytes.
 
         ``finish`` completes the fields of the answer beside its rows, on a worker. Raises ParsedSizeError for
-        a request beyond its allowance, and the errors of the handler.
+        a request that is larger than its limit, and the errors of the handler.
         """
         key, version = context.api_key, context.api_version
         async with self._places:
@@ -79,7 +79,8 @@ class LargeRequests:
     async def _in_slices(
         self, context: RequestContext, parts: Iterator[Any], handle: Handler, joined: JoinedAnswer
     ) -> list["asyncio.Future[Message | None]"]:
-        """Answer the slices in order. Workers cut the next slice and encode the answer to the last slice.
+        """Answer the slices in order. Meanwhile workers cut the next slice and encode the answer to the
+        previous slice.
 
         Answers to Produce may come later, because appends must not wait for each other. Their futures are
         returned.

@@ -1,4 +1,4 @@
-"""An API that a listener serves: its handler, and how its large requests and answers are treated."""
+"""An API that a listener serves: its handler, and the treatment of its large requests and answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ from moldau.protocol.schema import Message
 
 Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
 Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
-"""A plain function, or a :class:`Served` where an API needs more than the usual bounds."""
+"""A plain function, or a :class:`Served` for an API that needs other limits than the usual ones."""
 HandlerTable: TypeAlias = Mapping[int, Handler]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The row of an API in a handler table; callable like the handler in it.
+    """The row of an API in a handler table. It can be called like the handler in it.
 
-    A large request would block the event loop. One whose rows are answered independently has ``cuts``, and
-    is answered in slices; one that is answered as a whole has a bound.
+    A large request would block the event loop. An API whose rows are answered independently has ``cuts``, and
+    its large requests are answered in slices. An API that answers a request as a whole has a memory limit.
     """
 
     handle: Handler
     cuts: tuple[Cut, ...] = ()
-    """The arrays of rows, of which a version of the API has one."""
+    """The arrays of rows. Each version of the API has one of these arrays."""
     parsed_bytes_max: int | None = None
-    """Maximum memory of a parsed request; ``None``: the common bound (``large_requests.py``)."""
+    """Maximum memory of a parsed request; ``None`` means the common limit (``large_requests.py``)."""
     long_answers: tuple[tuple[str, ...], ...] = ()
-    """Paths to the rows of an answer that may have many more of them than its request."""
+    """Paths to the rows of an answer. Such an answer may have many more rows than its request."""
 
     def __call__(self, context: RequestContext, request: Any) -> Outcome:
         return self.handle(context, request)
 
 
 def served(handler: Handler) -> Served:
-    """The row of a handler."""
+    """The handler-table row of a handler."""
     return handler if isinstance(handler, Served) else Served(handler)

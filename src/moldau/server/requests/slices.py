@@ -1,4 +1,4 @@
-"""Large requests in parts: the rows of a request cut into slices (``joining`` joins the answers to them).
+"""Large requests in parts: the rows of a request are cut into slices (``joining`` joins the answers to them).
 
 A slice is a request of the same class with some of the rows (see ``protocol/rows.py``).
 """
@@ -15,7 +15,7 @@ MANY_ROWS: Final = 2_000
 
 
 def has_many_rows(long_answers: Sequence[tuple[str, ...]], answer: Message) -> bool:
-    """Whether a worker is to encode an answer; ``long_answers``: the paths to its rows."""
+    """Whether a worker must encode an answer. ``long_answers`` are the paths to the rows of the answer."""
     return any(
         sum(_weight(row, fields[1:]) for row in getattr(answer, fields[0])) > MANY_ROWS
         for fields in long_answers
@@ -23,7 +23,7 @@ def has_many_rows(long_answers: Sequence[tuple[str, ...]], answer: Message) -> b
 
 
 def is_costly(cuts: Sequence[Cut]) -> bool:
-    """Whether requests of an API are sliced even when they are small, if they have several rows."""
+    """Whether requests of an API are cut into slices even when they are small, if they have several rows."""
     return any(cut.rows < SLICE_ROWS for cut in cuts)
 
 

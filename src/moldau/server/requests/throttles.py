@@ -27,8 +27,8 @@ Throttle: TypeAlias = Callable[[RequestContext, bool], float]
 The flag is true while the answer is pending, because it waits for an upload, for replicas or for records.
 """
 Hold: TypeAlias = Callable[[RequestContext, bool], float]
-"""Calls all throttles of an API and mutes the connection. Returns the end of the pause in the event loop's
-seconds, or 0.
+"""Calls all throttles of an API and pauses the connection. Returns the end of the pause in the event
+loop's seconds, or 0.
 """
 
 
@@ -39,7 +39,7 @@ class Throttles:
         self._throttles: dict[int, list[Throttle]] = {}
 
     def add(self, throttles: Mapping[int, Throttle]) -> None:
-        """Add the throttles of one more subsystem; an API may have several."""
+        """Add the throttles of another subsystem. An API may have several throttles."""
         for api_key, throttle in throttles.items():
             self._throttles.setdefault(api_key, []).append(throttle)
 

@@ -1,8 +1,8 @@
 """Warns about legal configurations that refuse every producer.
 
-Kafka accepts ``message.max.bytes=5`` and ``min.insync.replicas=2147483647``, and so does Moldau; every
-producer is then refused with an error that shows only the symptom. A log line and a notice of the health page
-name the key.
+Kafka accepts ``message.max.bytes=5`` and ``min.insync.replicas=2147483647``, and Moldau accepts them, too.
+Every producer is then refused with an error that shows only the symptom. A log line and a notice of the
+health page name the key.
 """
 
 import logging

@@ -17,7 +17,7 @@ TOPIC_RETRY_S: Final = 5.0
 
 
 class TopicsSubsystem(Subsystem):
-    """Auto-created topics and the internal ones, which the subsystems contribute."""
+    """Creates auto-created topics and the internal topics that the subsystems contribute."""
 
     def __init__(
         self, context: BrokerContext, extensions: Extensions, partitions: PartitionsSubsystem

@@ -22,8 +22,8 @@ class PartitionKind(Protocol):
         ...
 
     def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
-        """Lead or follow the partition, as the topic's metadata say; call ``taken`` when the partition has
-        its role.
+        """Lead or follow the partition, according to the topic's metadata. Call ``taken`` when the partition
+        has its role.
 
         The role begins at once, or after a truncation of the log that is in progress. ``taken`` is not called
         if the partition gets another role, or is closed, before that.

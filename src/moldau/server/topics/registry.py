@@ -72,8 +72,8 @@ class PartitionRegistry:
         Raises ``KafkaError`` when the topic id is unknown, the topic or partition is unknown, this broker has
         no replica, or the replica is offline.
         """
-        # Compare identities first, because the decoder returns this very object, and comparing two UUIDs runs
-        # Python code.
+        # Compare identities first. The decoder returns this very object, and comparing two UUIDs runs Python
+        # code.
         if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
             partition = self._by_name.get((topic, index))
         else:

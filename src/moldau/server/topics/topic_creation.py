@@ -40,7 +40,7 @@ class InternalTopic:
         replication_factor: int,
         more_configs: Mapping[str, str] = MappingProxyType({}),
     ) -> "InternalTopic":
-        """An internal topic, with the configs of its rules and additional ones."""
+        """An internal topic, with the configs that its rules require and additional configs."""
         configs = {**topic.configs(replication_factor), **more_configs}
         return cls(topic.name, partition_count, replication_factor, topic.factor_key, configs)
 
@@ -59,8 +59,8 @@ class TopicCreator:
         internal: dict[str, InternalTopic] | None = None,
         timeout_ms: int = 30_000,
     ) -> None:
-        """``internal`` topics get their own properties, whichever request creates them. More topics may be
-        added.
+        """``internal`` topics get their own properties, whichever request creates them. More internal topics
+        may be added later.
         """
         self._internal: ChainMap[str, InternalTopic] = ChainMap({}, {} if internal is None else internal)
         self._view = view

@@ -1,7 +1,7 @@
 """Checks that every accepted request is answered, and that every budget is fully released.
 
-A process that was stopped has no resources in use afterwards. A process that is killed is checked until then:
-its counts of bytes and batches return to zero soon after their work is over.
+A process that was stopped has no resources in use afterwards. A process that is killed is checked until the
+kill. The byte and batch counts of each piece of work must return to zero soon after the work is over.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _TAKEN_BY: Final = {
     "read bytes of catching up": ("partitions being read",),
     "cold read bytes": ("cold reads",),
 }
-"""Amounts that may be positive only while the amount of one of these kinds of work is positive."""
+"""Amounts that may be positive only while one of the listed kinds of work is in progress."""
 
 
 def out_of_balance(in_hand: Mapping[str, int]) -> Iterator[str]:

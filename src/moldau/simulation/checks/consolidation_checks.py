@@ -1,5 +1,5 @@
-"""Checks the result of consolidation: everything below the WAL is in segments, and there are no unreferenced
-objects.
+"""Checks the result of consolidation: all records that left the WAL are in segments, and there are no
+unreferenced objects.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ REMOVER_QUIET_S = 100.0
 
 
 class ConsolidationAfterlife(DisklessAfterlife):
-    """The end of a diskless scenario, including its remote tier."""
+    """The checks at the end of a diskless scenario, including its remote tier."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
         """Time for a round of the remover, and for the grace period of the objects that it finds."""

@@ -31,7 +31,9 @@ SETTLE_LIMIT_S = 120.0
 
 
 class DisklessAfterlife:
-    """The end of a diskless scenario. The program's exhibit in its process must be the node."""
+    """The checks at the end of a diskless scenario. ``Process.exhibit`` of the node's process must be the
+    node.
+    """
 
     def __init__(self, topics: tuple[str, ...], *, checks_leaks: bool = True) -> None:
         """Without ``checks_leaks``, objects may be left. After a clock went back, some objects are not old

@@ -18,7 +18,9 @@ SETTLE_LIMIT_S = 120.0
 
 
 class TieredAfterlife:
-    """The end of a tiered scenario. The program's exhibit in its process must be the node."""
+    """The checks at the end of a tiered scenario. ``Process.exhibit`` of the node's process must be the
+    node.
+    """
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
         """Let the grace periods and some rounds of background work pass."""

@@ -85,7 +85,7 @@ class SimulatedClient:
     """Common base of producers and consumers: leader lookup and retries."""
 
     others: Sequence[Bootstrap] = ()
-    """Further brokers to begin at. Each time, one of all brokers is chosen."""
+    """Further bootstrap brokers. For each connection, one of all bootstrap brokers is chosen."""
 
     def __init__(self, name: str, bootstrap: Bootstrap, history: History, chance: random.Random) -> None:
         self.name = name
@@ -213,7 +213,7 @@ class SimulatedClient:
     async def list_offset(
         self, partition: PartitionName, timestamp: int, version: int = LIST_OFFSETS_VERSION
     ) -> int:
-        """The first offset for -2, the end for -1. Raises RetryError or OSError."""
+        """The first offset for -2, and the end for -1. Raises RetryError or OSError."""
         connection = await self.leader(partition)
         wanted = ListOffsetsPartition(partition_index=partition.index, timestamp=timestamp)
         topic = ListOffsetsTopic(name=partition.topic, partitions=[wanted])
@@ -225,7 +225,7 @@ class SimulatedClient:
         return int(answer.offset)
 
     def begins_at(self) -> Bootstrap:
-        """The broker to connect to this time."""
+        """The bootstrap broker for the next connection."""
         return self.chance.choice((self.bootstrap, *self.others)) if self.others else self.bootstrap
 
     async def _begin(self) -> RpcConnection:

@@ -15,7 +15,7 @@ CHANGE_CHANCE = 0.2
 
 
 class BrokerConnections:
-    """Connections to all brokers, used like a single connection. Each request may use another of them."""
+    """Connections to all brokers, used like a single connection. Each request may use another connection."""
 
     def __init__(self, name: str, brokers: list[tuple[str, int]], chance: random.Random) -> None:
         self._name = name

@@ -56,7 +56,8 @@ class RpcConnection(asyncio.Protocol):
             answer = self._waiting.popleft()[3]
             if not answer.done():
                 answer.set_exception(ConnectionResetError("the connection is lost"))
-                answer.exception()  # the caller may have been cancelled, and then retrieves no exception
+                # the caller may have been cancelled, and then does not retrieve the exception
+                answer.exception()
 
     async def request(self, api_key: int, version: int, message: Message, *, timeout_s: float = 10.0) -> Any:
         """Send a request and await its answer. Raises OSError (including TimeoutError)."""

@@ -123,8 +123,8 @@ class StateAgreement:
             self._states.popitem(last=False)
 
     def decides_on(self, replica: str, led: Any, applied: Any) -> None:
-        """Compare the state from which a leader decides with the state that follows from its committed
-        log.
+        """Check that the state with which a leader makes decisions is the state that follows from its
+        committed log.
         """
         if led != applied:
             self._history.violate(f"{replica} decides on a state that its log disagrees with")

@@ -1,6 +1,4 @@
-"""Jumps of clocks in scenarios of several nodes, and the log settings with which such a jump could do
-harm.
-"""
+"""Jumps of clocks in scenarios of several nodes, and log settings under which a clock jump could do harm."""
 
 from typing import Final
 

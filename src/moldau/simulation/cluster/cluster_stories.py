@@ -42,7 +42,7 @@ CONVERGENCE_LIMIT_S: Final = 120.0
 
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
-    # Rarely: no-ops cost much of a story's time, and change little.
+    # No-op records are rare here, because they take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "offsets.topic.replication.factor": "1",
@@ -247,7 +247,9 @@ class ClusterStory:
             await asyncio.sleep(0.5)
 
     def _brokers_problem(self) -> str | None:
-        """The reason why the nodes do not yet have the same metadata with both brokers unfenced."""
+        """The reason why the nodes do not yet have the same metadata with both brokers unfenced; None when
+        they have.
+        """
         hosts = {node_id: self._world.host(f"node-{node_id}") for node_id in self._roles}
         down = [node_id for node_id, host in hosts.items() if not host.running or node_id not in self.nodes]
         if down:

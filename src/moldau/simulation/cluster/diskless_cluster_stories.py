@@ -70,7 +70,7 @@ _COMMON: Final = {
     "process.roles": "broker,controller",
     "controller.quorum.voters": ",".join(f"{id}@node-{id}:{CONTROLLER_PORT}" for id in NODE_IDS),
     "controller.listener.names": "CONTROLLER",
-    # Rarely: no-ops cost much of a story's time, and change little.
+    # No-op records are rare here, because they take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "offsets.topic.replication.factor": "3",
@@ -255,8 +255,8 @@ class DisklessClusterStory:
         self._set_clocks_right()
 
     def _set_clocks_right(self) -> None:
-        """Correct the clocks of all nodes. A coordinator refuses files that are two minutes old by its
-        clock.
+        """Set the clocks of all nodes to the right time. A coordinator refuses files that are two minutes
+        old by its clock.
         """
         for node_id in NODE_IDS:
             self._world.host(f"node-{node_id}").clock.skew_ms = 0

@@ -40,7 +40,7 @@ class Voters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The parts of a scenario that disturbing elections needs."""
+    """The parts of a scenario that are needed to disturb elections."""
 
     world: World
     history: History
@@ -124,7 +124,7 @@ async def _disturb_election(scene: Scene) -> None:
 
 
 async def _black_out(scene: Scene) -> None:
-    """Cut the power of all controllers at the moment of a change's acknowledgement."""
+    """Cut the power of all controllers at the moment when a change is acknowledged."""
     acknowledged = scene.voters.next_acknowledgement()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(10):
@@ -143,10 +143,10 @@ async def _black_out(scene: Scene) -> None:
 async def _stop_after_vote(scene: Scene) -> None:
     """Let two disconnected voters be candidates in the same epoch; the third voter stops after its vote.
 
-    The third voter is the leader. It is disconnected from both and restarted, so that both wait for its
-    pre-vote. Their messages to it are slow, so that it grants both pre-votes before it gets a vote request.
-    It receives only the request of one candidate, stops, and after its restart receives only the request of
-    the other.
+    The third voter is the leader. It is disconnected from both and restarted, so that both candidates wait
+    for its pre-vote. Their messages to it are slow, so that it grants both pre-votes before it gets a vote
+    request. It receives only the vote request of one candidate and stops. After its restart it receives only
+    the vote request of the other candidate.
     """
     chance, voters = scene.chance, scene.voters
     if not await _look_for(scene, lambda: voters.leader_id() != 0, STAND_LIMIT_S):
@@ -156,8 +156,8 @@ async def _stop_after_vote(scene: Scene) -> None:
     slow_s = chance.uniform(0.1, 0.2)
     with scene.cut((first, second), (second, first)):
         with scene.cut((first, third), (third, first), (second, third), (third, second)):
-            # The time is longer than followers trust a silent leader. It exceeds this by less than an
-            # election time-out.
+            # The time is a little longer than followers trust a silent leader. The difference is smaller than
+            # an election time-out.
             silence_s = chance.uniform(2.0, 2.6)
             await scene.nemesis.restart(scene.host(third), silence_s, power_lost=scene.power_lost)
             # The restarted node has resigned, and takes another epoch when an election time-out has passed.

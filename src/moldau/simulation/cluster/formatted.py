@@ -12,9 +12,9 @@ def format_folders(machine: Machine, config: BrokerConfig, cluster_id: str) -> N
     machine.disk.sync_dir("/")
     try:
         if machine.disk.exists(f"{config.metadata_log_dir}/{FILE_NAME}"):
-            return  # other folders may fail now
+            return  # other folders may fail now, too
     except OSError:
-        return  # the node finds it, too
+        return  # the node itself reports the failed folder
     request = FormatRequest(
         cluster_id=cluster_id,
         node_id=config.node_id,

@@ -57,6 +57,6 @@ class GroupsAtWork:
         ]
 
     async def verify(self) -> None:
-        """Compare every group's committed offsets with its acknowledgements."""
+        """Compare every group's committed offsets with the commits that were acknowledged."""
         for each in self._committers:
             await self._run_on(f"{each.name} judge", each.verify())

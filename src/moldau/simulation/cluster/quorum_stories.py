@@ -65,7 +65,7 @@ _VOTERS: Final = VoterSet(
 _COMMON: Final = {
     "controller.quorum.voters": ",".join(f"{each.key.id}@{each.host}:{each.port}" for each in _VOTERS),
     "controller.listener.names": "CONTROLLER",
-    # Rarely: no-ops cost much of a story's time, and change little.
+    # No-op records are rare here, because they take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     # Frequent snapshots, so that logs begin at snapshots and replicas that were down download snapshots.
@@ -132,8 +132,8 @@ class QuorumCheckers:
 
 
 class Witness:
-    """Reports the replica of a process to the checkers. It is a listener of the replica's quorum and
-    images.
+    """Reports the state of a process's replica to the checkers. It is a listener of the replica's quorum
+    and images.
     """
 
     def __init__(
@@ -316,8 +316,8 @@ class QuorumStory:
                 self.checkers.watermarks.answered(driver.epoch, told)
 
     async def _read_current(self, node_id: int, metadata: MetadataNode) -> None:
-        """Check that an image that a broker calls current contains every change that clients saw
-        acknowledged.
+        """Check that an image contains every change whose acknowledgement a client got, when a broker
+        calls the image current.
         """
         told = {topic for client in self._clients for topic in client.present}
         try:

@@ -57,7 +57,7 @@ _COMMON: Final = {
     "process.roles": "broker,controller",
     "controller.quorum.voters": ",".join(f"{id}@node-{id}:{CONTROLLER_PORT}" for id in NODE_IDS),
     "controller.listener.names": "CONTROLLER",
-    # Rarely: no-ops cost much of a story's time, and change little.
+    # No-op records are rare here, because they take much of a run's time and change little.
     "metadata.max.idle.interval.ms": "5000",
     "log.dirs": "/data",
     "min.insync.replicas": "2",
@@ -77,7 +77,7 @@ _SHORT_METADATA: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "1",
 }
-"""Snapshots are so frequent that a node begins at an old image, which shows replicas on other nodes."""
+"""Snapshots are so frequent that a node may begin at an old image in which replicas are on other nodes."""
 _GROUPS: Final = {
     "group.initial.rebalance.delay.ms": "200",
     # Frequent compaction, so that coordinators load compacted logs.
@@ -216,8 +216,8 @@ class ReplicationStory:
             host.start(program)
         supervisor = asyncio.create_task(nemesis.supervise())
         await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
-        # Clients start only now. If a broker refused a producer's first batch and accepted its second, the
-        # producer could never send the first batch again.
+        # The cluster must be ready before clients start. If a broker refused a producer's first batch and
+        # accepted its second, the producer could never send the first batch again.
         await self._converge()
         storm = asyncio.create_task(self._storm(nemesis))
         readers = [

@@ -4,8 +4,8 @@ store.
 Local segments are deleted within seconds. A follower that was down therefore finds that its leader's first
 local offset is after its own end, and restores its state from the remote tier. A new follower does the same,
 because replicas are also moved. At the end, every record is read from offset 0 with each of the nodes down in
-turn; the store contains all segments of existing topics, and no other objects; and the replicas of a
-partition are equal in the range that all of them have in local segments.
+turn. The store must contain all segments of existing topics, and no other objects. The replicas of a
+partition must be equal in the range that all of them have in local segments.
 """
 
 import asyncio
@@ -67,8 +67,8 @@ _PROPERTIES: Final = {
     "log.segment.delete.delay.ms": "500",
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "7",
-    # Time without deletions of remote segments after a start that truncated a log. It is a part of the quiet
-    # time.
+    # Time without deletions of remote segments after a start that truncated a log. It is shorter than the
+    # quiet time at the end.
     "diskless.coordinator.orphan.scan.grace.period.ms": "20000",
 }
 _TIERED: Final = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1"}
@@ -225,8 +225,8 @@ class TieredClusterStory(ReplicationStory):
     async def _read_with_others_leading(
         self, nemesis: Nemesis, final: Mapping[PartitionName, list[tuple[int, bytes]]]
     ) -> None:
-        """Check, with each node down in turn, that the other leaders return the same records and know the
-        remote tier.
+        """Check, with each node down in turn, that the other leaders return the same records and have
+        loaded the remote metadata.
         """
         for node_id in NODE_IDS:
             down = asyncio.create_task(nemesis.restart(self._world.host(f"node-{node_id}"), 20.0))

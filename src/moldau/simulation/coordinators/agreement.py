@@ -2,9 +2,10 @@
 alone.
 
 For each coordinator there is a reference: an empty shard that replays the committed log from offset 0, across
-all processes of the node, without the coordinator's store and snapshots. Whenever the led shard, its log and
-the reference are at the same offset, the states of the shard and of the reference are compared. They are also
-reported to :class:`StateAgreement`, which compares them with the states of earlier terms at that offset.
+all processes of the node, without the coordinator's store and snapshots. Whenever the shard of the leader,
+its log and the reference are at the same offset, the states of the shard and of the reference are compared.
+They are also reported to :class:`StateAgreement`, which compares them with the states of earlier terms at
+that offset.
 """
 
 import asyncio
@@ -39,11 +40,11 @@ class AgreementTally:
         self.generations = 0
         """Number of complete generations of groups that were compared. Each compared state counts again."""
         self.gaps = 0
-        """Number of logs that a snapshot had shortened before the reference had replayed them. The check ends
-        there.
+        """Number of logs that a snapshot had shortened before the reference had replayed them. The check of
+        such a log ends.
 
-        A check of a term makes the snapshots of the term wait for the reference, so a snapshot is not ahead
-        of it.
+        During a check of a term, the snapshots of the term wait for the reference, so they cannot shorten the
+        log too early.
         """
 
 
@@ -95,7 +96,9 @@ class CoordinatorAgreement:
         self._states.reached(f"{self._name} in life {life}, load {host.loads}", offset, led.parts)
 
     def _keep_until_replayed(self, host: ShardHost[Any, Any]) -> None:
-        """Prevent that a snapshot of this term removes records that the reference has not replayed."""
+        """Make snapshots of this term wait, so that they remove no records that the reference has not
+        replayed.
+        """
         log: Any = host.term.log
         if log is self._watched or not isinstance(log, SnapshottedCoordinatorLog):
             return
@@ -151,7 +154,7 @@ async def watch_coordinators(
     """Check the coordinators of every process of ``hosts``; runs until cancelled.
 
     Several hosts are replicas of the same log. Records that were committed in one leader's term must exist in
-    the next term, on any host. The exhibit of each process is its node.
+    the next term, on any host. ``Process.exhibit`` of each process must be its node.
     """
     tally = tally or AgreementTally()
     replicated = len(hosts) > 1
@@ -179,7 +182,7 @@ class CoordinatorWatch:
         self._task = asyncio.create_task(watch_coordinators(hosts, history, tally)) if hosts else None
 
     def end(self) -> None:
-        """End the watch. A watch that has failed no longer checks anything, which is a violation."""
+        """End the watch. If the watch has failed, it has checked nothing since then, which is a violation."""
         watch = self._task
         if watch is None:
             return
@@ -196,8 +199,8 @@ async def _look_at(
     if process is None or node is None or process.paused:
         return
     for runtime in _runtimes(node):
-        # This applies also to kinds that lead no coordinator here: a kind without a canonical form fails
-        # every scenario.
+        # This applies even to kinds without a coordinator in this scenario: a kind without a canonical form
+        # fails every scenario.
         runtime.kind.new_shard(0).canonical()
         for partition in runtime.partitions:
             led = runtime.led(partition)
@@ -206,9 +209,9 @@ async def _look_at(
 
 
 def differences(led: CanonicalState, expected: CanonicalState) -> str:
-    """The parts in which two states of one kind differ, with the first row that only one of them has.
+    """The parts in which two states of a kind differ, with the first row that is in only one of the states.
 
-    Without such a part, the first named value that differs and that the led shard has written.
+    If no part differs, it is the first named value that differs and that the leader's shard has written.
     """
     found = []
     for part in sorted(led.parts.keys() | expected.parts.keys()):
@@ -226,7 +229,8 @@ def differences(led: CanonicalState, expected: CanonicalState) -> str:
 
 
 def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
-    """The boot number of the host when a record counts as committed once it is written; otherwise a constant.
+    """The boot number of the host, for a log in which a record counts as committed once it is written. It is
+    a constant for other logs.
 
     A loss of power may remove records that were written and not synced. The reference of such a log starts
     again with the remaining log, and the clients' histories check the lost part. A log in which only synced

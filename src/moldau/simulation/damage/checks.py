@@ -100,7 +100,7 @@ def _check_partition(
     if partition.topic not in may_lose:
         return [*found, f"{what}, and has them in the object store, {because}"]
     if error is not None:
-        return found  # the loss is not silent, because consumers stop at it
+        return found  # the loss is not silent, because consumers stop at the damaged record
     if not any(name in line for line in reports.log_lines):
         found.append(f"{what}, and no log line names it, {because}")
     if name not in reports.health:

@@ -57,7 +57,9 @@ class FileDamage:
 
 
 def kind_of(path: str) -> str:
-    """The kind of a file: its topic (or folder) and its name without offsets and ids."""
+    """The kind of a file. It consists of the file's topic (or folder) and its name without offsets and
+    ids.
+    """
     folder, name = posixpath.split(path.removeprefix(f"{DATA}/"))
     topic = folder.rpartition("-")[0] if folder[-1:].isdigit() else folder
     if "." in name and name[0].isdigit():
@@ -104,9 +106,9 @@ def restore(host: Host, copy: Copy) -> None:
 def damage(
     host: Host, chance: random.Random, copy: Copy, older: Sequence[Copy], *, kinds: str, count: int
 ) -> list[FileDamage]:
-    """Damage this number of files, each of another folder and kind; kinds are equally likely.
+    """Damage this number of files, each in another folder and of another kind. Kinds are equally likely.
 
-    ``older`` are copies from earlier moments. ``kinds`` is a part of the names of the kinds to choose from.
+    ``older`` are copies from earlier moments. ``kinds`` is a text that the names of the chosen kinds contain.
     """
     disk = _operator(host)
     done: list[FileDamage] = []

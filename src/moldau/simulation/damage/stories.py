@@ -10,22 +10,24 @@ _SYNCED: Final = {"log.flush.interval.messages": "1"}
 
 
 def kill_damage() -> Scenario:
-    """The process is killed."""
+    """The process is killed before the damage."""
     return scenario(End.KILL)
 
 
 def stop_damage() -> Scenario:
-    """The node stops cleanly, so that its start should need no recovery."""
+    """The node stops cleanly before the damage, so that its start should need no recovery."""
     return scenario(End.STOP)
 
 
 def power_damage() -> Scenario:
-    """The machine loses its power; every append was synced."""
+    """The machine loses its power before the damage. Every append was synced."""
     return scenario(End.POWER_LOSS)
 
 
 def scenario(end: End, kinds: str = "") -> Scenario:
-    """The processes end in this way. ``kinds`` is a subset of the kinds of files that are damaged."""
+    """A scenario whose processes end in this way. ``kinds`` is a text that the kinds of damaged files must
+    contain.
+    """
     properties = _SYNCED if end is End.POWER_LOSS else {}
 
     def story(world: World, _scenario: Scenario) -> DamageStory:

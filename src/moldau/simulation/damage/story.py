@@ -88,7 +88,7 @@ class End(Enum):
 
 
 class DamageStory:
-    """Rounds of work, end, damage and start. Every start is checked."""
+    """Rounds of four steps: work, end of the process, damage, start. Every start is checked."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class DamageStory:
         kinds: str = "",
         rounds: int = 3,
     ) -> None:
-        """``kinds`` is a subset of the kinds of files that are damaged; all kinds by default."""
+        """``kinds`` is a text that the kinds of damaged files must contain; by default, all kinds match."""
         self._world = world
         self._way_to_end = end
         self._properties = {**_PROPERTIES, **properties}
@@ -255,7 +255,7 @@ class DamageStory:
             after = await self._check_start(damages, before)
             if self.history.violations or (not after.unreadable and after.records == before.records):
                 return after
-            # The operator restores lost files.
+            # The operator restores lost files here.
             self._node.kill()
         else:
             self.history.note(f"refused: {error}")

@@ -25,7 +25,7 @@ from moldau.simulation.offsets.group_client import GroupClient
 OFFSET_COMMIT_VERSION: Final = 8
 OFFSET_FETCH_VERSION: Final = 7
 UNDER_WAY_S: Final = 60.0
-"""A value that is longer than a paused node or a broken link holds a request."""
+"""A time that is longer than a paused node or a broken link can hold a request."""
 _FETCH_CHANCE: Final = 0.3
 
 
@@ -54,7 +54,7 @@ class Commits:
         return {*self.pending, self.settled}
 
     def fetched(self, value: int, now_s: float) -> None:
-        """Record that this is the committed value now; old commits can no longer take effect."""
+        """Record that this is the committed value at this time. Old commits can no longer take effect."""
         self.settled = value
         self.pending = self._recent(now_s)
 

@@ -1,8 +1,8 @@
 """A member of a consumer group: it joins, gets its assignment, sends heartbeats, leaves and joins again.
 
-The members of one group share a :class:`GroupMonitor`. A generation whose assignment a member received is in
-the group's log. Therefore no partition has two owners in a generation, whatever happens to the coordinator,
-and a member that synchronises later does not get an earlier generation.
+The members of one group share a :class:`GroupMonitor`. When a member has received an assignment, its
+generation is in the group's log. Therefore, whatever happens to the coordinator, no partition has two owners
+in a generation. A member that synchronises later does not get an earlier generation.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class GroupMonitor:
         self.group_id = group_id
         self.history = history
         self._owners: dict[int, dict[int, str]] = {}
-        """The owner of each partition, by generation."""
+        """The owner of each partition, for each generation."""
         self.newest = 0
         """The last generation whose assignment a member received."""
 
@@ -165,7 +165,9 @@ class CommittingMember(GroupClient):
             await connection.request(ApiKey.LEAVE_GROUP, LEAVE_GROUP_VERSION, leave)
 
     def _check(self, code: ErrorCode) -> None:
-        """Raise RetryError for an error, after a check that a member of a live group may get this error."""
+        """Raise RetryError for an error. Before that, check that a member of a live group may get this
+        error.
+        """
         if code is ErrorCode.none:
             return
         if code not in _EXPECTED:

@@ -49,12 +49,12 @@ ALWAYS = (
 
 
 def diskless() -> Scenario:
-    """Kills, and losses of files that may be lost."""
+    """Kills, and losses of files that the node can rebuild."""
     return story(ALWAYS)
 
 
 def diskless_power() -> Scenario:
-    """Kills and losses of power. Only the coordinators' log is ever synced for a record."""
+    """Kills and losses of power. Only the coordinators' log is synced when records are written."""
     return story((*ALWAYS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS))
 
 
@@ -64,7 +64,7 @@ def diskless_disk() -> Scenario:
 
 
 def diskless_store() -> Scenario:
-    """An object store is down, slow or throttled, breaks off, or does not answer."""
+    """The object store is down, slow or throttled, breaks off, or does not answer."""
     store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
     # Requests of this store are billed, so objects are closed less often.
     return story((*ALWAYS, *store, *store, Fault.POWER_LOSS), {"diskless.append.commit.interval.ms": "100"})

@@ -33,8 +33,8 @@ _PROPERTIES = {
     "log.retention.check.interval.ms": "700",
     "log.index.interval.bytes": "256",
     "log.segment.delete.delay.ms": "500",
-    # Time without deletions of remote segments after a start that truncated a log. It is a part of the quiet
-    # time.
+    # Time without deletions of remote segments after a start that truncated a log. It is shorter than the
+    # quiet time at the end.
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
 }
 _SYNCED = {"log.flush.interval.messages": "1"}
@@ -136,7 +136,7 @@ async def _meddle(client: SimulatedClient) -> None:
             await client.delete_topic(topic)
         await client.pause()
     if chance.random() < 0.4:
-        # the deletion is permanent: no part of the topic may be left
+        # the deletion is permanent, so no part of the topic may be left
         await client.alter_topic(SWITCHING, _OFF)
 
 

@@ -36,7 +36,7 @@ class CommittedReader(SimulatedClient):
         self._offset = 0
         self._aborting: set[int] = set()
         self.is_at_end = False
-        """Whether the last answer was empty and its last stable offset was the high watermark."""
+        """Whether the last answer was empty and its last stable offset was equal to the high watermark."""
 
     async def run(self) -> None:
         """Read until cancelled."""

@@ -41,9 +41,9 @@ def check_transactions(
     """The violations. The arguments are all committed values by partition, the values that were read during
     the scenario, and offsets.
 
-    It finds an aborted read (G1a), an intermediate read (G1b: a part of a transaction, or a transaction
-    without an outcome yet), lost and repeated values, another order than the order of sending, a zombie's
-    value, and offsets that differ from the outcomes.
+    It finds an aborted read (G1a) and an intermediate read (G1b: a part of a transaction, or a transaction
+    without an outcome yet). It also finds lost and repeated values, values in another order than they were
+    sent, a zombie's value, and offsets that differ from the outcomes.
     """
     found: list[str] = []
     for partition, values in final.items():

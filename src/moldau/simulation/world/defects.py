@@ -53,7 +53,7 @@ class Defects:
 
 
 class DefectiveEntropy:
-    """An :class:`Entropy` that fails to name objects."""
+    """An :class:`Entropy` that raises exceptions for the names of objects."""
 
     def __init__(self, entropy: Entropy, defects: Defects) -> None:
         self._entropy = entropy

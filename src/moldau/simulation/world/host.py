@@ -79,11 +79,11 @@ class Host:
         return process
 
     def kill(self) -> None:
-        """SIGKILL: only the written bytes are kept."""
+        """SIGKILL: end the program. All bytes that it has written are kept."""
         self._end(power_lost=False)
 
     def lose_power(self) -> None:
-        """The machine stops: unsynced writes may be lost, and peers are not notified."""
+        """Stop the machine without power. Unsynced writes may be lost, and peers are not notified."""
         self._end(power_lost=True)
         self.up = False
         self.boot += 1

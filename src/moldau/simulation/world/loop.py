@@ -1,5 +1,5 @@
-"""An asyncio event loop in virtual time: it jumps to the next timer, and each seed produces a single order of
-events.
+"""An asyncio event loop in virtual time. It jumps to the next timer, and a seed always produces the same
+order of events.
 
 Callbacks of a process run in the order in which they were scheduled, as asyncio guarantees. The seed chooses
 among processes that are ready at the same moment, as the operating system would. A turn of the event loop
@@ -91,7 +91,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def trace(self, event: bytes) -> None:
-        """Add an event to the digest of this history."""
+        """Add an event to the digest of this run's history."""
         self.digest = zlib.crc32(event, self.digest)
 
     def _refuse_when_closed(self) -> None:

@@ -65,7 +65,7 @@ class Network:
     # Names -----------------------------------------------------------------------------------
 
     def resolve(self, name: str | None) -> "Host":
-        """The host that has a name. Local names mean the caller's own host."""
+        """The host with a name. Local names mean the caller's own host."""
         if name in LOCAL_NAMES:
             host: Host | None = current_process(self.loop).host
         else:
@@ -77,7 +77,7 @@ class Network:
         return host
 
     def addresses(self, name: Any, port: Any) -> list[Any]:
-        """Answer as ``getaddrinfo`` does."""
+        """Return an address like ``getaddrinfo``."""
         host = self.resolve(name.decode() if isinstance(name, bytes) else name)
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host.ip, int(port or 0)))]
 
@@ -151,8 +151,8 @@ class Network:
             await healed
 
     def _accept(self, server: SimulatedServer, source: "Host", port: int) -> SimulatedTransport:
-        """Make both ends of a new connection. Returns the server's end, which gets its protocol at the
-        accept.
+        """Create both ends of a new connection. Returns the server's end, which gets its protocol when the
+        server accepts the connection.
         """
         target: Host = server.process.host
         client_address = (source.ip, self._ephemeral_port(source))
@@ -171,7 +171,7 @@ class Network:
         return theirs
 
     def forget(self, transport: SimulatedTransport) -> None:
-        """Record that the protocol was notified of the loss of its connection."""
+        """Record that the protocol was notified of its lost connection."""
         self._transports.pop(transport.number, None)
 
     # Bytes on their way --------------------------------------------------------------------------
@@ -326,8 +326,8 @@ class Network:
         self._push(end, RST)
 
     def process_killed(self, process: Process, *, power_lost: bool) -> None:
-        """Close the connections of an ended process: by resets after a kill, silently after a loss of
-        power.
+        """Close the connections of an ended process. After a kill they are reset; after a loss of power
+        the peers get nothing.
         """
         for server in [server for server in self._servers.values() if server.process is process]:
             self.stop_listening(server)

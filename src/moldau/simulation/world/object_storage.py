@@ -89,7 +89,7 @@ class SimulatedObjectStorage:
         await check_by_use(self, "simulated")
 
     async def close(self) -> None:
-        """Do nothing, because there is nothing to release."""
+        """Do nothing, because the store holds no resources."""
 
     async def _send(
         self, request: Callable[[], Coroutine[Any, Any, T]], done: Callable[[], None] = lambda: None

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 
 class ObjectStoreError(Exception):
-    """The store refused the request or did not answer. ``retriable`` is the conclusion that a client may
-    draw.
+    """The store refused the request or did not answer. ``retriable`` is false when the same request would
+    fail again.
     """
 
     def __init__(self, message: str, *, retriable: bool = True) -> None:

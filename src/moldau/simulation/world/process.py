@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 PROCESS: contextvars.ContextVar["Process"] = contextvars.ContextVar("moldau_simulated_process")
-"""The process for which the current callback runs. The context of handles and tasks carries it."""
+"""The process for which the current callback runs. It is stored in the context of handles and tasks."""
 
 _TASKS_PRUNE_MIN = 256
 _SIMULATION = "moldau/simulation/"

@@ -110,7 +110,7 @@ class SimulatedTransport(asyncio.Transport):
             self.protocol.pause_writing()
 
     def drained(self) -> None:
-        """Handle that the network has sent bytes of ``outgoing``."""
+        """Continue writing, because the network has sent bytes of ``outgoing``."""
         if self.lost or self.get_write_buffer_size() > self._low_water:
             return
         if self._writing_paused:
@@ -201,7 +201,7 @@ class SimulatedTransport(asyncio.Transport):
         self._force_close(None)
 
     def reset(self, error: Exception) -> None:
-        """Handle the loss of the connection: data in flight are lost."""
+        """Close the connection after its loss. Data in flight are lost."""
         if not self.lost:
             self.received.clear()
             self.network.drop_outgoing(self)

@@ -51,7 +51,7 @@ class SimulatedWorkers:
 
         def take_effect() -> None:
             if self._waiting.pop(number, None) is None:
-                return  # the close came first
+                return  # the close was completed first
             result: Any = None
             error: BaseException | None = None
             process = current_process(self._loop)

@@ -1,4 +1,4 @@
-"""A world: one seed, one event loop, one network, and hosts by name."""
+"""A world has one seed, one event loop, one network, and hosts by name."""
 
 from collections.abc import Coroutine
 from types import TracebackType

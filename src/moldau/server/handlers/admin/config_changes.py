@@ -80,7 +80,7 @@ class ConfigChangeHandlers:
         check: Callable[[Any], bool],
         row: Callable[..., Any],
     ) -> Sequence[Any]:
-        """``check`` refuses a resource, completes it (True), or leaves it to the controller."""
+        """``check`` refuses a resource, or completes it and returns True, or leaves it to the controller."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
         checked: dict[tuple[int, str], Outcome] = {}
         passed_on: list[Resource] = []

@@ -21,7 +21,7 @@ class EnvelopeHandler:
         forwarded: Collection[int],
         is_active: Callable[[], bool],
     ) -> None:
-        """``forwarded``: the APIs that are accepted in an envelope; any other is refused."""
+        """``forwarded`` has the APIs that are accepted in an envelope. Every other API is refused."""
         self._is_active = is_active
         self._handlers = handlers
         self._forwarded = forwarded

@@ -112,7 +112,9 @@ class LogDirHandlers:
         ]
 
     def _refusal(self, path: str, name: TopicPartition) -> ErrorCode:
-        """Replicas stay in their folder. A request to move a replica to the folder where it is succeeds."""
+        """Answers that a replica stays in its folder. A request that names the folder where the replica
+        already is succeeds.
+        """
         target = next((one for one in self._logs.directories if one.path == path), None)
         if target is None:
             return ErrorCode.log_dir_not_found

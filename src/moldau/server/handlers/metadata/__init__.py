@@ -1,1 +1,3 @@
-"""Requests about the cluster: served APIs, brokers, topics, partitions and the metadata quorum."""
+"""Requests for information about the cluster: served APIs, brokers, topics, partitions and the metadata
+quorum.
+"""

@@ -110,7 +110,9 @@ class MetadataHandlers:
         request: MetadataRequest,
         wanted: Iterable[Topic | MetadataRequestTopic],
     ) -> MetadataResponse:
-        """Like :meth:`_respond`, for many partitions: other work gets turns of the event loop in between."""
+        """Like :meth:`_respond`, for many partitions. Between topics, other work gets a turn of the event
+        loop.
+        """
         found: list[MetadataResponseTopic] = []
         for count, each in enumerate(wanted, 1):
             topic = each if isinstance(each, Topic) else self._visible(context, each)

@@ -31,8 +31,8 @@ def finalized_features(image: MetadataImage, kraft_version: int) -> dict[str, in
 class VersionHandlers:
     """The ApiVersions API of one listener, and DescribeOwnApis.
 
-    ``finalized`` returns the features' epoch and levels as of the current image, ``supported`` the ranges of
-    levels that this node supports.
+    ``finalized`` returns the features' epoch and levels as of the current image. ``supported`` returns the
+    ranges of levels that this node supports.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Fetch: read partitions in request order within the byte budget, or wait for more data.
 
-A request that finds fewer bytes than ``min_bytes`` waits in the waiting room, under its partitions, until an
-append to one of them or until its ``max_wait_ms`` are over. Bytes are views of segments and are never joined.
+A request that finds fewer bytes than ``min_bytes`` waits in the waiting room, which wakes it after an append
+to one of its partitions, or when its ``max_wait_ms`` are over. Bytes are views of segments and are never
+joined.
 """
 
 import asyncio
@@ -84,7 +85,7 @@ class Gathering:
 
 @dataclass(slots=True)
 class WaitingFetch:
-    """A request that has found fewer bytes than it wants so far."""
+    """A request that has found fewer bytes so far than it needs."""
 
     scope: FetchScope
     request: FetchRequest
@@ -145,7 +146,7 @@ class FetchHandlers:
     async def _fetch_in_turns(
         self, scope: FetchScope, request: FetchRequest, fetcher: Fetcher, forbidden: frozenset[FetchTarget]
     ) -> FetchResponse:
-        """Like :meth:`fetch`: other work gets turns of the event loop between the partitions."""
+        """Like :meth:`fetch`. Other work gets turns of the event loop between the partitions."""
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
         keys = await self._keys_in_turns(scope)
@@ -223,8 +224,8 @@ class FetchHandlers:
 
     def _wait(self, waiting: "WaitingFetch", pending: "Gathering | Remote") -> None:
         """Wait by callbacks and not by a task, because there are many idle consumers."""
-        # The request enters the waiting room before the remote reads: they take long, and it would miss an
-        # append.
+        # The request enters the waiting room before the remote reads, because these take long and it could
+        # miss an append meanwhile.
         waiter = self._arrivals.wait_until(pending.keys, waiting.due)
         if isinstance(pending, Remote):
             pending.then(partial(self._consider, waiting, waiter), waiting.answer)
@@ -261,8 +262,8 @@ class FetchHandlers:
     def _forbidden(
         self, context: RequestContext, scope: FetchScope, fetcher: Fetcher
     ) -> frozenset[FetchTarget]:
-        """Targets that the principal may not read. For a consumer the topic decides; for a follower it is
-        all targets or none.
+        """Targets that the principal may not read. A consumer's rights are checked for each topic. A
+        follower may read all targets or none.
         """
         allows = self._authorizer.allows
         if fetcher.replica_id >= 0:
@@ -272,8 +273,7 @@ class FetchHandlers:
         asked: FetchTarget | None = None
         allowed = True
         for target in scope.positions:
-            # Partitions of a topic are usually adjacent, and each id is the very object that the decoder
-            # made.
+            # Partitions of a topic are usually adjacent, and they share the id object that the decoder made.
             if asked is None or target.topic_id is not asked.topic_id or target.topic != asked.topic:
                 asked = target
                 name = target.topic or self._partitions.name_of(target.topic_id)

@@ -1,9 +1,9 @@
 """Produce to a single partition, from the request's bytes directly to the bytes of the response.
 
 This handler does the same as the general handler, in the same order, but makes no messages.
-``protocol.produce`` defines which requests have the lone shape. It leaves requests of any other shape, and
-requests that would be refused before the append, to the general handler, which builds the error. In that case
-it has done nothing yet.
+``protocol.produce`` defines which requests have the lone shape. For requests of any other shape, and for
+requests that would be refused before the append, this handler does nothing. The general handler then
+processes them and builds the error.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Produce: hand each partition's bytes to its partition, and answer when all of them are done."""
+"""Produce: pass each partition's bytes to the partition, and answer when all partitions are done."""
 
 import asyncio
 from collections.abc import Sequence
@@ -101,8 +101,8 @@ class ProduceHandlers:
         return topic not in MARKED_INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
 
     def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
-        """The reason why nothing may be written to a topic, if any. The rights of a principal depend on the
-        topic's name.
+        """The reason why nothing may be written to a topic; None if there is no reason. The principal's
+        rights to the topic are checked by its name.
         """
         by_id = context.api_version >= TOPIC_ID_VERSION
         name = self._partitions.name_of(topic.topic_id) if by_id else topic.name

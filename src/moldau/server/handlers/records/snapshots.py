@@ -1,5 +1,5 @@
-"""FetchSnapshot between brokers. Followers of logs with snapshots use it to fetch records that the log no
-longer has (KIP-630).
+"""FetchSnapshot between brokers. Followers of logs with snapshots use it to fetch the records that the
+leader's log no longer contains (KIP-630).
 
 Brokers do not list the API in ApiVersions, because for clients it is an API of the controllers, as in Kafka.
 """

@@ -55,8 +55,8 @@ class Participation(NamedTuple):
     producer: ProducerIdentity
     partition: TxnPartition
     joins: bool
-    """True: the write adds the partition to the transaction. False: the partition must be in the
-    transaction already.
+    """True: the write adds the partition to the transaction. False: the partition must already be in the
+    transaction.
     """
 
 
@@ -171,7 +171,7 @@ class TransactionalHandlers:
 
 
 def _known(error: ErrorCode, api_version: int) -> ErrorCode:
-    """The error in a code that the version of the request knows."""
+    """An error code that the version of the request knows, for an error."""
     match error:
         case ErrorCode.producer_fenced:
             return ErrorCode.invalid_producer_epoch

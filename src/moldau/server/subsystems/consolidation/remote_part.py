@@ -1,4 +1,4 @@
-"""The remote part of a diskless partition: the records before the start of its WAL, for the remote reader."""
+"""The remote part of a diskless partition: its records before the start of the WAL, for the remote reader."""
 
 import asyncio
 

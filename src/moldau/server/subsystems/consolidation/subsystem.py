@@ -45,7 +45,7 @@ class ConsolidationSubsystem(Subsystem):
         self._diskless = diskless
         self._tiered = tiered
         self._led: dict[TopicIdPartition, LedPartition] = {}
-        """The diskless partitions that this broker leads, with the state of their consolidation."""
+        """The diskless partitions that this broker leads, as their consolidation needs them."""
         config, machine, meters = self._configs.broker, context.machine, context.meters.registry
         self.reconciler = SegmentReconciler(
             diskless.coordinator,
@@ -170,7 +170,7 @@ class ConsolidationSubsystem(Subsystem):
         self._tiered.metadata.on_stop_partitions([_identity(partition)])
 
     def role_taken(self, partition: DisklessPartition) -> None:
-        """Follow the partition's role in the metadata: this broker leads or follows it."""
+        """Follow the partition's role in the metadata. This broker either leads or follows the partition."""
         name = _identity(partition)
         metadata = self._tiered.metadata
         if partition.is_leader:

@@ -42,7 +42,7 @@ QUORUM_APIS: Final = (
 FORWARDED_APIS: Final = frozenset(
     key for key in (*DECIDED_APIS, *QUORUM_CHANGE_APIS, ApiKey.DESCRIBE_QUORUM) if Scope.BROKER in scopes(key)
 )
-"""Requests that clients send to brokers, and that brokers forward to the controller."""
+"""Requests that clients send to brokers and that brokers forward to the controller."""
 
 
 class ControllerApi:

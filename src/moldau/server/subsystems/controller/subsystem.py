@@ -54,10 +54,11 @@ class ControllerSubsystem(Subsystem):
             bootstrap_records=kafka_bootstrap_records(machine.disk, config.metadata_log_dir),
             quorum_changes=self._changes,
         )
-        # The publisher was added before, because the controller starts a term with its image.
+        # The service is added after the publisher, because the controller starts a term with the publisher's
+        # image.
         metadata.log.add_listener(self.service)
         self.channel = LocalControllerChannel(self.service)
-        # A controller that is alone in its cluster registers with no other.
+        # A controller that is alone in its cluster does not register.
         self._registrar = (
             None
             if settings.is_whole_cluster(config)
@@ -69,7 +70,7 @@ class ControllerSubsystem(Subsystem):
         return Contribution(channel=self.channel)
 
     async def start(self) -> None:
-        """Open the listeners for the quorum, brokers and tools."""
+        """Open the listeners for other voters, brokers and tools."""
         for endpoint in self._config.controller_listeners:
             await self._listen(endpoint)
         if self._registrar is not None:

@@ -1,5 +1,5 @@
-"""The calls of all diskless coordinators of the cluster: in process when this broker leads the coordinator,
-otherwise by RPC.
+"""The calls of all diskless coordinators of the cluster: inside the process when this broker leads the
+coordinator, otherwise by RPC.
 
 The metadata name the leader of a coordinator. A connection's answers come in the order of its requests.
 Requests that wait at a coordinator therefore have connections of their own, so that a commit is not queued

@@ -50,7 +50,7 @@ class DisklessKind:
         self._runtime = runtime
         self._log_config = log_config
         self.passages = Passages(self._open_passage, log_config)
-        """Opens partitions of which this broker has no replica."""
+        """Opens readable partitions for topics of which this broker has no replica."""
         self._reader_hooks = reader_hooks
 
     def log_config(self, topic: Topic) -> LogConfig:
@@ -85,8 +85,8 @@ class DisklessKind:
         return self._runtime.open_passage(key, topic.name, config, open_reader, close_reader)
 
     def _cache_config(self, config: LogConfig) -> LogConfig:
-        """The configuration of the cached log. The coordinator decides on retention, and the cache's limit
-        on eviction.
+        """The configuration of the cached log. Retention is decided by the coordinator, and eviction by
+        the cache's limit.
         """
         segment_bytes = CacheBound.segment_bytes(self._runtime.settings.cacher.cache_max_bytes)
         return replace(

@@ -15,8 +15,8 @@ PAUSED_BYTES: Final = 1024 * 1024
 def pause_of(congestion: float, size_bytes: int) -> float:
     """Seconds for which the sender of a request is not read. The time grows with the excess of the backlog.
 
-    At some excess, input and output are equal, so the backlog stops growing with any number of producers.
-    ``congestion`` is between 0, a slight excess, and 1.
+    At a certain excess, input and output are equal. The backlog then stops growing, whatever the number of
+    producers. ``congestion`` is between 0, a slight excess, and 1.
     """
     whole_s: float = CONGESTED_PAUSE_S * (CONGESTED_PAUSE_MAX_S / CONGESTED_PAUSE_S) ** congestion
     return min(CONGESTED_PAUSE_MAX_S, max(CONGESTED_PAUSE_S, whole_s * size_bytes / PAUSED_BYTES))

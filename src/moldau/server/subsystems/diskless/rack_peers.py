@@ -13,8 +13,8 @@ from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.requests.served import HandlerTable
 
 TIMEOUT_MS: Final = 2_000
-"""Time after which the object store is asked instead, because a GET of the store nearly always takes less
-time.
+"""Time after which a broker asks the object store instead, because a GET of the store nearly always takes
+less time.
 """
 _LIMITS: Final = ClientLimits(connect_timeout_ms=1_000, reconnect_backoff_max_ms=500)
 _CONNECTIONS: Final = 4
@@ -24,7 +24,7 @@ object may be slow.
 
 
 class RackPeerCalls:
-    """Asks other brokers for ranges of objects, over the listener at which brokers reach each other."""
+    """Asks other brokers for ranges of objects, through the listener at which brokers reach each other."""
 
     def __init__(self, view: ClusterView, listener_name: str, entropy: Entropy) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""Conversion of ``diskless.*`` to the settings of the diskless packages."""
+"""Converts ``diskless.*`` to the settings of the diskless packages."""
 
 from dataclasses import replace
 from typing import Final

@@ -174,7 +174,8 @@ class DisklessSubsystem(Subsystem):
 
     @property
     def congestion(self) -> float | None:
-        """How much more slowly producers should be read, from 0 (slightly) to 1; None for no back-pressure.
+        """The degree to which producers must be slowed down, from 0 (slightly) to 1; None for no
+        back-pressure.
 
         The value is the excess of the upload backlog or of the WAL backlog. The excess of the upload backlog
         is 0 at the limit; appends are refused at twice the limit.
@@ -294,8 +295,8 @@ class DisklessSubsystem(Subsystem):
         return partition.diskless_coordinator
 
     def _witnesses(self) -> Sequence[int]:
-        """The coordinators that know which objects are in use. A foreign batch coordinator has none of
-        them.
+        """The coordinators that know which objects are in use; empty with a batch coordinator from a
+        plug-in.
         """
         if self._has_foreign_coordinator:
             return ()

@@ -1,1 +1,1 @@
-"""Consumer groups on a broker: their coordinators, and the settings of these."""
+"""Consumer groups on a broker: their coordinators, and the settings of the coordinators."""

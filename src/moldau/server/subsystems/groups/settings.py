@@ -1,4 +1,4 @@
-"""Conversion of ``group.*`` and ``offsets.*`` to the settings of group coordinators."""
+"""Converts ``group.*`` and ``offsets.*`` to the settings of group coordinators."""
 
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS
 from moldau.config.broker import BrokerConfig

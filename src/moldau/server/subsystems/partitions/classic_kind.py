@@ -41,7 +41,7 @@ class ReplicaHost:
 
     @classmethod
     def of(cls, context: BrokerContext) -> "ReplicaHost":
-        """The host of a broker, which its replicas notify."""
+        """The interface that a broker's replicas notify."""
         return cls(
             machine=context.machine,
             logs=context.logs,

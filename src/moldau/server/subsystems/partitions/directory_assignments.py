@@ -1,6 +1,6 @@
 """Tells the controller in which log directories this broker has its replicas (AssignReplicasToDirs, KIP-858).
 
-One request at a time; a replica is named again until the controller has answered for it.
+Only one request is in progress at a time. A replica is sent again until the controller has answered for it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _SETTLED: Final = frozenset(
         ErrorCode.not_leader_or_follower,
     }
 )
-"""The controller has the assignment, or the replica is not this broker's any more."""
+"""Remove an assignment: the controller has it, or this broker has the replica no more."""
 
 
 class DirectoryAssignments:
@@ -46,7 +46,7 @@ class DirectoryAssignments:
         local_epoch: Callable[[], int],
         unexpected: UnexpectedErrors,
     ) -> None:
-        """``local_epoch``: that of this broker's registration, -1 before it."""
+        """``local_epoch`` returns the epoch of this broker's registration, -1 before it."""
         self._local_id = local_id
         self._channel = channel
         self._local_epoch = local_epoch
@@ -56,17 +56,17 @@ class DirectoryAssignments:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, key: PartitionKey, directory_id: UUID) -> None:
-        """A replica is in this directory, and the metadata name another one, or none."""
+        """Record that a replica is in this directory, while the metadata name another directory or none."""
         if self._pending.get(key) != directory_id:
             self._pending[key] = directory_id
             self._wake.set()
 
     def forget(self, key: PartitionKey) -> None:
-        """The metadata are right, or this broker has the replica no more."""
+        """Drop an assignment, because the metadata are correct or this broker no longer has the replica."""
         self._pending.pop(key, None)
 
     def wake(self) -> None:
-        """The registration may have changed."""
+        """Try again, because the registration may have changed."""
         if self._pending:
             self._wake.set()
 
@@ -92,10 +92,10 @@ class DirectoryAssignments:
                 self._wake.set()
 
     async def _send(self) -> bool:
-        """Send the pending assignments once; returns False where some must be repeated."""
+        """Send the pending assignments once. Returns False when some of them must be sent again."""
         epoch = self._local_epoch()
         if epoch < 0:
-            return True  # the registration wakes this again
+            return True  # the registration wakes this task again
         sent = dict(islice(self._pending.items(), REPLICAS_A_REQUEST_MAX))
         if not sent:
             return True
@@ -104,7 +104,7 @@ class DirectoryAssignments:
         except KafkaError:
             return False
         if response.error_code is ErrorCode.unsupported_version:
-            # The cluster's metadata do not name directories yet: its brokers have one each.
+            # The cluster's metadata do not name directories yet. They appear with a later feature level.
             self._pending.clear()
             return True
         if response.error_code is not ErrorCode.none:

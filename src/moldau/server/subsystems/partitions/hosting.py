@@ -39,7 +39,7 @@ _RECONFIGURED_A_TURN: Final = 100
 
 
 class LeadershipListener(Protocol):
-    """Is notified at each change of the metadata whether this broker leads a partition."""
+    """Notified at each change of the metadata whether this broker leads a partition."""
 
     def leads(self, partition: Partition, epoch: int) -> None: ...
 
@@ -47,7 +47,7 @@ class LeadershipListener(Protocol):
 
 
 class AssignmentListener(Protocol):
-    """Is notified of the log directories of replicas."""
+    """Notified of the log directories of replicas."""
 
     def put(self, key: PartitionKey, directory_id: UUID) -> None: ...
 
@@ -101,8 +101,8 @@ class PartitionHosting:
     ) -> None:
         """``may_lead`` returns whether the leaderships in an image belong to this process.
 
-        Leaderships of this broker's previous process do not. They end when this process registers, and their
-        epochs end too. Without this check their coordinators would be loaded twice.
+        Leaderships of this broker's previous process do not belong to it. They end, with their epochs, when
+        this process registers. Without this check their coordinators would be loaded twice.
         """
         self._local_id = local_id
         self._registry = registry
@@ -124,8 +124,8 @@ class PartitionHosting:
         self._is_frozen = False
         self.offline = registry.offline
         self._at_start: dict[int, int] | None = None
-        """Partition counts of the topics in the first image, by the integers of their ids; empty where every
-        folder was read.
+        """Partition counts of the topics in the first image, by the topic ids as integers. It is empty if
+        every folder was read.
         """
 
     def apply(self, image: MetadataImage, changed: Iterable[str], removed: Iterable[Topic]) -> None:
@@ -255,7 +255,7 @@ class PartitionHosting:
         hosted.kind.take_role(partition, topic, partial(self._role_taken, partition, topic))
 
     def _compare_directory(self, topic: Topic, key: PartitionKey) -> None:
-        """Notify of a replica that is in another log directory than the metadata tell."""
+        """Notify of a replica whose log directory differs from the directory in the metadata."""
         home = self._logs.home_of(TopicPartition(topic.name, key.partition))
         if self._assignments is None or home is None or home.directory_id is None:
             return
@@ -265,9 +265,9 @@ class PartitionHosting:
             self._assignments.put(key, home.directory_id)
 
     def directory_failed(self, directory: LogDirectory) -> None:
-        """Take the replicas in a failed log directory offline: requests get KAFKA_STORAGE_ERROR.
+        """Take the replicas in a failed log directory offline, so that requests get KAFKA_STORAGE_ERROR.
 
-        The metadata may not name the directory yet; the controller must know it to move their leaders.
+        The metadata may not name the directory yet. The controller must know it to move the leaderships.
         """
         reason = f"log folder {directory.path} is offline: {directory.offline_reason}"
         for key, hosted in tuple(self._hosted.items()):

@@ -1,5 +1,5 @@
-"""The partitions of this broker: opened, led and closed according to the metadata. A partition is classic
-unless another kind claims its topic.
+"""The partitions of this broker: they are opened, led and closed according to the metadata. A partition is
+classic unless another kind claims its topic.
 """
 
 from collections.abc import Callable
@@ -100,8 +100,8 @@ class PartitionsSubsystem(Subsystem):
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
     async def serve(self) -> None:
-        """Move aside, and keep, the logs of partitions that this broker does not host. The metadata, which
-        are complete at this step, decide it.
+        """Move aside, and keep, the logs of partitions that this broker does not host according to the
+        metadata. At this step the metadata are complete.
         """
         topics, local_id = self._context.view.image.topics, self._context.identity.node_id
         for log in self._logs:

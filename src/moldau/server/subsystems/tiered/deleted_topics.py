@@ -10,7 +10,7 @@ from moldau.cluster.image.image import MetadataImage
 
 
 class DeletedTopics:
-    """Decides from committed records, after a grace period."""
+    """Finds deleted topics by committed records, after a grace period."""
 
     def __init__(
         self,
@@ -22,9 +22,9 @@ class DeletedTopics:
         """``until_current`` returns when the image contains all records that were committed at the time of
         the call, or raises.
 
-        ``grace_s`` is the time for which a topic must be missing in the image before the check. It is longer
-        than a replaced controller can be unaware of its replacement. ``look_again`` is called when a grace
-        period is over.
+        ``grace_s`` is the time for which a topic must be missing in the image before the check. It must be
+        longer than the time for which a replaced controller may not know that it was replaced. ``look_again``
+        is called when a grace period is over.
         """
         self._image = image
         self._until_current = until_current

@@ -54,7 +54,7 @@ class Tiering:
             self._manager.follow(name, partition)
 
     def emptied(self, partition: TopicIdPartition) -> None:
-        """Begin again when the topic has become tiered while its remote data were removed."""
+        """Begin again, because the topic may have become tiered while its remote data were removed."""
         found = self._partitions.get_by_id(partition.topic_id, partition.partition)
         if isinstance(found, ClassicPartition) and found.log.config.remote_storage_enable:
             self.begin(found)
@@ -142,8 +142,8 @@ class TieredKind:
 
 
 class TieredOffKind:
-    """Refuses tiered topics on a broker whose remote tier is off, because a part of their records could
-    not be read.
+    """Refuses tiered topics on a broker whose remote tier is off, because such a broker could read only a
+    part of their records.
     """
 
     def log_config(self, topic: Topic) -> None: ...

@@ -21,14 +21,16 @@ __all__ = ["OPENED_BYTES_MAX", "read_events"]
 logger = logging.getLogger(__name__)
 
 OPENED_BYTES_MAX: Final = 1 << 20
-"""Maximum decompressed size of a batch. A read ends after the batch with which it reaches this size."""
+"""Maximum decompressed size of a batch. A read ends after the batch with which its size reaches this
+value.
+"""
 
 
 async def read_events(opening: FairLane, content: memoryview, partition: int, offset: int) -> TopicRecords:
     """The records of whole batches from ``offset`` on; ``next_offset`` may be the offset of a later record.
 
-    An unreadable batch is skipped, logged and counted. ``opening`` decompresses batches that take longer than
-    a millisecond.
+    An unreadable batch is skipped, logged and counted. ``opening`` decompresses batches whose decompression
+    takes longer than a millisecond.
     """
     if _is_quick(content):
         return exhaust(_read(content, partition, offset))

@@ -68,11 +68,11 @@ class _ReadPeer:
 class MetadataPeers:
     """Sends events to leaders of metadata partitions and reads committed events.
 
-    All methods raise ``RemoteStorageError``. A single fetch at a time reads the events from each broker, for
-    all partitions of the broker together, as consumers do. The fetchers of replicas share only the API with
-    this class: they append the records to logs of their own, continue at the ends of these logs, and keep a
-    session. A reader of this class names each offset, gets bytes below the high watermark, and requests none
-    while it applies them.
+    All methods raise ``RemoteStorageError``. Each broker gets one fetch at a time, which reads the events of
+    all its partitions together, as consumers do. The fetchers of replicas share only the API with this class:
+    they append the records to logs of their own, continue at the ends of these logs, and keep a session. A
+    reader of this class names each offset, gets bytes below the high watermark, and requests none while it
+    applies them.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class MetadataPeers:
         self._peers: dict[int, _ReadPeer] = {}
         """Peers by broker id."""
         self._fetched: dict[int, tuple[int, memoryview]] = {}
-        """Results of waits by partition; the next read uses them."""
+        """Results of waits by partition, which the next read uses."""
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class MetadataPeers:
     # -- leaders ------------------------------------------------------------------------------
 
     def leaders_changed(self) -> None:
-        """Apply newer metadata. Reads from former leaders end, because they may never be answered."""
+        """Apply newer metadata. Reads from former leaders end, because they might never be answered."""
         for peer in self._peers.values():
             for partition, each in list(peer.wanted.items()):
                 with contextlib.suppress(RemoteStorageError):

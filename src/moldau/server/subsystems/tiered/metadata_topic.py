@@ -1,4 +1,5 @@
-"""``__remote_log_metadata`` for the metadata manager: partitions that this broker leads, and those of others.
+"""``__remote_log_metadata`` for the metadata manager: partitions that this broker leads, and partitions that
+other brokers lead.
 
 An event is acknowledged, and read, once it is below the high watermark, which means that it is on the disks
 of the in-sync replicas. After a COPY_SEGMENT_FINISHED the local segments are deleted, so the event must not
@@ -278,7 +279,7 @@ class ClusterMetadataTopic:
         return await self._peers.offsets(partition, epoch)
 
     def _is_local(self, partition: int) -> bool:
-        """Whether this broker leads a partition, or is about to."""
+        """Whether this broker leads a partition, or will soon lead it."""
         leader_id = self._view.leader_of(REMOTE_LOG_METADATA_TOPIC, partition)
         return self._hosted.leads(partition) or leader_id == self._view.local_id
 

@@ -38,7 +38,7 @@ class ClassicRemotePart:
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
         log = self._log
-        # The local part as it is now; it may shrink during the read.
+        # The local part at this moment. It may shrink during the read.
         end_offset = log.local_log_start_offset
         aborted_behind = self._aborted_locally(request.offset, end_offset) if request.read_committed else []
 

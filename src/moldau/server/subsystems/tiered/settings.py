@@ -1,5 +1,5 @@
-"""Conversion of ``remote.log.*`` to the settings of the tiered packages, and construction of the
-configured managers.
+"""Converts ``remote.log.*`` to the settings of the tiered packages, and constructs the configured
+managers.
 """
 
 import importlib
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 METADATA_FOLDER: Final = "remote-log-metadata"
 INDEX_CACHE_FOLDER: Final = "remote-log-index-cache"
-"""Folders in the first folder of ``log.dirs``. The second name is Kafka's."""
+"""The folders are in the first folder of ``log.dirs``. The second name is Kafka's."""
 
 _STORAGE_CLASS: Final = "remote.log.storage.manager.class.name"
 _METADATA_CLASS: Final = "remote.log.metadata.manager.class.name"
@@ -138,7 +138,7 @@ def storage_manager(
 
 
 def remote_place(config: BrokerConfig) -> RemotePlace:
-    """The place where :func:`storage_manager` stores segments, without secrets."""
+    """The location where :func:`storage_manager` stores segments, without secrets."""
     configs = config.passed_on(config.text("remote.log.storage.manager.impl.prefix"))
     return RemotePlace(
         config.optional_text(_STORAGE_CLASS),

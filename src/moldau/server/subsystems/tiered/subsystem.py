@@ -152,7 +152,7 @@ class TieredSubsystem(Subsystem):
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Remove the meters of deleted topics, and let the remover look for their remote data."""
         if not self._hosting.tells_of_removals:
-            # No other notification tells that removals may continue.
+            # There is no other notification that removals may continue.
             self.remover.start()
             self.remover.look_soon()
         elif delta.topics.removed:

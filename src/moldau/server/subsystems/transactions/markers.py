@@ -75,8 +75,8 @@ class LocalMarkers:
 
 
 class ClusterMarkers:
-    """The ``MarkerWriter`` of the coordinators: the partition's leader writes each marker, or this broker
-    if it can.
+    """The ``MarkerWriter`` of the coordinators. Each marker is written by the partition's leader, or by
+    this broker if it can.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Conversion of ``transaction.*`` to the settings of transaction coordinators."""
+"""Converts ``transaction.*`` to the settings of transaction coordinators."""
 
 from moldau.cluster.internal_topics import TRANSACTION_STATE
 from moldau.config.broker import BrokerConfig

@@ -21,7 +21,7 @@ from moldau.server.topics.topic_directory import ImageTopicDirectory
 
 
 class TransactionsSubsystem(Subsystem):
-    """The transaction coordinators that this broker leads, and its work for the transactions of other
+    """The transaction coordinators that this broker leads, and its part in transactions of other
     coordinators.
     """
 

@@ -1,6 +1,4 @@
-"""The Disk port over a simulated volume, with the rules of a real disk, injected faults and losses of
-power.
-"""
+"""The Disk port of a simulated volume, with the rules of a real disk, injected faults and losses of power."""
 
 import errno
 import os
@@ -40,7 +38,7 @@ class SimulatedDisk:
         self.volume = Volume()
         self.faults: list[DiskFault] = []
         self.failed_folders: set[str] = set()
-        """Folders on disks of their own that fail every operation."""
+        """Folders on separate disks whose operations all fail."""
         self.capacity_bytes: int | None = None
         self.error_count = 0
 
@@ -189,7 +187,7 @@ class MountedDisk:
         self.process = process
 
     def check(self, operation: str, path: str) -> None:
-        """Raise when the process has ended or a fault is due."""
+        """Raise an error when the process has ended or a fault is due."""
         if not self.process.alive:
             raise DiskError(errno.EIO, "the process is dead", path)
         if self.device.faults or self.device.failed_folders:

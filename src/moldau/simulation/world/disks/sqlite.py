@@ -94,8 +94,8 @@ class SimulatedVfs(apsw.VFS):
     """A file system for SQLite over the disk of a process; its time and randomness are fixed."""
 
     _disk: MountedDisk | None = None
-    """``None`` after the garbage of an ended process is collected; its databases are collected after their
-    file system.
+    """The simulated disk. It is ``None`` after the garbage of an ended process is collected, because
+    databases are collected after their file system.
     """
 
     def __init__(self, name: str, disk: MountedDisk) -> None:

@@ -1,8 +1,8 @@
 """Content of a simulated disk: as programs read it, and as it is after a loss of power.
 
 Files are torn in sectors of 512 bytes. After a crash, none, all, a prefix or a random subset of the unsynced
-sectors is kept. The same applies to unsynced changes to folders. After a failed sync the pages count as clean
-although some of them never reached the disk, as on Linux, so a later sync does not write them.
+sectors is kept. The same applies to unsynced changes to folders. After a failed sync the pages count as
+clean, as on Linux, although some of them never reached the disk. A later sync does not write them.
 """
 
 import random
@@ -14,7 +14,7 @@ _ZEROS_AT_END_CHANCE = 0.25
 
 
 class FileNode:
-    """A file. Reads return ``data``; ``_synced`` is the content that a loss of power keeps."""
+    """A file. Reads return ``data``. ``_synced`` is the content that survives a loss of power."""
 
     __slots__ = ("_dirty", "_synced", "_truncated_to", "data", "locked_by", "modified_ms")
 
@@ -55,8 +55,8 @@ class FileNode:
         self._truncated_to = None
 
     def sync_failed(self, chance: random.Random) -> None:
-        """Apply a failed sync: some sectors reached the disk; the others are lost although they count as
-        clean.
+        """Apply a failed sync. Some sectors have reached the disk. The others are lost, although they
+        count as clean.
         """
         self._dirty = [(sector, sector + 1) for sector in self._dirty_sectors() if chance.random() < 0.5]
         self.sync()

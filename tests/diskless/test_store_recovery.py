@@ -78,7 +78,7 @@ class Bench:
 
 @pytest.mark.parametrize("mood", ["loses answers", "resets", "throttles", "silent"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_producers_are_served_again_within_three_seconds(mood: str, seed: int) -> None:
+def test_producers_are_served_again_within_two_seconds(mood: str, seed: int) -> None:
     """The outage causes no error for a producer, and few requests to the store."""
 
     async def story(machine: Machine) -> None:
@@ -93,8 +93,9 @@ def test_producers_are_served_again_within_three_seconds(mood: str, seed: int) -
         tasks += await bench.load(WELL_S)
         await asyncio.gather(*tasks)
         assert {error for _, _, error in bench.answered} == {ErrorCode.none}
+        assert min(end for _, end, _ in bench.answered if end > healed) - healed < 2.0
         late = [end for begin, end, _ in bench.answered if end > healed and end - begin > 1.0]
-        assert max(late, default=healed) - healed < 3.0
+        assert max(late, default=healed) - healed < 2.0
         # A store that throttles or resets answers soon: further requests to it are the writer's own retries.
         if mood in ("silent", "loses answers"):
             assert asked < 15 * BAD_S
@@ -116,7 +117,7 @@ def test_a_silent_store_is_asked_a_few_times_a_second_however_long_it_is_silent(
         tasks += await bench.load(10)
         await asyncio.gather(*tasks)
         late = [end for begin, end, _ in bench.answered if end > healed and end - begin > 1.0]
-        assert max(late) - healed < 3.0
+        assert max(late) - healed < 2.0
         await bench.writer.close()
 
     run_in_virtual_time(story)
@@ -188,6 +189,26 @@ def test_an_error_counts_when_no_attempt_is_left() -> None:
         )
         with pytest.raises(StorageError, match="refused"):
             await hedged(attempt, patience, budget, loop.time() + 15)
+
+    run_in_virtual_time(story)
+
+
+def test_an_attempt_that_the_budget_refuses_is_made_when_it_allows() -> None:
+    """After the patience once more, the oldest object would hold up the commits of all later ones."""
+
+    async def story(machine: Machine) -> None:
+        patience, budget = Patience(1.0), HedgeBudget(per_second=4, burst=1)
+        patience.took(0.1)
+        loop, begun = asyncio.get_running_loop(), []
+
+        async def attempt() -> None:
+            begun.append(loop.time() - begin)
+            await asyncio.sleep(FOR_EVER_S if len(begun) <= 6 else 0.1)
+
+        begin = loop.time()
+        waits = [hedged(attempt, patience, budget, begin + 15) for _ in range(3)]
+        await asyncio.gather(*waits, return_exceptions=True)
+        assert begun[:6] == pytest.approx([0.0, 0.0, 0.0, 1.0, 1.25, 1.5], abs=0.02)
 
     run_in_virtual_time(story)
 

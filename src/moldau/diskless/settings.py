@@ -16,7 +16,7 @@ class DisklessSettings:
     writer: WriterSettings = field(default_factory=WriterSettings)
     cacher: CacherSettings = field(default_factory=CacherSettings)
     cold_reads: ColdReadSettings = field(default_factory=ColdReadSettings)
-    retries: RetryPolicy = field(default_factory=lambda: RetryPolicy(patience_min_ms=1_500))
+    retries: RetryPolicy = field(default_factory=lambda: RetryPolicy(patience_min_ms=1_000))
     retention_initial_delay_ms: int = 30_000
     retention_check_interval_ms: int = 300_000
     reclaim_interval_ms: int = 10_000

@@ -7,6 +7,7 @@ second is limited, so that a store that is slow because of its load gets only a 
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -18,6 +19,7 @@ T = TypeVar("T")
 
 _SIDE_BY_SIDE: Final = 2
 _UNKNOWN_FACTOR: Final = 2.0
+_PAUSE_MIN_S: Final = 0.01
 
 
 class Patience:
@@ -48,19 +50,24 @@ class Patience:
 class HedgeBudget:
     """Limit on added attempts: a number per second, and a burst after a time without added attempts."""
 
-    def __init__(self, per_second: float = 4.0, burst: float = 8.0) -> None:
+    def __init__(self, per_second: float = 6.0, burst: float = 12.0) -> None:
         self._per_second = per_second
         self._burst = burst
         self._tokens = burst
         self._counted_s = 0.0
 
     def spend(self, now_s: float) -> bool:
+        """Take the right to one added attempt; False when there is none (``wait_s``)."""
         earned = (now_s - self._counted_s) * self._per_second
         self._tokens, self._counted_s = min(self._burst, self._tokens + earned), now_s
         if self._tokens < 1.0:
             return False
         self._tokens -= 1.0
         return True
+
+    def wait_s(self) -> float:
+        """Seconds after a refusal until there is a right again."""
+        return max(_PAUSE_MIN_S, (1.0 - self._tokens) / self._per_second) if self._per_second else math.inf
 
 
 async def hedged(
@@ -89,9 +96,10 @@ class _Hedge(Generic[T]):
     async def run(self) -> T:
         loop = asyncio.get_running_loop()
         self._begin(loop.time())
+        next_s = loop.time() + self._patience.seconds
         try:
             while True:
-                wait_s = min(self._patience.seconds, self._limit_s - loop.time())
+                wait_s = min(next_s, self._limit_s) - loop.time()
                 done, _ = await asyncio.wait(
                     self._begun, timeout=max(0.0, wait_s), return_when=asyncio.FIRST_COMPLETED
                 )
@@ -102,8 +110,15 @@ class _Hedge(Generic[T]):
                         return found.result()
                 elif now >= self._limit_s:
                     raise TimeoutError
+                elif now < next_s:
+                    continue
                 elif self._budget.spend(now):
                     self._begin(now)
+                    next_s = now + self._patience.seconds
+                else:
+                    # Not for the whole patience again: the store may be well by now, and the oldest object
+                    # without an answer holds up the commits of all later ones.
+                    next_s = now + self._budget.wait_s()
         finally:
             await self._end([*self._begun, *self._given_up])
 

@@ -1,4 +1,5 @@
-"""The KRaft quorum: a pure raft core, and the driver that connects it with a log, a disk and peers.
+"""The KRaft quorum: a pure Raft core, and the driver that connects it with a log, a disk and peers.
 
-Start at ``raft.py`` (the core), ``transitions.py`` (its moves) and ``effects.py`` (the driver's contract).
+Start reading at ``raft.py`` (the core), ``transitions.py`` (its transitions) and ``effects.py`` (the driver's
+contract).
 """

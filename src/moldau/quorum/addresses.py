@@ -1,4 +1,4 @@
-"""The addresses of a quorum's nodes: voters, bootstrap servers, and leaders that other nodes named."""
+"""The addresses of a quorum's nodes: voters, bootstrap servers, and leaders that other nodes have named."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -6,7 +6,8 @@ from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 
 
 class QuorumAddresses:
-    """Finds nodes by id. An address in the set of voters has precedence, because it is a record of the log.
+    """Finds the addresses of nodes by id. An address in the set of voters has precedence, because it comes
+    from a record of the log.
 
     The servers of ``controller.quorum.bootstrap.servers`` have the ids -2, -3, … as in Kafka, because their
     node ids are unknown.
@@ -27,14 +28,14 @@ class QuorumAddresses:
         return tuple(self._bootstrap)
 
     def find(self, node_id: int) -> Voter | None:
-        """The node with its address; None while that is unknown."""
+        """The node with its address; ``None`` while the address is unknown."""
         voter = self._voters().get(node_id)
         if voter is not None and voter.host:
             return voter
         return self._bootstrap.get(node_id) or self._heard.get(node_id)
 
     def heard(self, endpoints: Iterable[tuple[int, str, int]]) -> None:
-        """Add node ids with host and port, as another replica sent them."""
+        """Add node ids with hosts and ports that another replica has sent."""
         for node_id, host, port in endpoints:
             if node_id >= 0 and host and 0 < port < 65536:
                 self._heard[node_id] = Voter(ReplicaKey(node_id), host, port)

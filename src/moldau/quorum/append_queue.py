@@ -1,4 +1,5 @@
-"""Appends of the state machine above: gathered into batches, answered when committed."""
+"""Appends of the state machine that uses the log. They are collected into batches, and answered when
+committed."""
 
 import asyncio
 from collections import deque
@@ -10,7 +11,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 @dataclass(slots=True)
 class Append:
-    """Records that are committed or refused together, and the future of their caller."""
+    """Records that are committed or refused together, and the future for their caller."""
 
     values: Sequence[bytes]
     epoch: int
@@ -20,7 +21,7 @@ class Append:
 
 
 class AppendQueue:
-    """First in, first out: unwritten records, then records that wait for the high watermark."""
+    """A queue of unwritten records, followed by records that wait for the high watermark."""
 
     def __init__(self, max_batch_bytes: int) -> None:
         self._max_batch_bytes = max_batch_bytes
@@ -29,7 +30,7 @@ class AppendQueue:
         self._written: deque[Append] = deque()
 
     def add(self, values: Sequence[bytes], epoch: int) -> "asyncio.Future[int]":
-        """Queue records. Raises ``KafkaError(record_list_too_large)`` when no batch can hold them."""
+        """Queue records. Raises ``KafkaError(record_list_too_large)`` when they do not fit in one batch."""
         size_bytes = sum(len(value) + 24 for value in values)
         if size_bytes > self._max_batch_bytes:
             raise KafkaError(
@@ -41,11 +42,12 @@ class AppendQueue:
 
     @property
     def next_epoch(self) -> int | None:
-        """The epoch for which the first waiting records were decided."""
+        """The epoch for which the first unwritten records were decided."""
         return self._waiting[0].epoch if self._waiting else None
 
     def pop_batch(self, epoch: int) -> list[Append]:
-        """Remove the records of the next batch: one epoch, up to the batch size."""
+        """Remove the records of the next batch from the queue. They have one epoch, and fit in the batch
+        size."""
         taken: list[Append] = []
         size_bytes = 0
         while self._waiting and self._waiting[0].epoch == epoch:
@@ -71,9 +73,10 @@ class AppendQueue:
                 append.committed.set_result(append.last_offset)
 
     def fail(self, error: KafkaError, *, epoch: int | None = None) -> None:
-        """Refuse all waiting appends (of this epoch only, when given) and all that are not committed.
+        """Refuse all waiting appends (only those of ``epoch``, when it is given), and all written appends
+        that are not committed.
 
-        Written records may still be committed by the next leader: their outcome is unknown.
+        The next leader may still commit written records, so their outcome is unknown.
         """
         failed = [*self._written, *self._in_hand] if epoch is None else []
         failed += [append for append in self._waiting if epoch in (None, append.epoch)]
@@ -84,4 +87,4 @@ class AppendQueue:
         for append in failed:
             if not append.committed.done():
                 append.committed.set_exception(KafkaError(error.code, error.message))
-                append.committed.exception()  # the future may be cancelled
+                append.committed.exception()  # The future may be cancelled.

@@ -14,7 +14,8 @@ from moldau.runtime import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """One replica as its leader sees it; -1 where unknown. Times in milliseconds since the epoch."""
+    """One replica as its leader knows it; -1 means unknown. Times are in milliseconds since the Unix
+    epoch."""
 
     key: ReplicaKey
     log_end_offset: int
@@ -32,7 +33,8 @@ class QuorumDescription:
 
 
 def describe(core: RaftCore, wall_clock_ms: int) -> QuorumDescription:
-    """Raises ``KafkaError(not_leader_or_follower)``: only the leader has the data."""
+    """The description for DescribeQuorum. Raises ``KafkaError(not_leader_or_follower)``, because only the
+    leader has the data."""
     leader = core.role
     if not isinstance(leader, Leader):
         raise KafkaError(ErrorCode.not_leader_or_follower, "only the leader can describe the quorum")

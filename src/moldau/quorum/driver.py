@@ -1,4 +1,4 @@
-"""The shell around the raft core: one task that steps it and carries out its effects, in order.
+"""The driver of the Raft core: one task that passes events to the core and carries out its effects, in order.
 
 ``effects.py`` defines its contract.
 """
@@ -45,7 +45,7 @@ class PeerSender(Protocol):
     """Sends requests to the other replicas."""
 
     async def send(self, node_id: int, message: WireRequest) -> WireResponse:
-        """Return the answer; raise ``KafkaError`` or ``OSError`` when there is none."""
+        """Return the answer. Raises ``KafkaError`` or ``OSError`` when there is none."""
         ...
 
 
@@ -65,25 +65,27 @@ class DriverConfig:
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     """``controller.quorum.bootstrap.servers``: host and port of nodes that may know the leader."""
     append_linger_ms: int = 0
-    """``controller.quorum.append.linger.ms``: how long appends are collected while the disk is idle."""
+    """``controller.quorum.append.linger.ms``: how long appends are collected while no write is in
+    progress."""
     append_max_batch_bytes: int = 8 * 1024 * 1024
     retention: SnapshotRetention = field(default_factory=SnapshotRetention)
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumIdentity:
-    """A node in a quorum."""
+    """The identity of a node in a quorum."""
 
     local: ReplicaKey
     static_voters: VoterSet
-    """The configured voters, which count until the log names others."""
+    """The configured voters, which are used until the log names others."""
     membership: Membership = field(default_factory=Membership)
 
 
 class QuorumDriver:
     """A replica of a replicated log on this node.
 
-    Use: construct, ``add_listener``, ``await start()``, ``append`` while leader, ``await stop()``.
+    The order of its use is: construct it, ``add_listener``, ``await start()``, ``append`` while it leads,
+    ``await stop()``.
     """
 
     def __init__(
@@ -124,14 +126,14 @@ class QuorumDriver:
         self._pump: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._resigned_epoch = -1
-        """Epoch in which this node was asked to resign."""
+        """The epoch in which this node was asked to resign."""
         self._failure: Exception | None = None
         self._is_stopped = False
 
     # Life cycle
 
     async def start(self) -> None:
-        """Load the durable state and begin. A lone voter leads when this returns.
+        """Load the durable state and begin. When this returns, a single voter leads.
 
         Raises ``QuorumStateError`` and ``DiskError``.
         """
@@ -140,7 +142,7 @@ class QuorumDriver:
         is_static = self.history.latest is None and len(self._static_voters) > 0
         read = partial(self._state_store.read, is_static=is_static)
         election = await self._machine.workers.run(read)
-        # Records of a crashed process may not be on the disk yet, but the core counts them as durable.
+        # Records of a crashed process may not be on the disk yet, but the core treats them as durable.
         await self._log.flush()
         self._core = RaftCore(
             local=self._local,
@@ -180,16 +182,16 @@ class QuorumDriver:
     # Calls of the state machine above
 
     def add_listener(self, listener: QuorumListener) -> None:
-        """Notify ``listener`` of everything from the latest snapshot on; may be called at any time."""
+        """Notify ``listener`` of all records from the latest snapshot on. It may be called at any time."""
         self._subscriptions.add(listener)
 
     def append(self, values: Sequence[bytes], *, epoch: int | None = None) -> "asyncio.Future[int]":
-        """Append records as one unit; the result is the offset of the last one, once it is committed and
-        applied by the listeners here.
+        """Append records as one unit. The result is the offset of the last record, when it is committed and
+        the listeners of this node have applied it.
 
-        Appends are written in the order of the calls, many to a batch. ``epoch`` is the one in which they
-        were decided (default: now). The future fails with ``KafkaError(not_controller)`` when this node
-        does not lead it; if the leadership is lost while waiting, the outcome is unknown.
+        Appends are written in the order of the calls, many in one batch. ``epoch`` is the epoch in which they
+        were decided (by default the current one). The future fails with ``KafkaError(not_controller)`` when
+        this node does not lead that epoch. If the leadership is lost during the wait, the outcome is unknown.
         """
         if self._is_stopped or self._core is None:
             raise KafkaError(ErrorCode.broker_not_available, "the quorum does not run on this node")
@@ -213,23 +215,24 @@ class QuorumDriver:
 
     @property
     def election(self) -> ElectionState:
-        """Epoch, leader and vote of the core; peers are sent only stored values."""
+        """Epoch, leader and vote of the core. Peers get only values that are stored."""
         return self._core.election if self._core else ElectionState()
 
     @property
     def voters(self) -> VoterSet:
-        """The current voters: those of the log, or else the static ones."""
+        """The current voters: those of the log, or otherwise the static voters."""
         return self._core.voters if self._core else self._static_voters
 
     @property
     def observer_ids(self) -> frozenset[int]:
-        """Nodes that fetch from this leader and do not vote; none while it does not lead. On any thread."""
+        """Nodes that fetch from this leader and do not vote; none while this node does not lead. Any
+        thread may call it."""
         role = self._core.role if self._core else None
         return frozenset(key.id for key in list(role.progress)) if isinstance(role, Leader) else frozenset()
 
     @property
     def kraft_version(self) -> int:
-        """1 once the log names the voters (KIP-853)."""
+        """The kraft.version: 1 when the log names the voters (KIP-853)."""
         logged = self.history.latest
         return 0 if logged is None else logged.kraft_version
 
@@ -244,8 +247,9 @@ class QuorumDriver:
     def create_snapshot(
         self, end_offset: int, epoch: int, last_log_timestamp_ms: int
     ) -> SnapshotWriter | None:
-        """Begin a snapshot of the state up to ``end_offset`` (exclusive), whose last record has ``epoch``;
-        after its ``freeze`` call :meth:`snapshot_created`. None: it exists already.
+        """Begin a snapshot of the state up to ``end_offset`` (exclusive), whose last record has ``epoch``.
+        After its ``freeze`` the caller calls :meth:`snapshot_created`. Returns ``None`` when the snapshot
+        already exists.
         """
         writer = self._log.create_snapshot(LogPosition(end_offset, epoch), last_log_timestamp_ms)
         logged = self.history.at(end_offset)
@@ -259,7 +263,8 @@ class QuorumDriver:
         await self._pruning.prune()
 
     def describe(self) -> QuorumDescription:
-        """State for DescribeQuorum. Raises ``KafkaError(not_leader_or_follower)`` unless leader."""
+        """State for DescribeQuorum. Raises ``KafkaError(not_leader_or_follower)`` if this node does not
+        lead."""
         if self._core is None:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         return describe(self._core, self._machine.clock.now_ms())
@@ -273,7 +278,7 @@ class QuorumDriver:
     # Calls of the network
 
     async def handle_rpc(self, message: WireRequest) -> WireResponse:
-        """Answer a peer; a fetch may wait. Never raises ``KafkaError``."""
+        """Answer a peer. The answer to a fetch may wait. Never raises ``KafkaError``."""
         if self._is_stopped or self._core is None:
             return error_response(message, ErrorCode.broker_not_available)
         try:
@@ -304,7 +309,7 @@ class QuorumDriver:
     # The core's effects
 
     async def _carry_out(self, effects: list[fx.Effect]) -> None:
-        """Carry out all effects of one step, in the order of the core's contract."""
+        """Carry out all effects of one step, in the order that the core's contract defines."""
         for effect in effects:
             match effect:
                 case fx.PersistElectionState(state):
@@ -345,7 +350,7 @@ class QuorumDriver:
     def _leader_changed(
         self, effect: fx.BecameLeader | fx.BecameFollower | fx.LeaderLost | fx.LeadershipEnded
     ) -> None:
-        """Report the outcome of an election, or the loss of a leader."""
+        """Report the result of an election, or the loss of a leader."""
         match effect:
             case fx.BecameLeader(epoch, epoch_start_offset):
                 self.voice.led(self._local.id, epoch, self.now_ms)
@@ -400,7 +405,8 @@ class QuorumDriver:
                 await self._events.wait()
                 await self._drain()
         except Exception as error:
-            # Any exception (also of a listener): no answer may be sent after an incomplete step.
+            # After any exception (including one of a listener), no answer may be sent, because the step is
+            # incomplete.
             self._fail(error)
 
     async def _drain(self) -> None:
@@ -423,7 +429,7 @@ class QuorumDriver:
             self._timer = None
         deadline_ms = self._core.next_deadline_ms if self._core else None
         if deadline_ms is not None:
-            # At least a millisecond, because the core's time is in whole milliseconds.
+            # The time is at least a millisecond, because the core's time is in whole milliseconds.
             delay = max(1, deadline_ms + 1 - self.now_ms) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay, self._events.submit, ev.Tick())
 

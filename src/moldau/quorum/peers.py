@@ -1,4 +1,4 @@
-"""At most one request in flight per peer, with a time-out, and a pause after a failure."""
+"""At most one request in flight per peer, with a time-out and a pause after a failure."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class InFlight:
 class Peers:
     """Requests in flight to each peer.
 
-    A change of role forgets all requests in flight: a late answer to a former role is ignored, and the new
-    role may send at once.
+    When the role changes, all requests in flight are forgotten. A late answer to a former role is ignored,
+    and the new role may send immediately.
     """
 
     def __init__(self, settings: RaftSettings) -> None:
@@ -59,7 +59,7 @@ class Peers:
         self._retry_at_ms.clear()
 
     def next_ready_ms(self, node_id: int, now_ms: int) -> int:
-        """The time of the next request to the peer if it does not answer."""
+        """The time of the next request to the peer, if the peer does not answer."""
         pending = self._by_node.get(node_id)
         retry_at_ms = self._retry_at_ms.get(node_id, now_ms)
         return retry_at_ms if pending is None else max(retry_at_ms, pending.deadline_ms)

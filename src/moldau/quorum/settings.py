@@ -1,4 +1,4 @@
-"""The timing of the quorum, with Kafka's names (``controller.quorum.*``) and defaults."""
+"""The time-outs and limits of the quorum, with Kafka's names (``controller.quorum.*``) and defaults."""
 
 from dataclasses import dataclass
 
@@ -8,27 +8,27 @@ class RaftSettings:
     """Time-outs in milliseconds and sizes in bytes."""
 
     election_timeout_ms: int = 1000
-    """``controller.quorum.election.timeout.ms``: an election waits between one and two of these."""
+    """``controller.quorum.election.timeout.ms``: an election waits between one and two times this value."""
     fetch_timeout_ms: int = 2000
     """``controller.quorum.fetch.timeout.ms``: how long a follower waits for a leader that does not answer."""
     election_backoff_max_ms: int = 1000
-    """``controller.quorum.election.backoff.max.ms``: bounds the wait of a non-preferred successor
-    and of a candidate that has lost."""
+    """``controller.quorum.election.backoff.max.ms``: limits the wait of a non-preferred successor, and of
+    a candidate that has lost."""
     request_timeout_ms: int = 2000
     """``controller.quorum.request.timeout.ms``"""
     retry_backoff_ms: int = 20
     """``controller.quorum.retry.backoff.ms``: pause before a failed request is repeated."""
     fetch_max_wait_ms: int = 500
-    """How long a leader may hold a fetch that finds nothing new."""
+    """How long a leader may wait before it answers a fetch that finds no new records."""
     fetch_max_bytes: int = 8 * 1024 * 1024
     snapshot_chunk_max_bytes: int = 8 * 1024 * 1024
     observer_session_timeout_ms: int = 300_000
-    """DescribeQuorum omits an observer without a fetch for this time."""
+    """DescribeQuorum omits an observer that has not fetched for this time."""
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """How long a leader stays leader without fetches from a majority: longer than the followers' fetch
-        time-out, so that a leader never resigns before its followers would start an election.
+        """How long a leader stays leader without fetches from a majority. It is longer than the followers'
+        fetch time-out, so that a leader never resigns before its followers would start an election.
         """
         return self.fetch_timeout_ms * 3 // 2
 

@@ -17,11 +17,12 @@ _ADVICE = (
 
 
 class QuorumStateError(ValueError):
-    """The file is not a quorum state: its voters differ, or it cannot be read."""
+    """The file is not valid: it cannot be read, or its voters differ."""
 
 
 def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int = 0) -> bytes:
-    """The bytes that Kafka writes for this state: same fields, same order, no spaces, no newline."""
+    """The bytes that Kafka writes for this state: the same fields in the same order, without spaces or a
+    newline."""
     leader_id = NO_ID if state.leader_id is None else state.leader_id
     voted_id = NO_ID if state.voted is None else state.voted.id
     fields: dict[str, object] = {"leaderId": leader_id, "leaderEpoch": state.epoch, "votedId": voted_id}
@@ -36,10 +37,12 @@ def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int 
 
 
 def decode_quorum_state(content: bytes, *, voters: VoterSet | None) -> ElectionState:
-    """Read either version. Raises :class:`QuorumStateError`, also when the voters differ from the file's.
+    """Decode either version. Raises :class:`QuorumStateError`, also when the voters differ from those of the
+    file.
 
-    A changed static voter set is refused, as in Kafka: two halves with different ideas of a majority
-    could elect two leaders. ``voters`` is None where the log names them (KIP-853), and the file's are old.
+    A changed static voter set is refused, as in Kafka: if two halves of the nodes had different voter sets,
+    they could elect two leaders. ``voters`` is ``None`` if the log names the voters (KIP-853); those of the
+    file are then out of date.
     """
     try:
         fields = json.loads(content)
@@ -66,7 +69,7 @@ def decode_quorum_state(content: bytes, *, voters: VoterSet | None) -> ElectionS
 
 
 def encode_uuid(value: uuid.UUID) -> str:
-    """Kafka's text form: URL-safe base64 without padding."""
+    """Kafka's text form of an id: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
@@ -75,16 +78,16 @@ def decode_uuid(text: str) -> uuid.UUID:
 
 
 class QuorumStateStore:
-    """The file in the metadata log's folder. Blocking: call through ``Workers``."""
+    """The file in the metadata log's folder. Its methods block; call them through ``Workers``."""
 
     def __init__(self, disk: Disk, folder: str, voters: VoterSet) -> None:
-        """``voters``: the static ones."""
+        """``voters`` are the static voters."""
         self._disk = disk
         self._path = f"{folder}/{FILE_NAME}"
         self._voters = voters
 
     def read(self, *, is_static: bool = True) -> ElectionState:
-        """The last state, or epoch 0 when there is no file. Raises :class:`QuorumStateError`."""
+        """The last state; epoch 0 when there is no file. Raises :class:`QuorumStateError`."""
         try:
             content = self._disk.read(self._path)
         except FileNotFoundError:
@@ -95,6 +98,6 @@ class QuorumStateStore:
             raise QuorumStateError(f"{self._path}: {error}. {_ADVICE}") from error
 
     def write(self, state: ElectionState, *, is_static: bool = True) -> None:
-        """Return when the state is durable: with the voters (version 0), or with directory ids (KIP-853)."""
+        """Write the state durably: with the voters (version 0), or with directory ids (KIP-853)."""
         content = encode_quorum_state(state, voters=self._voters, version=0 if is_static else 1)
         self._disk.write_atomically(self._path, content)

@@ -1,4 +1,4 @@
-"""Listeners to committed records: each from its own position, in order, once."""
+"""Listeners to committed records. Each gets every record once, in order, from its own position on."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ READ_MAX_BYTES = 1024 * 1024
 
 
 class Committed(NamedTuple):
-    """Whole committed batches (control batches among them) from ``base_offset`` up to ``end_offset``.
+    """Whole committed batches, including control batches, from ``base_offset`` up to ``end_offset``.
 
-    A view may hold several batches: walk it with ``records.batch.iter_headers``.
+    A view may contain several batches: read it with ``records.batch.iter_headers``.
     """
 
     base_offset: int
@@ -22,31 +22,31 @@ class Committed(NamedTuple):
 
 
 class QuorumListener(Protocol):
-    """A state machine on the log. Called on the event loop; must not block and must not raise."""
+    """A state machine on the log. It is called on the event loop; it must not block and must not raise."""
 
     def on_commit(self, committed: Committed) -> Iterator[None] | None:
-        """Apply. The views stay valid.
+        """Apply the batches. The views stay valid.
 
-        Long work returns an iterator of its steps, of some milliseconds each: the event loop runs between
-        two steps, and the listener gets nothing else before the last.
+        Long work returns an iterator of steps, of some milliseconds each. The event loop runs between two
+        steps, and no other method is called before the last step.
         """
         ...
 
     def on_snapshot(self, reader: SnapshotReader) -> Iterator[None] | None:
-        """Replace the state by this snapshot; the reader is closed on return, or after the last step.
+        """Replace the state by this snapshot. The reader is closed on return, or after the last step.
 
-        Long work returns its steps, as in ``on_commit``; the state is replaced in the last one.
+        Long work returns its steps, as in ``on_commit``; the state is replaced in the last step.
         """
         ...
 
     def on_leader_change(self, leader_id: int | None, epoch: int) -> None:
-        """Report a new leader. This node is reported after all records before its epoch are applied."""
+        """Note a new leader. If it is this node, all records before its epoch are already applied."""
         ...
 
 
 @dataclass(slots=True)
 class Subscription:
-    """A listener, its applied offset, and the last leader that it was notified of."""
+    """A listener, its applied offset, and the last leader of which it was notified."""
 
     listener: QuorumListener
     next_offset: int = 0
@@ -55,7 +55,7 @@ class Subscription:
 
 
 class Subscriptions:
-    """Brings every listener up to the high watermark."""
+    """Passes all records up to the high watermark to every listener."""
 
     def __init__(self, log: ReplicatedLog, local_id: int) -> None:
         self._log = log
@@ -66,14 +66,14 @@ class Subscriptions:
         self._epoch_start_offset = 0
 
     def add(self, listener: QuorumListener) -> None:
-        """Begin at the latest snapshot, and catch up."""
+        """Begin at the latest snapshot, and pass all later records."""
         subscription = Subscription(listener)
         self._subscriptions.append(subscription)
         for _ in self._bring_up(subscription):
             pass
 
     async def committed(self, offset: int) -> None:
-        """Bring everything before ``offset`` to all listeners."""
+        """Pass all records before ``offset`` to all listeners."""
         self._commit_offset = max(self._commit_offset, offset)
         for subscription in list(self._subscriptions):
             for _ in self._bring_up(subscription):
@@ -99,8 +99,8 @@ class Subscriptions:
         self._tell_leader(subscription)
 
     def _load_snapshot(self, subscription: Subscription) -> Iterator[None]:
-        """Load the latest snapshot, if the log begins behind the listener; and the next one, if by the end
-        of the steps the log begins behind that.
+        """Load the latest snapshot, if the log begins after the listener's position. If the log begins
+        after that snapshot when all steps are done, load the next one.
         """
         while True:
             has_begun, subscription.has_begun = subscription.has_begun, True

@@ -1,8 +1,9 @@
-"""The quorum in log and health: one line for each change of state, and current problems.
+"""Reports on the quorum for the log and the health page: a line for each change of state, and current
+problems.
 
-Peers are observed by their answers to this node's requests, and by their own requests. Each peer is in one
-:class:`PeerState`; each change of the state is logged. Elections are logged at info. A quorum without a
-leader for longer than an election should take is a warning; its next leader ends it.
+Peers are observed by their answers to this node's requests, and by their own requests. Each peer has one
+:class:`PeerState`; each change of this state is logged. Elections are logged at info. If the quorum has no
+leader for longer than an election should take, a warning is logged; the next leader ends it.
 """
 
 import logging
@@ -19,9 +20,9 @@ from moldau.runtime import ErrorCode
 logger = logging.getLogger(__name__)
 
 STRANGER_SILENCE_MS: Final = 60_000
-"""A node whose requests are refused is forgotten after this time without a request."""
+"""A node whose requests are refused is forgotten if it sends no request for this time."""
 STRANGERS_MAX: Final = 32
-"""Number of such nodes that are tracked; further ones are refused without a log line."""
+"""Maximum number of such nodes that are tracked. Requests of further nodes are refused without a log line."""
 
 FETCHES: Final = (FetchRequest, FetchSnapshotRequest)
 NODES_MAX: Final = 4096
@@ -29,7 +30,7 @@ NODES_MAX: Final = 4096
 
 
 class PeerState(Enum):
-    """State of another voter, as far as it is known."""
+    """The known state of another voter."""
 
     UNKNOWN = "unknown"
     REACHED = "reached"
@@ -48,7 +49,7 @@ _ERROR_STATES: Final = {
 
 @dataclass(slots=True)
 class Peer:
-    """Another voter, as the answers to this node's requests show it."""
+    """Another voter, according to the answers to this node's requests."""
 
     state: PeerState = PeerState.UNKNOWN
     failing_since_ms: int | None = None
@@ -65,7 +66,7 @@ class Stranger:
 
 @dataclass(slots=True)
 class Directories:
-    """The directory ids that send requests under one node id."""
+    """The directory ids that have sent requests with one node id."""
 
     current: uuid.UUID
     before: uuid.UUID | None = None
@@ -73,7 +74,7 @@ class Directories:
 
 
 class QuorumVoice:
-    """The log lines and problems of one replica. Times are the driver's milliseconds."""
+    """The log lines and problems of one replica. Times are in milliseconds of the driver's clock."""
 
     def __init__(self, local: ReplicaKey, voters: VoterSet, settings: RaftSettings, cluster_id: str) -> None:
         self._local = local
@@ -89,7 +90,7 @@ class QuorumVoice:
         self._has_told_of_no_leader = False
 
     def voters_changed(self, voters: VoterSet) -> None:
-        """The log contains a new set of voters (KIP-853)."""
+        """Note a new set of voters in the log (KIP-853)."""
         before, self._voters = self._voters, voters
         self._peers = {node_id: self._peers.get(node_id, Peer()) for node_id in voters.others(self._local.id)}
         if before.ids != voters.ids:
@@ -97,18 +98,19 @@ class QuorumVoice:
 
     @property
     def leaderless_limit_ms(self) -> int:
-        """An election takes less time, if a majority of the voters can reach each other."""
+        """The time after which a missing leader is a problem. An election takes less time if a majority of
+        the voters can reach each other."""
         return self._settings.fetch_timeout_ms + 2 * self._settings.election_timeout_ms
 
     # Elections
 
     def started(self, now_ms: int) -> None:
-        """The replica takes part from now on; the leader is not known yet."""
+        """Note that the replica has started. The leader is not known yet."""
         if self._leader is None:
             self._leaderless_since_ms = now_ms
 
     def led(self, leader_id: int, epoch: int, now_ms: int) -> None:
-        """A leader is known."""
+        """Note the leader of an epoch."""
         if self._leader == (leader_id, epoch):
             return
         self._leader = (leader_id, epoch)
@@ -127,13 +129,13 @@ class QuorumVoice:
             logger.info("%s %d leads the metadata quorum in epoch %d", who, leader_id, epoch)
 
     def leader_lost(self, epoch: int, now_ms: int) -> None:
-        """No leader of ``epoch`` is known."""
+        """Note that no leader of ``epoch`` is known."""
         if self._leader is not None:
             logger.info("the metadata quorum has no leader in epoch %d yet", epoch)
             self._leader, self._leaderless_since_ms = None, now_ms
 
     def majority_lost(self, epoch: int) -> None:
-        """This node led ``epoch`` and resigned, because too few voters fetched from it."""
+        """Note that this node led ``epoch`` and resigned, because too few voters fetched from it."""
         logger.warning(
             "this node %d heard from no majority of the voters %s for %d ms and leads epoch %d of the"
             " metadata quorum no more",
@@ -144,7 +146,7 @@ class QuorumVoice:
         )
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed. Called from time to time."""
+        """Check the time-outs. It is called from time to time."""
         problem = self.no_leader(now_ms)
         if problem is not None and not self._has_told_of_no_leader:
             self._has_told_of_no_leader = True
@@ -153,10 +155,10 @@ class QuorumVoice:
     # Peers
 
     def answered(self, node_id: int, error: ErrorCode, request: Request) -> None:
-        """A voter has answered a request.
+        """Note an answer of a voter.
 
-        Any node may fetch, and the epoch is checked before the voters. So only an accepted vote or similar
-        request shows that both nodes have the same voters.
+        Any node may fetch, and the epoch is checked before the voters. Therefore only an accepted vote, or a
+        similar request, shows that both nodes have the same voters.
         """
         peer = self._peers.get(node_id)
         if peer is None:
@@ -180,7 +182,7 @@ class QuorumVoice:
                 peer.state, peer.problem = PeerState.REACHED, ""
 
     def failed(self, node_id: int, reason: str, asked_ms: int, now_ms: int) -> None:
-        """A request sent at ``asked_ms`` has no answer: a voter without answers for some time is
+        """Note that a request sent at ``asked_ms`` has no answer. A voter without answers for some time is
         unreachable.
         """
         peer = self._peers.get(node_id)
@@ -200,23 +202,24 @@ class QuorumVoice:
     # Requests of others
 
     def asked(self, request: Request, now_ms: int) -> None:
-        """A node has sent a request of this cluster."""
+        """Note a request from a node of this cluster."""
         if isinstance(request, VoteRequest):
             self._heard_directory(request.candidate, now_ms)
         elif isinstance(request, FETCHES):
             self._heard_directory(request.replica, now_ms)
-            # A leader sends nothing to a voter that fetches, so no answer of that voter would end this state.
+            # A leader sends nothing to a voter that fetches, so no answer of that voter would end its
+            # unreachable state.
             self._reached(request.replica.id)
 
     def _reached(self, node_id: int) -> None:
-        """End the state of a node that was unreachable."""
+        """End the unreachable state of a node."""
         peer = self._peers.get(node_id)
         if peer is not None and peer.state is PeerState.UNREACHABLE:
             logger.warning("%s is reachable again", self._name(node_id))
             peer.state, peer.problem, peer.failing_since_ms = PeerState.REACHED, "", None
 
     def refused(self, node_id: int, error: ErrorCode, now_ms: int, *, cluster_id: str | None = None) -> None:
-        """A request of a node was refused."""
+        """Note that a request of a node was refused."""
         if error is ErrorCode.inconsistent_cluster_id:
             problem = (
                 f"node {node_id} of cluster {cluster_id} sends requests to this node {self._local.id} of"
@@ -243,7 +246,8 @@ class QuorumVoice:
             logger.warning("%s", problem)
 
     def _heard_directory(self, key: ReplicaKey, now_ms: int) -> None:
-        """Two directories that alternate with one id are two nodes; a single change is a new disk."""
+        """Note the directory of a node. If two directories alternate with one id, there are two nodes; a
+        single change means a new disk."""
         is_new = key.id not in self._directories
         if key.directory_id == NO_DIRECTORY or (is_new and len(self._directories) >= NODES_MAX):
             return
@@ -268,8 +272,8 @@ class QuorumVoice:
     # Current problems
 
     def no_leader(self, now_ms: int) -> str | None:
-        """The reason why there has been no leader for too long; None when there is one, or an election is
-        in progress.
+        """The reason why there has been no leader for too long; ``None`` when there is a leader, or when
+        an election is in progress.
         """
         since_ms = self._leaderless_since_ms
         if since_ms is None or now_ms - since_ms < self.leaderless_limit_ms:
@@ -279,7 +283,7 @@ class QuorumVoice:
         return f"the metadata quorum has had no leader for {(now_ms - since_ms) / 1000:.0f} s{of}"
 
     def problems(self, now_ms: int) -> list[str]:
-        """Problems of other nodes, one sentence each."""
+        """Problems of other nodes, with one sentence for each."""
         found = [peer.problem for peer in self._peers.values() if peer.problem]
         found += [each.problem for each in self._strangers.values() if not self._is_silent(each, now_ms)]
         found += [

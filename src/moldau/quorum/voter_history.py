@@ -1,7 +1,7 @@
-"""The voters in a log and its snapshot (KIP-853): each VotersRecord with its offset, the newest last.
+"""The voters in a log and its snapshot (KIP-853): each VotersRecord with its offset; the newest is the last.
 
-Voters count from the moment at which they are appended, so the history follows the log, not the committed
-records: the driver reports each append, truncation and snapshot.
+Voters are used from the moment when they are appended. Therefore the history follows the log and not only the
+committed records: the driver reports each append, truncation and snapshot.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,17 +27,17 @@ class VoterHistory:
 
     @property
     def latest(self) -> LoggedVoters | None:
-        """The last voters, committed or not; None while kraft.version is 0."""
+        """The last voters, committed or not; ``None`` while kraft.version is 0."""
         return self._voters[-1] if self._voters else None
 
     def at(self, end_offset: int) -> LoggedVoters | None:
-        """The voters as of all records before ``end_offset``, including those of a snapshot that ends
-        there.
+        """The voters according to all records before ``end_offset``, including the voters of a snapshot
+        that ends there.
         """
         return next((known for known in reversed(self._voters) if known.offset < end_offset), None)
 
     def load(self, log: ReplicatedLog) -> None:
-        """Reload the latest snapshot and the whole log."""
+        """Read the latest snapshot and the whole log again."""
         self._voters, self._versions = [], []
         snapshot_id, offset = log.latest_snapshot_id(), log.start_offset
         reader = None if snapshot_id is None else log.open_snapshot(snapshot_id)
@@ -56,7 +56,8 @@ class VoterHistory:
             offset = result.next_offset
 
     def read(self, batches: Buffer) -> None:
-        """Follow appended batches. Raises ``KafkaError`` for a version that this build lacks."""
+        """Add the voters of appended batches. Raises ``KafkaError`` for a version that this version of
+        Moldau does not support."""
         for offset, record in control_records(batches):
             self._add(offset, record)
 
@@ -66,7 +67,8 @@ class VoterHistory:
         self._versions = [known for known in self._versions if known[0] < offset]
 
     def _read_snapshot(self, batches: Iterable[memoryview], offset: int) -> None:
-        """Voters precede all data (KIP-630's header, and the records after it)."""
+        """Read the voters of a snapshot, which are before all data (KIP-630's header, and the records
+        after it)."""
         for view in batches:
             for position, header in iter_headers(view):
                 if not header.is_control:

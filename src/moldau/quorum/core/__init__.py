@@ -1,1 +1,1 @@
-"""The raft core of KRaft: events in, effects out, no IO. Pure."""
+"""The Raft core of KRaft: it accepts events, returns effects, and does no I/O. Pure."""

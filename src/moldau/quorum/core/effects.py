@@ -2,21 +2,22 @@
 
 The driver's contract
 =====================
-1. **In order.** The effects of a step are carried out in the order given, and all of them before the
-   next event is stepped. One event at a time.
-2. **Persist before send.** :class:`PersistElectionState` is durable before any effect behind it starts:
-   a vote or a claim to lead that a crash could undo must not leave the node.
+1. **In order.** The effects of a step are carried out in the given order, one event at a time. All of them
+   are carried out before the next event is passed to the core.
+2. **Persist before send.** :class:`PersistElectionState` is durable before any later effect starts. A vote,
+   or an announcement to lead, must not leave the node while a crash could undo it.
 3. **The log answers first.** :class:`AppendAsLeader`, :class:`AppendLeaderChange`,
    :class:`AppendVoters`, :class:`AppendAsFollower` and :class:`TruncateLog` are carried out at once (the
    bytes are written, not synced) and their :class:`~moldau.quorum.core.events.LogAppended` or
    ``LogTruncated`` is stepped before any other event. The core reads the log through a view that
    always shows what was carried out.
-4. **Flushed means durable.** ``LogFlushed(offset)`` is said only of bytes that were written before the sync
-   began and were not truncated since. Flushing may take long; other events continue.
-5. **Apply after commit.** Records reach the state machine above only below the offset of the last
-   :class:`CommitAdvanced`, in log order, once.
-6. **Answer once.** Every request that is sent ends in one ``ResponseReceived`` or ``RequestFailed``.
-   A driver may be silent instead: the core gives up on it after ``request_timeout_ms``.
+4. **Flushed means durable.** ``LogFlushed(offset)`` covers only bytes that were written before the sync began
+   and were not truncated since then. A flush may take long; other events continue.
+5. **Apply after commit.** The state machine gets only records below the offset of the last
+   :class:`CommitAdvanced`. It gets each record once, in log order.
+6. **Answer once.** For every request that is sent, the driver reports one ``ResponseReceived`` or one
+   ``RequestFailed``. If it reports neither, the core treats the request as failed after
+   ``request_timeout_ms``.
 7. An error of the disk in any of these ends the node's part in the quorum: nothing may be answered
    after a write that was not done. :class:`~moldau.quorum.core.raft.RaftInvariantError` likewise.
 """
@@ -57,7 +58,7 @@ class SendReply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWithRecords:
-    """Answer a fetch with whole batches read from ``offset`` (at least one, else up to ``max_bytes``)."""
+    """Answer a fetch with whole batches from ``offset`` on: up to ``max_bytes``, but at least one batch."""
 
     request_id: int
     response: FetchResponse
@@ -86,8 +87,8 @@ class AppendLeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class AppendVoters:
-    """Append a VotersRecord (KIP-853), preceded in the same batch by a KRaftVersionRecord when that is
-    given.
+    """Append a VotersRecord (KIP-853). If a KRaftVersionRecord is given, it comes before it in the same
+    batch.
     """
 
     epoch: int
@@ -97,7 +98,7 @@ class AppendVoters:
 
 @dataclass(frozen=True, slots=True)
 class VotersChanged:
-    """The log contains a new set of voters; it counts before it is committed."""
+    """The log contains a new set of voters. The set is used before it is committed."""
 
     voters: VoterSet
 
@@ -120,21 +121,21 @@ class RejectAppend:
 
 @dataclass(frozen=True, slots=True)
 class AppendAsFollower:
-    """Append the leader's batches; offsets and epochs are given."""
+    """Append the leader's batches with their offsets and epochs."""
 
     records: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateLog:
-    """Drop everything from ``offset`` on."""
+    """Drop all records from ``offset`` on."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class FlushLog:
-    """Sync the written bytes, then submit ``LogFlushed``; may be merged with the next flush."""
+    """Sync the written bytes, then submit ``LogFlushed``. A flush may be merged with the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class CommitAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class BecameLeader:
-    """This node leads; its state machine may decide once it has applied everything below
+    """This node leads. Its state machine may decide when it has applied all records below
     ``epoch_start_offset``.
     """
 
@@ -164,7 +165,7 @@ class BecameFollower:
 
 @dataclass(frozen=True, slots=True)
 class LeaderLost:
-    """No leader of this epoch is known (yet)."""
+    """No leader of this epoch is known, or not yet."""
 
     epoch: int
 
@@ -178,7 +179,7 @@ class LeadershipEnded:
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshotChunk:
-    """Write bytes of a downloaded snapshot; position 0 starts it over."""
+    """Write bytes of a downloaded snapshot. Position 0 starts the snapshot over."""
 
     snapshot_id: OffsetAndEpoch
     position: int

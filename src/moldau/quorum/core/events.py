@@ -1,4 +1,4 @@
-"""Events for the core."""
+"""The events that the core accepts."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -9,12 +9,13 @@ from moldau.quorum.core.offsets import OffsetAndEpoch
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: :attr:`RaftCore.next_deadline_ms` is reached."""
+    """Time has passed: :attr:`RaftCore.next_deadline_ms` has been reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A request of a peer; answered once by a reply effect with the same ``request_id``, possibly later."""
+    """A peer has sent a request. A reply effect with the same ``request_id`` answers it once, possibly
+    later."""
 
     request_id: int
     request: Request
@@ -22,7 +23,7 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """A peer answered the request that was sent with this ``correlation_id``."""
+    """A peer has answered the request that was sent with this ``correlation_id``."""
 
     correlation_id: int
     response: Response
@@ -30,33 +31,34 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """A request that was sent got no answer: connection lost, timed out, or not understood."""
+    """A request that was sent got no answer: the connection was lost, the time was over, or the answer was
+    not understood."""
 
     correlation_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class AppendRequested:
-    """The state machine above appends records. ``append_id`` is the driver's own handle."""
+    """The state machine appends records. ``append_id`` is the driver's own identifier."""
 
     append_id: int
     epoch: int
-    """The epoch in which the records were decided; they are refused in any other."""
+    """The epoch in which the records were decided. They are refused in any other epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogAppended:
-    """An append effect was carried out; the log view shows it."""
+    """An append effect was carried out, and the log view shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTruncated:
-    """A truncate effect was carried out; the log view shows it."""
+    """A truncate effect was carried out, and the log view shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFlushed:
-    """Everything below ``offset`` is durable."""
+    """All records below ``offset`` are durable."""
 
     offset: int
 
@@ -70,7 +72,7 @@ class SnapshotInstalled:
 
 @dataclass(frozen=True, slots=True)
 class ResignRequested:
-    """The state machine above, or a clean stop, resigns the leadership of ``epoch``."""
+    """The leadership of ``epoch`` must end, because the state machine or a clean stop asks for it."""
 
     epoch: int
 

@@ -1,4 +1,4 @@
-"""The log as the core sees it: values in memory, never IO."""
+"""The log as the core reads it: values in memory, without I/O."""
 
 from typing import Protocol
 
@@ -7,22 +7,24 @@ from moldau.quorum.core.voters import LoggedVoters
 
 
 class LogView(Protocol):
-    """A read-only view of the replicated log that always reflects the completed effects."""
+    """A read-only view of the replicated log. It always shows the completed effects."""
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset still in the log."""
+        """The first offset that is still in the log."""
         ...
 
     @property
     def log_end(self) -> OffsetAndEpoch:
-        """End offset and the epoch of the last record (of the snapshot when the log is empty; else 0/0)."""
+        """End offset and the epoch of the last record. When the log is empty, they are those of the
+        snapshot, or 0/0."""
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
         """The largest known epoch not above ``epoch``, with its end offset.
 
-        Below all known epochs: the log start offset with the epoch of the snapshot there, or 0.
+        If ``epoch`` is below all known epochs, the result is the log start offset with the epoch of the
+        snapshot there, or 0.
         """
         ...
 
@@ -33,10 +35,11 @@ class LogView(Protocol):
     def earliest_snapshot_id(self) -> OffsetAndEpoch | None: ...
 
     def snapshot_size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:
-        """Size of a snapshot, or None when it does not exist."""
+        """Size of a snapshot; ``None`` when the snapshot does not exist."""
         ...
 
     @property
     def voters(self) -> LoggedVoters | None:
-        """The last voters in snapshot and log, committed or not; None while kraft.version is 0."""
+        """The last voters in the snapshot and the log, committed or not; ``None`` while kraft.version is
+        0."""
         ...

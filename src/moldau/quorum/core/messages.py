@@ -1,7 +1,7 @@
-"""The quorum's requests and responses as the core sees them: one partition, no topic names.
+"""The quorum's requests and responses in the core's form, for one partition and without topic names.
 
-``wire.py`` translates them from and to Kafka's messages. Every response carries the answering replica's
-leader id and epoch (KIP-595), so that the requester can detect newer epochs.
+``wire.py`` translates them from and to Kafka's messages. Every response has the leader id and the epoch that
+the answering replica knows (KIP-595), so that the requester can detect newer epochs.
 """
 
 from dataclasses import dataclass
@@ -14,24 +14,25 @@ from moldau.runtime import ErrorCode
 Buffer: TypeAlias = bytes | bytearray | memoryview
 UNKNOWN_HIGH_WATERMARK = -1
 ANY_HIGH_WATERMARK = 2**63 - 1
-"""Sent by a follower that must not be woken by a new high watermark (Fetch before v18)."""
+"""The value that a follower sends if a new high watermark must not wake its fetch (Fetch before v18)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest:
-    """Vote for me (or would you? ``pre_vote``, KIP-996). ``log_end`` is the candidate's."""
+    """Asks for a vote, or with ``pre_vote`` whether the vote would be given (KIP-996). ``log_end`` is the
+    candidate's."""
 
     candidate: ReplicaKey
     epoch: int
     log_end: OffsetAndEpoch
     pre_vote: bool = False
     voter: ReplicaKey | None = None
-    """The replica that the request is for, when the sender knows it (KIP-853)."""
+    """The replica to which the request is addressed, when the sender knows it (KIP-853)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochRequest:
-    """I lead this epoch."""
+    """The sender announces that it leads this epoch."""
 
     leader_id: int
     epoch: int
@@ -49,7 +50,8 @@ class EndQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """Requests records from ``log_end`` on. ``log_end`` also acknowledges the replica's durable records."""
+    """Requests records from ``log_end`` on. ``log_end`` also acknowledges the records that are durable on
+    the replica."""
 
     replica: ReplicaKey
     epoch: int
@@ -72,17 +74,17 @@ class FetchSnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddVoterRequest:
-    """Let a caught-up observer vote (KIP-853)."""
+    """Asks to make a caught-up observer a voter (KIP-853)."""
 
     voter: Voter
     timeout_ms: int = 0
     ack_when_committed: bool = True
-    """False: answered once the record is appended."""
+    """Whether the answer waits for the commit. If not, it is sent when the record is appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveVoterRequest:
-    """Remove a voter from the quorum; the leader may be asked to remove itself."""
+    """Asks to remove a voter from the quorum. The voter may be the leader itself."""
 
     key: ReplicaKey
     timeout_ms: int = 0
@@ -90,7 +92,7 @@ class RemoveVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateVoterRequest:
-    """The correct entry of a voter. While voters are static, the leader only keeps it in memory."""
+    """Sends the correct entry of a voter. While voters are static, the leader keeps it only in memory."""
 
     voter: Voter
     epoch: int
@@ -98,7 +100,7 @@ class UpdateVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeVersionRequest:
-    """Raise kraft.version. Requested by this node's own controller; never sent to another node."""
+    """Asks to raise kraft.version. This node's own controller sends it, never another node."""
 
     kraft_version: int
     validate_only: bool = False
@@ -153,7 +155,7 @@ class FetchSnapshotResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterChangeResponse:
-    """The answer to a request that changes voters; ``epoch`` is -1 where the message has no field for it."""
+    """The answer to a request that changes voters; ``epoch`` is -1 if the message has no field for it."""
 
     error: ErrorCode
     leader_id: int | None

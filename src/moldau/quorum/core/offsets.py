@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndEpoch:
-    """An end offset (exclusive) with the epoch of the record before it; also names a snapshot (KIP-630)."""
+    """An (exclusive) end offset with the epoch of the record before it. It also identifies a snapshot
+    (KIP-630)."""
 
     offset: int
     epoch: int
 
     def is_at_least(self, other: "OffsetAndEpoch") -> bool:
-        """Whether a log with this end is at least as up to date as one with the other end (Raft §5.4.1)."""
+        """Whether a log with this end is at least as up to date as a log with the end ``other`` (Raft
+        §5.4.1)."""
         return (self.epoch, self.offset) >= (other.epoch, other.offset)
 
     def __str__(self) -> str:

@@ -1,11 +1,12 @@
-"""The progress of a replica, as its leader sees it."""
+"""The progress of a replica, as its leader knows it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class ReplicaProgress:
-    """``end_offset``: durable on the replica below it, -1 unknown. Times in the core's milliseconds."""
+    """Records below ``end_offset`` are durable on the replica; -1 means unknown. Times are in milliseconds
+    of the core's clock."""
 
     end_offset: int = -1
     last_fetch_ms: int | None = None
@@ -15,8 +16,8 @@ class ReplicaProgress:
     def fetched(self, end_offset: int, leader_end_offset: int, now_ms: int) -> None:
         """Record a fetch at ``end_offset``, when the leader's log ends at ``leader_end_offset``.
 
-        A replica is caught up when it fetches from the end. If it fetches from the end as of its previous
-        fetch, it was caught up at that time (as KIP-836 defines it).
+        A replica is caught up when it fetches from the end of the leader's log. If it fetches from the offset
+        that was the end at its previous fetch, it was caught up at that earlier time (KIP-836).
         """
         if end_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms

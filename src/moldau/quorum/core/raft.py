@@ -1,4 +1,4 @@
-"""The raft core of KRaft (KIP-595, 630, 996): events in, effects out, no IO.
+"""The Raft core of KRaft (KIP-595, 630, 996). It accepts events, returns effects, and does no I/O.
 
 The core is a context around one :class:`~moldau.quorum.core.roles.Role`. It checks requests and epochs,
 moves between roles along ``LEGAL_MOVES``, and delegates decisions to the role. ``effects.py`` is the
@@ -59,14 +59,14 @@ from moldau.runtime import Entropy, ErrorCode
 
 
 class RaftInvariantError(AssertionError):
-    """The protocol rules this state out; continuing could lose data."""
+    """The protocol excludes this state. To continue could lose data."""
 
 
 class RaftCore:
     """One replica of one replicated log.
 
-    ``now_ms`` is any clock that never steps back. Call :meth:`start` once, then :meth:`step` for each
-    event, and at :attr:`next_deadline_ms` at the latest.
+    ``now_ms`` comes from a clock that never steps back. Call :meth:`start` once. Then call :meth:`step` for
+    each event, and not later than :attr:`next_deadline_ms`.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class RaftCore:
         entropy: Entropy,
         membership: Membership | None = None,
     ) -> None:
-        """``voters``: the static voters, valid until the log contains a set; empty when there are none."""
+        """``voters`` are the static voters, which are valid until the log contains a set. The set is empty
+        when there are none."""
         self.local = local
         self.static_voters = voters
         self.voters = log.voters.voters if log.voters is not None else voters
@@ -109,9 +110,9 @@ class RaftCore:
     def may_stand(self) -> bool:
         """Whether this replica may be a candidate.
 
-        True also for a replica that the last record removes, until that record is known to be committed: if
-        it is the only one with the record, the others can elect no other. It does not count its own vote
-        then (Raft dissertation §4.2.2).
+        This is also true for a replica that the last record removes, until that record is known to be
+        committed. If only this replica has the record, the others can elect no other replica. It does not
+        count its own vote in this case (Raft dissertation §4.2.2).
         """
         logged = self.log.voters
         if self.is_voter or logged is None or logged.previous is None:
@@ -120,8 +121,8 @@ class RaftCore:
 
     @property
     def is_static(self) -> bool:
-        """Whether all nodes are configured with the same voters, so that requests of other nodes are
-        refused.
+        """Whether the voters are static. All nodes are then configured with the same voters, and requests
+        of other nodes are refused.
         """
         return self.log.voters is None and len(self.static_voters) > 0
 
@@ -129,7 +130,8 @@ class RaftCore:
     def acknowledges(self) -> bool:
         """Whether a fetch of this replica acknowledges the records before its offset as durable.
 
-        True also for a controller that may become a voter: its leader may count it before it knows that.
+        This is also true for a controller that may become a voter, because its leader may count it as a voter
+        before the controller knows it.
         """
         return self.is_voter or self.membership.own is not None
 
@@ -143,7 +145,7 @@ class RaftCore:
 
     @property
     def leader_id(self) -> int | None:
-        """The leader of this epoch; None while it is unknown, and after this node has resigned."""
+        """The leader of this epoch; ``None`` while it is unknown, or after this node has resigned."""
         return None if isinstance(self.role, Resigned) else self.election.leader_id
 
     @property
@@ -156,8 +158,8 @@ class RaftCore:
     def start(self, now_ms: int) -> list[Effect]:
         """Enter the role that the durable state allows, and return the first effects.
 
-        A replica that led its last epoch starts as resigned, and one that was a candidate in it starts as
-        voted (for itself): both may have lost unsynced bytes, so neither may write in that epoch again. A
+        A replica that led its last epoch starts as resigned. A replica that was a candidate in it starts as
+        voted (for itself). Both may have lost unsynced bytes, so they must not write in that epoch again. A
         single voter leads a new epoch immediately.
         """
         self.now_ms = now_ms
@@ -166,7 +168,7 @@ class RaftCore:
             self._set_election(ElectionState(epoch=log_epoch))
         election = self.election
         if self.is_voter and self.voters.majority == 1:
-            # Its last epoch is over, so no listener needs to be told that its leader is lost.
+            # Its last epoch is over, so listeners need no notification that its leader is lost.
             self.election = ElectionState(epoch=election.epoch, voted=election.voted)
             self.role = Unattached(self, now_ms)
         elif election.leader_id == self.local.id:
@@ -250,10 +252,11 @@ class RaftCore:
             self.emit(CommitAdvanced(offset))
 
     def truncate_to_divergence(self, theirs: OffsetAndEpoch) -> bool:
-        """Truncate the log to where it can agree with the leader's; return whether it was truncated.
+        """Truncate the log to the longest part that can agree with the leader's log; return whether it was
+        truncated.
 
-        ``theirs`` is the leader's largest epoch not above this log's last one, and the end of that epoch
-        there.
+        ``theirs`` is the leader's largest epoch not above the last epoch of this log, and the end of that
+        epoch at the leader.
         """
         ours = self.log.end_offset_for_epoch(theirs.epoch)
         offset = min(ours.offset, theirs.offset) if ours.epoch == theirs.epoch else ours.offset
@@ -269,9 +272,9 @@ class RaftCore:
         return True
 
     def observe(self, epoch: int, leader_id: int | None) -> None:
-        """Take over newer information about epochs and leaders from another replica."""
+        """Use newer information about epochs and leaders from another replica."""
         if leader_id == self.local.id and epoch >= self.epoch:
-            # An epoch that this node led before it lost its disk: another election must follow.
+            # This node led that epoch before it lost its disk, so another election must follow.
             leader_id = None
         if epoch > self.epoch:
             if leader_id is None:
@@ -288,9 +291,9 @@ class RaftCore:
     # Moves
 
     def become_unattached(self, epoch: int) -> None:
-        """Enter a newer epoch without knowing its leader."""
+        """Enter a newer epoch whose leader is unknown."""
         had_leader = self.election.leader_id is not None
-        # The remaining time is kept; otherwise a series of newer epochs could delay elections forever.
+        # The remaining time is kept. Otherwise a series of newer epochs could delay elections forever.
         waiting = self.role
         deadline_ms = self._election_deadline_ms()
         if isinstance(waiting, Unattached):
@@ -301,16 +304,17 @@ class RaftCore:
             self.emit(LeaderLost(epoch))
 
     def become_observer(self) -> None:
-        """After a resignation, become an observer of this epoch, in which the replica has voted for itself.
+        """Become an observer of this epoch after a resignation. The replica has voted for itself in this
+        epoch.
 
-        It must not enter a newer epoch than the voters', because it would then ignore their leader.
+        It must not enter a newer epoch than that of the voters, because it would then ignore their leader.
         """
         self._set_election(ElectionState(epoch=self.epoch, voted=self.local))
         self._enter(Voted(self, self._election_deadline_ms()))
 
     def become_voted(self, candidate: ReplicaKey) -> None:
-        """Vote for another replica in this epoch; the election time-out restarts, to give the candidate
-        time.
+        """Vote for another replica in this epoch. The election time-out restarts, so that the candidate
+        has time.
         """
         self._set_election(ElectionState(epoch=self.epoch, voted=candidate))
         self._enter(Voted(self, self._election_deadline_ms()))
@@ -327,7 +331,7 @@ class RaftCore:
         self._enter(Prospective(self, self._election_deadline_ms()))
 
     def return_from_pre_vote(self) -> None:
-        """The pre-vote was lost: follow the leader again if one is known, otherwise wait (KIP-996)."""
+        """End a lost pre-vote: follow the leader again if it is known, otherwise wait (KIP-996)."""
         election = self.election
         if election.leader_id is not None:
             self.become_follower(election.epoch, election.leader_id)
@@ -371,8 +375,8 @@ class RaftCore:
             raise RaftInvariantError(f"epoch {self.election.epoch} would go back to {election.epoch}")
         if election != self.election:
             self.election = election
-            # One write per step, at the position of the first: effects behind it may rely on the newer state
-            # too.
+            # There is one write per step, at the position of the first one, because later effects may also
+            # rely on the newer state.
             for position, effect in enumerate(self._effects):
                 if isinstance(effect, PersistElectionState):
                     self._effects[position] = PersistElectionState(election)
@@ -393,7 +397,7 @@ class RaftCore:
             return
         self.observe(response.epoch, response.leader_id)
         if self.role is not role or response.epoch < epoch:
-            # The answer is to a request of a former role, or from a replica that lags behind.
+            # The answer is to a request of a former role, or comes from a replica that lags behind.
             self.peers.back_off(pending.node_id, self.now_ms)
         elif response.error is not ErrorCode.none and not isinstance(role, Follower):
             self.peers.back_off(pending.node_id, self.now_ms)
@@ -413,7 +417,7 @@ class RaftCore:
         self.role.on_snapshot_installed()
 
     def _follow_voters(self) -> None:
-        """Adopt the voters that the log contains now; they count before they are committed (KIP-853)."""
+        """Use the voters that the log contains now. They are used before they are committed (KIP-853)."""
         logged = self.log.voters
         voters = logged.voters if logged is not None else self.static_voters
         if voters != self.voters:
@@ -422,7 +426,7 @@ class RaftCore:
             self.role.on_voters_changed()
 
     def _settle(self) -> None:
-        """Let the role act until it stays the same."""
+        """Let the role act until the role does not change any more."""
         for _ in range(len(RoleName) + 1):
             role = self.role
             role.poll()
@@ -432,7 +436,7 @@ class RaftCore:
             raise RaftInvariantError("roles chase each other")
 
     def _ask_for_flush(self) -> None:
-        # The fetches of a broker acknowledge nothing, so its log need not be synced at once.
+        # The fetches of a broker acknowledge nothing, so its log need not be synced immediately.
         end_offset = self.log.log_end.offset
         if self.acknowledges and end_offset > self._flush_asked_offset:
             self._flush_asked_offset = end_offset

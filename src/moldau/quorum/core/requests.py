@@ -1,4 +1,4 @@
-"""The requests of peers: checks that come before the role, and the answers to voters."""
+"""The requests of peers: the checks before a request reaches the role, and the answers to voters."""
 
 from typing import TYPE_CHECKING, assert_never
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RequestDesk:
-    """Checks a request, updates the core's epoch and leader from it, and passes it to the role."""
+    """Checks a request, updates the core's epoch and leader from it, and passes the request to the role."""
 
     def __init__(self, core: "RaftCore") -> None:
         self._core = core
@@ -77,7 +77,7 @@ class RequestDesk:
 
     def _check_vote(self, request: VoteRequest) -> ErrorCode:
         end = request.log_end
-        # A real vote is for a new epoch, without any records yet; a pre-vote is for the sender's current
+        # A real vote is for a new epoch, which has no records yet. A pre-vote is for the sender's current
         # epoch.
         last_epoch = request.epoch if request.pre_vote else request.epoch - 1
         if end.offset < 0 or end.epoch < 0 or end.epoch > last_epoch:
@@ -144,7 +144,7 @@ class RequestDesk:
         core.emit(SendReply(request_id, response))
 
     def _voters_only(self, remote_id: int, epoch: int) -> ErrorCode:
-        # Dynamic voters (KIP-853): this replica may not know them yet, and must still vote.
+        # With dynamic voters (KIP-853) this replica may not know the voters yet, and must still vote.
         if epoch < self._core.epoch:
             return ErrorCode.fenced_leader_epoch
         if remote_id < 0:
@@ -158,7 +158,7 @@ class RequestDesk:
         if epoch < core.epoch:
             return ErrorCode.fenced_leader_epoch
         if epoch > core.epoch:
-            # The sender sees the epoch in this answer, and this replica will see it from its leader.
+            # The sender learns the epoch from this answer, and this replica will learn it from its leader.
             return ErrorCode.unknown_leader_epoch
         return ErrorCode.none if isinstance(core.role, Leader) else ErrorCode.not_leader_or_follower
 

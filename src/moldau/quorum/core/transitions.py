@@ -1,11 +1,11 @@
-"""The legal moves between roles, as a table. The diagram in the docs is made from it."""
+"""The table of legal transitions between roles. The diagram in the docs is made from it."""
 
 from collections.abc import Mapping
 from enum import Enum
 
 
 class RoleName(Enum):
-    """Roles of a replica in an epoch."""
+    """The roles that a replica can have in an epoch."""
 
     UNATTACHED = "unattached"
     VOTED = "voted"
@@ -47,9 +47,9 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
     (_R, _F): "learns of a newer leader",
     (_R, _V): "is a voter no more, once the others know",
 }
-"""(from, to) → condition. A vote in a newer epoch first passes through unattached in that epoch."""
+"""(from, to) → condition. A vote in a newer epoch first changes the role to unattached in that epoch."""
 
 OBSERVER_ROLES = frozenset({_U, _V, _F, _R})
-"""Roles of a replica that is no voter: it waits for a leader or follows one. A voter with an older set may
-ask it for its vote (KIP-853), and a leader that is removed from the voters resigns.
+"""Roles of a replica that is not a voter: it waits for a leader or follows one. A voter with an older set
+may ask it for its vote (KIP-853). A leader that is removed from the voters resigns.
 """

@@ -1,8 +1,7 @@
 """The voters of a quorum.
 
-They are static (``controller.quorum.voters``, kraft.version 0), or a record of the log (KIP-853,
-kraft.version 1). All code uses a :class:`VoterSet` value, and replicas are identified by id *and* directory
-id.
+They are static (``controller.quorum.voters``, kraft.version 0), or in a record of the log (KIP-853,
+kraft.version 1). All code uses the value :class:`VoterSet`, and identifies replicas by id *and* directory id.
 """
 
 import uuid
@@ -23,7 +22,8 @@ class ReplicaKey:
     directory_id: uuid.UUID = NO_DIRECTORY
 
     def is_same_replica(self, other: "ReplicaKey") -> bool:
-        """Same id, and directories that do not contradict each other (the zero UUID matches any)."""
+        """Whether the ids are equal and the directories do not contradict each other (the zero UUID
+        matches any directory)."""
         if self.id != other.id:
             return False
         either_unknown = NO_DIRECTORY in (self.directory_id, other.directory_id)
@@ -32,12 +32,12 @@ class ReplicaKey:
 
 KRAFT_VERSION_FEATURE = "kraft.version"
 KRAFT_VERSION_MAX = 1
-"""The newest kraft.version that this build supports: dynamic voters."""
+"""The newest kraft.version that this version of Moldau supports: dynamic voters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A voter and where to reach it."""
+    """A voter and its address."""
 
     key: ReplicaKey
     host: str = ""
@@ -64,7 +64,7 @@ class Voter:
         kraft_version_min: int = 0,
         kraft_version_max: int = KRAFT_VERSION_MAX,
     ) -> "Voter":
-        """A voter that is reached at the first of its endpoints. Raises ``ValueError`` without one."""
+        """A voter with the address of its first endpoint. Raises ``ValueError`` without endpoints."""
         if not endpoints:
             raise ValueError(f"voter {key.id} has no endpoint")
         first, *others = endpoints
@@ -91,7 +91,7 @@ class VoterSet:
 
     @staticmethod
     def parse(text: str) -> "VoterSet":
-        """Read ``controller.quorum.voters``: ``1@host:9093,2@[::1]:9093``. Raises ``ValueError``."""
+        """Parse ``controller.quorum.voters``: ``1@host:9093,2@[::1]:9093``. Raises ``ValueError``."""
         voters = [_parse_voter(part.strip()) for part in text.split(",") if part.strip()]
         if len({voter.key.id for voter in voters}) != len(voters):
             raise ValueError(f"a voter id is given twice in {text!r}")
@@ -99,7 +99,7 @@ class VoterSet:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Node ids in rising order."""
+        """Node ids in ascending order."""
         return tuple(self._voters)
 
     @property
@@ -111,7 +111,8 @@ class VoterSet:
         return tuple(voter_id for voter_id in self._voters if voter_id != local_id)
 
     def has(self, key: ReplicaKey) -> bool:
-        """Whether this replica is a voter: the directory counts, unless one of the two is unknown."""
+        """Whether this replica is a voter. The directories must be equal, unless one of the two is
+        unknown."""
         voter = self._voters.get(key.id)
         return voter is not None and voter.key.is_same_replica(key)
 
@@ -146,26 +147,26 @@ class VoterSet:
 
 @dataclass(frozen=True, slots=True)
 class LoggedVoters:
-    """The voters that a log's last record of them names, committed or not (KIP-853)."""
+    """The voters in the last record of voters in a log, committed or not (KIP-853)."""
 
     voters: VoterSet
     offset: int
-    """Offset of the record; for the voters of a snapshot, the end of the snapshot minus one."""
+    """Offset of the record. For the voters of a snapshot, it is the end of the snapshot minus one."""
     kraft_version: int = 1
     previous: VoterSet | None = None
-    """The set that it replaces, where the log still has it."""
+    """The set that it replaces, if the log still has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The part of a node in a quorum with dynamic voters."""
+    """The role of a node in a quorum with dynamic voters."""
 
     own: Voter | None = None
-    """A controller's own entry in the set of voters; None for a node that can never be a voter."""
+    """A controller's own entry in the set of voters; ``None`` for a node that can never be a voter."""
     bootstrap_ids: tuple[int, ...] = ()
     """Ids of ``controller.quorum.bootstrap.servers``: negative numbers, which no node has."""
     auto_join: bool = False
-    """``controller.quorum.auto.join.enable``: a controller that is no voter requests to become one."""
+    """``controller.quorum.auto.join.enable``: a controller that is not a voter asks to become one."""
 
 
 def _parse_voter(text: str) -> Voter:

@@ -1,4 +1,4 @@
-"""A replica's durable election state, and the count of votes in one election."""
+"""A replica's durable election state, and the count of votes in an election."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from moldau.quorum.core.voters import ReplicaKey, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class ElectionState:
-    """The durable part of an epoch: Kafka keeps it in the ``quorum-state`` file."""
+    """The durable state of an epoch, which Kafka stores in the ``quorum-state`` file."""
 
     epoch: int = 0
     leader_id: int | None = None
@@ -21,7 +21,7 @@ class ElectionState:
 
 @dataclass(slots=True)
 class VoteTally:
-    """Votes of one election; each voter counts once, with its last answer."""
+    """Votes of one election. Each voter counts once, with its last answer."""
 
     voters: VoterSet
     granted: set[int] = field(default_factory=set)
@@ -39,7 +39,7 @@ class VoteTally:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no majority is possible any more."""
+        """Whether a majority is not possible any more."""
         return len(self.voters) - len(self.rejected) < self.voters.majority
 
     @property

@@ -1,1 +1,2 @@
-"""Carrying out the core's effects, one class for each thing that effects touch. The order is the core's."""
+"""Carries out the core's effects, with one class for each object that the effects change. The core defines
+the order."""

@@ -1,4 +1,4 @@
-"""The events that wait for the core, and the work that runs beside it and submits more."""
+"""The events that wait for the core, and the background work that submits more events."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from moldau.quorum.core import events as ev
 class EventQueue:
     """Owns the events of one driver, in order, and its tasks.
 
-    ``on_failure`` is called when work raises an exception, because its task is then not complete.
+    ``on_failure`` is called when background work raises an exception, because that work is then not complete.
     """
 
     def __init__(self, on_failure: Callable[[Exception], None]) -> None:
@@ -29,12 +29,12 @@ class EventQueue:
         self._wake.set()
 
     def submit_first(self, event: ev.Event) -> None:
-        """Queue an event of the log ahead of all others."""
+        """Queue an event of the log before all other events."""
         self._events.appendleft(event)
         self._wake.set()
 
     def pop(self) -> ev.Event:
-        """The next event, of at least one."""
+        """The next event. There must be at least one."""
         return self._events.popleft()
 
     async def wait(self) -> None:
@@ -47,13 +47,13 @@ class EventQueue:
         self._wake.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work in parallel to the event loop of the driver; its failure ends this replica."""
+        """Run work in parallel to the driver's loop. If the work fails, this replica ends."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
 
     def cancel(self) -> "list[asyncio.Task[None]]":
-        """Cancel all work; the caller awaits it."""
+        """Cancel all work. The caller awaits it."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

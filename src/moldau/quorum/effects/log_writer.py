@@ -23,16 +23,17 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.replicated_log import ReplicatedLog
 
 RECORDS_A_TURN: Final = 1_000
-"""Records of a batch that is built on the event loop: some 3 ms."""
+"""Number of records of a batch that is built on the event loop. It takes some 3 ms."""
 
 
 def not_controller() -> KafkaError:
-    """The refusal of appends on a node that does not lead."""
+    """The error for appends on a node that does not lead."""
     return KafkaError(ErrorCode.not_controller, "this node does not lead the quorum")
 
 
 class LogWriter:
-    """The one writer of a replicated log. It owns when queued appends are written, and the running flush."""
+    """The only writer of a replicated log. It decides when queued appends are written, and owns the flush
+    in progress."""
 
     def __init__(
         self,
@@ -59,7 +60,8 @@ class LogWriter:
     # Appends
 
     def schedule_append(self) -> None:
-        """Write waiting appends as a batch: at once, after the linger time, or when the disk is idle."""
+        """Write waiting appends as a batch: immediately, after the linger time, or when no write is in
+        progress."""
         if self._append_scheduled or self._is_flushing or self._appends.next_epoch is None:
             return
         self._append_scheduled = True
@@ -77,7 +79,7 @@ class LogWriter:
             self._events.submit(ev.AppendRequested(self._append_id, epoch))
 
     async def append_as_leader(self, epoch: int) -> None:
-        """Write the queued appends of ``epoch``, as far as they fit one batch."""
+        """Write the queued appends of ``epoch`` that fit in one batch."""
         appends, now_ms = self._appends, self._machine.clock.now_ms()
         taken = appends.pop_batch(epoch)
         if not taken:
@@ -94,14 +96,15 @@ class LogWriter:
         self._events.submit_first(ev.LogAppended())
 
     def reject_append(self) -> None:
-        """The core refused queued appends: they were decided in an epoch that this node does not lead."""
+        """Refuse queued appends as the core has decided: this node does not lead the epoch in which they
+        were decided."""
         stale = self._appends.next_epoch
         if stale is not None:
             self._appends.fail(not_controller(), epoch=stale)
         self.schedule_append()
 
     def append_control(self, effect: fx.AppendLeaderChange | fx.AppendVoters) -> None:
-        """Append the control records that begin a leader's epoch, or change the voters."""
+        """Append the control records that begin a leader's epoch, or that change the voters."""
         log = self._log
         records: list[ControlRecord] = []
         match effect:
@@ -138,20 +141,21 @@ class LogWriter:
     # Truncations
 
     async def truncate(self, offset: int) -> None:
-        """Drop what follows ``offset``: the leader has other records."""
+        """Drop all records from ``offset`` on, because the leader has other records."""
         self.note_truncation()
         await self._log.truncate_to(offset)
         self._history.truncate(offset)
         self._events.submit_first(ev.LogTruncated())
 
     def note_truncation(self) -> None:
-        """The log is about to be truncated: a running flush then proves nothing about the log's end."""
+        """Note that the log will be truncated. A flush in progress then does not prove that the end of the
+        log is durable."""
         self._truncations += 1
 
     # Flushes
 
     def start_flush(self) -> None:
-        """Flush the log, or once more when the running flush ends."""
+        """Flush the log. If a flush is in progress, another one follows it."""
         if self._is_flushing:
             self._flush_again = True
         else:
@@ -164,7 +168,7 @@ class LogWriter:
             truncations = self._truncations
             offset = await self._log.flush()
             if truncations != self._truncations:
-                continue  # the synced bytes may be truncated and replaced by others
+                continue  # The synced bytes may be truncated and replaced by others.
             self._events.submit(ev.LogFlushed(offset))
             if not self._flush_again:
                 break

@@ -1,4 +1,4 @@
-"""Answers to requests that the core was given."""
+"""Answers to requests that were passed to the core."""
 
 import asyncio
 from typing import assert_never
@@ -13,7 +13,8 @@ from moldau.storage.snapshots.replicated_log import ReplicatedLog
 
 
 class PendingReplies:
-    """Owns the requests that the core has not answered yet; reads what an answer takes from the log."""
+    """Owns the requests that the core has not answered yet. It reads the records for the answers from the
+    log."""
 
     def __init__(self, log: ReplicatedLog, events: EventQueue) -> None:
         self._log = log
@@ -39,7 +40,8 @@ class PendingReplies:
             case fx.SendReply(request_id, response):
                 self._reply(request_id, response)
             case fx.ReplyWithRecords(request_id, fetched, offset, max_bytes):
-                # Copied: the end of the log may be cut while the answer waits in a socket's buffer.
+                # The bytes are copied, because the end of the log may be truncated while the answer waits in
+                # a socket's buffer.
                 views = self._log.read(offset, max_bytes).views
                 self._reply(request_id, _with_records(fetched, b"".join(views)))
             case fx.ReplyWithSnapshot(request_id, part, max_bytes):
@@ -61,7 +63,7 @@ class PendingReplies:
             reply.set_result(response)
 
     def fail(self, error: KafkaError) -> None:
-        """The driver ends: nothing is answered any more."""
+        """Fail all requests, because the driver ends."""
         for reply in self._pending.values():
             if not reply.done():
                 reply.set_exception(error)

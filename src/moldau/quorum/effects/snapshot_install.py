@@ -1,4 +1,4 @@
-"""A snapshot of the leader on its way into the log (KIP-630)."""
+"""Installs a snapshot of the leader in the log (KIP-630)."""
 
 from typing import assert_never
 
@@ -13,7 +13,8 @@ from moldau.storage.snapshots.replicated_log import RawSnapshotWriter, Replicate
 
 
 class SnapshotInstall:
-    """Owns the file of the snapshot that is being downloaded; replaces the log by it once it is whole."""
+    """Owns the file of the snapshot that is being downloaded. When the snapshot is complete, it replaces
+    the log."""
 
     def __init__(
         self, log: ReplicatedLog, writer: LogWriter, history: VoterHistory, events: EventQueue
@@ -25,7 +26,7 @@ class SnapshotInstall:
         self._download: RawSnapshotWriter | None = None
 
     def download(self, effect: fx.WriteSnapshotChunk | fx.AbandonSnapshot) -> None:
-        """Write a part of the snapshot, or give it up."""
+        """Write a part of the snapshot, or abandon the download."""
         match effect:
             case fx.WriteSnapshotChunk(snapshot_id, position, data):
                 if position == 0:
@@ -52,7 +53,7 @@ class SnapshotInstall:
             await download.freeze()
         self._writer.note_truncation()
         if log.end_offset >= snapshot_id.offset:
-            # Records here above the high watermark belong to another history.
+            # Records here above the high watermark may differ from the leader's.
             await log.truncate_to(max(log.high_watermark, log.start_offset))
         await log.truncate_to_latest_snapshot()
         log.update_high_watermark(snapshot_id.offset)

@@ -1,7 +1,7 @@
-"""Conversion between the core's messages and Kafka's: one topic, one partition, all versions.
+"""Converts between the core's messages and Kafka's, for one topic with one partition, in all versions.
 
-Requests arrive as the dataclasses of ``moldau.protocol.messages``; a request for another cluster or
-partition is answered here and never reaches the core.
+Requests arrive as the dataclasses of ``moldau.protocol.messages``. A request for another cluster or partition
+is answered here, and never reaches the core.
 """
 
 import uuid
@@ -61,7 +61,7 @@ def sender_of(message: WireRequest) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestCodec:
-    """Names of the replicated partition."""
+    """Converts messages with the names of the replicated partition."""
 
     cluster_id: str | None = None
     topic: str = CLUSTER_METADATA_TOPIC
@@ -71,7 +71,8 @@ class RequestCodec:
     # Requests
 
     def to_request(self, request: core.Request, own: Voter | None = None) -> WireRequest:
-        """``own``: this node as a voter, whose address it announces as a leader."""
+        """Convert the core's request to Kafka's message. ``own`` is this node as a voter; a leader
+        announces its address."""
         match request:
             case core.VoteRequest():
                 return self._vote_request(request)
@@ -115,7 +116,8 @@ class RequestCodec:
                 return change_request(request, self.cluster_id)
 
     def from_request(self, message: WireRequest) -> core.Request:
-        """Raises ``KafkaError`` when the request is for another cluster or another partition."""
+        """Convert a message to the core's request. Raises ``KafkaError`` when it is for another cluster or
+        another partition."""
         if message.cluster_id is not None and self.cluster_id not in (None, message.cluster_id):
             raise KafkaError(
                 ErrorCode.inconsistent_cluster_id, f"the request is for the cluster {message.cluster_id}"
@@ -244,7 +246,7 @@ class RequestCodec:
         )
 
     def _only(self, topics: object, name: object) -> object:
-        """The partition of a request that names this partition and no other."""
+        """The partition of a request, which must name this partition and no other."""
         if isinstance(topics, list | tuple) and len(topics) == 1 and name == self.topic:
             partitions = topics[0].partitions
             if len(partitions) == 1:

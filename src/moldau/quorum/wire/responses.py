@@ -1,4 +1,4 @@
-"""Conversion between the core's responses and Kafka's; see ``wire.py`` for the requests."""
+"""Converts between the core's responses and Kafka's; see ``wire.py`` for the requests."""
 
 from dataclasses import replace
 from typing import Any, TypeAlias, assert_never
@@ -52,9 +52,9 @@ def to_response(
     request: WireRequest | None = None,
     leader: Voter | None = None,
 ) -> WireResponse:
-    """The answer of the core as Kafka's message, with the leader's address where ``leader`` has one.
+    """Convert the core's answer to Kafka's message. It contains the leader's address, if ``leader`` has one.
 
-    ``request``: the answered message; changes of voters need it.
+    ``request`` is the answered message, which changes of voters need.
     """
     if isinstance(response, core.VoterChangeResponse):
         assert isinstance(request, CHANGE_REQUESTS)
@@ -149,7 +149,7 @@ def _fetch_snapshot_response(
 
 
 def error_response(request: WireRequest, error: ErrorCode, text: str | None = None) -> WireResponse:
-    """The answer to a request that never reached the core: the error is at the top level."""
+    """The answer to a request that never reached the core. The error is at the top level."""
     if isinstance(request, CHANGE_REQUESTS):
         return change_error(request, error, text)
     match request:
@@ -168,7 +168,7 @@ def error_response(request: WireRequest, error: ErrorCode, text: str | None = No
 
 
 def from_response(message: WireResponse) -> core.Response:
-    """A peer's answer for the core. Raises ``KafkaError`` for one without the partition."""
+    """Convert a peer's answer for the core. Raises ``KafkaError`` if the answer lacks the partition."""
     if isinstance(message, CHANGE_RESPONSES):
         return from_change_response(message)
     if message.error_code is not ErrorCode.none:
@@ -230,7 +230,8 @@ def _from_fetch(data: fetch_wire.PartitionData) -> core.FetchResponse:
 
 
 def _bytes(records: object) -> bytes:
-    """Records are one buffer or several; kept bytes must not refer to a socket's buffer."""
+    """The records, which are one or several buffers, as bytes. Bytes that are kept must not refer to a
+    socket's buffer."""
     if records is None:
         return b""
     if isinstance(records, bytes | bytearray | memoryview):

@@ -1,4 +1,4 @@
-"""Conversion of changes of voters from and to Kafka's messages (KIP-853), and of addresses in messages."""
+"""Converts changes of voters from and to Kafka's messages (KIP-853), and addresses in messages."""
 
 from collections.abc import Iterator
 from typing import TypeAlias, assert_never
@@ -36,7 +36,7 @@ CHANGE_RESPONSES = (
 
 
 def change_request(request: core.VoterChangeRequest, cluster_id: str | None) -> ChangeRequest:
-    """The message that requests a change of another node."""
+    """The message with which another node is asked for the change."""
     match request:
         case core.AddVoterRequest(voter=voter):
             return add_wire.AddRaftVoterRequest(
@@ -76,7 +76,7 @@ def change_request(request: core.VoterChangeRequest, cluster_id: str | None) -> 
 
 
 def from_change_request(message: ChangeRequest) -> core.VoterChangeRequest:
-    """Raises ``KafkaError(invalid_request)``."""
+    """Convert a message to a change of voters. Raises ``KafkaError(invalid_request)``."""
     key = ReplicaKey(message.voter_id, message.voter_directory_id)
     if key.id < 0:
         raise KafkaError(ErrorCode.invalid_request, f"voter id {key.id} is negative")
@@ -104,7 +104,7 @@ def from_change_request(message: ChangeRequest) -> core.VoterChangeRequest:
 def change_response(
     request: ChangeRequest, response: core.VoterChangeResponse, leader: Voter | None
 ) -> ChangeResponse:
-    """The answer to ``request``; ``leader`` with its address, where it is known."""
+    """The answer to ``request``. ``leader`` has its address, if it is known."""
     text = response.message or None
     match request:
         case add_wire.AddRaftVoterRequest():
@@ -126,7 +126,7 @@ def change_response(
 
 
 def from_change_response(message: ChangeResponse) -> core.VoterChangeResponse:
-    """A leader's answer."""
+    """Convert a leader's answer."""
     if isinstance(message, update_wire.UpdateRaftVoterResponse):
         leader = message.current_leader
         return core.VoterChangeResponse(
@@ -140,7 +140,7 @@ def from_change_response(message: ChangeResponse) -> core.VoterChangeResponse:
 
 
 def change_error(request: ChangeRequest, error: ErrorCode, message: str | None = None) -> ChangeResponse:
-    """A change that never reached the core."""
+    """The answer to a change that never reached the core."""
     response = core.VoterChangeResponse(error=error, leader_id=None, epoch=-1, message=message or "")
     return change_response(request, response, None)
 
@@ -149,7 +149,7 @@ def change_error(request: ChangeRequest, error: ErrorCode, message: str | None =
 
 
 def endpoints_of_request(message: Message) -> Iterator[tuple[int, str, int]]:
-    """Id, host and port of the leader that sent a request; its first listener."""
+    """Id, host and port of the leader that sent a request, from its first listener."""
     if isinstance(message, begin_wire.BeginQuorumEpochRequest | end_wire.EndQuorumEpochRequest):
         leader_ids = [part.leader_id for topic in message.topics for part in topic.partitions]
         for endpoint in message.leader_endpoints[:1]:
@@ -166,7 +166,7 @@ def endpoints_of_response(message: Message) -> Iterator[tuple[int, str, int]]:
 
 
 def leader_endpoint(message: Message, leader: Voter) -> list[Message]:
-    """The ``node_endpoints`` of an answer of this kind, for a leader whose address is known."""
+    """The ``node_endpoints`` of an answer of this kind, if the leader's address is known."""
     kinds: dict[type[Message], type[Message]] = {
         vote_wire.VoteResponse: vote_wire.NodeEndpoint,
         begin_wire.BeginQuorumEpochResponse: begin_wire.NodeEndpoint,

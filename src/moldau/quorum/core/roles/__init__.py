@@ -1,4 +1,4 @@
-"""One small class per role; the legal moves are in ``moldau.quorum.core.transitions``."""
+"""The roles, with one small class each. The legal transitions are in ``moldau.quorum.core.transitions``."""
 
 from moldau.quorum.core.roles.base import Role
 from moldau.quorum.core.roles.electing import Candidate, Prospective

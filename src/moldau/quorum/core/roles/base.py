@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class Role:
-    """One replica in one role of one epoch; created on entering the role, discarded on leaving.
+    """A replica in one role of one epoch. The object is created when the role begins, and dropped when it
+    ends.
 
-    ``poll`` is called after every event: it checks the time, moves to another role, sends pending requests.
-    It must be idempotent. All durable state is in the core's ``ElectionState``.
+    ``poll`` is called after every event. It checks the time, changes the role if necessary, and sends pending
+    requests. It must be idempotent. All durable state is in the core's ``ElectionState``.
     """
 
     name: ClassVar[RoleName]
@@ -34,13 +35,13 @@ class Role:
         self.core = core
 
     def enter(self) -> None:
-        """Called once, after the core has made this its role."""
+        """Called once, after this has become the core's role."""
 
     def leave(self) -> None:
-        """Called once, before the next role is entered."""
+        """Called once, before the next role begins."""
 
     def poll(self) -> None:
-        """Carry out everything that is due now."""
+        """Do all work whose time has come."""
 
     @property
     def deadline_ms(self) -> int | None:
@@ -53,17 +54,17 @@ class Role:
         return self.core.commit_offset
 
     def grants_vote(self, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool) -> bool:
-        """Whether a candidate of this same epoch gets this vote."""
+        """Whether a candidate of the same epoch gets the vote of this replica."""
         raise NotImplementedError
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
-        """An answer of this epoch to a request of this role; failures were filtered out."""
+        """Handle an answer, in this epoch, to a request of this role. Failures were filtered out before."""
 
     def on_request_failed(self, node_id: int) -> None:
-        """A request that this role sent has no answer: the peer is down, unreachable or too slow."""
+        """Handle a failed request of this role: the peer is down, unreachable or too slow."""
 
     def on_fetch(self, request_id: int, request: FetchRequest) -> None:
-        """A fetch with the right epoch. Only a leader answers it."""
+        """Handle a fetch with the right epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         core.emit(
@@ -71,7 +72,7 @@ class Role:
         )
 
     def on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
-        """A snapshot fetch with the right epoch. Only a leader answers it."""
+        """Handle a snapshot fetch with the right epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         response = FetchSnapshotResponse(
@@ -80,7 +81,7 @@ class Role:
         core.emit(SendReply(request_id, response))
 
     def on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
-        """A change of the voters with the right epoch. Only a leader answers it."""
+        """Handle a change of the voters with the right epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         core.emit(
@@ -90,22 +91,22 @@ class Role:
         )
 
     def on_leader_resigned(self, preferred_successors: tuple[int, ...]) -> None:
-        """The leader of this epoch has resigned."""
+        """Handle the resignation of this epoch's leader."""
 
     def on_voters_changed(self) -> None:
-        """The log contains a new set of voters."""
+        """Handle a new set of voters in the log."""
 
     def on_log_appended(self) -> None:
-        """The log has grown."""
+        """Handle the growth of the log."""
 
     def on_log_truncated(self) -> None:
-        """The log was cut."""
+        """Handle a truncation of the log."""
 
     def on_log_flushed(self) -> None:
-        """More of the log is durable."""
+        """Handle a flush: more records of the log are durable."""
 
     def on_snapshot_installed(self) -> None:
-        """The log now begins at a downloaded snapshot."""
+        """Handle an installed snapshot, at which the log now begins."""
 
     def describe(self) -> str:
         """One line for logs and golden tests."""

@@ -1,4 +1,4 @@
-"""Prospective and candidate: asking for votes."""
+"""The roles that ask for votes: prospective and candidate."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Electing(Role):
-    """Sends requests to every voter that has not answered, repeatedly until the election times out."""
+    """Sends requests to every voter that has not answered, again and again until the election times out."""
 
     is_pre_vote: bool
 
@@ -71,8 +71,8 @@ class Electing(Role):
 
 
 class Prospective(Electing):
-    """Asks whether it would win (KIP-996), so that a replica that was disconnected does not raise the epoch
-    and depose a leader that the others still follow. It persists nothing.
+    """Asks whether it would win an election (KIP-996). Therefore a replica that was disconnected does not
+    raise the epoch and replace a leader that the others still follow. It persists nothing.
     """
 
     name = RoleName.PROSPECTIVE
@@ -97,7 +97,7 @@ class Prospective(Electing):
 
 
 class Candidate(Electing):
-    """Has voted for itself in a new epoch and asks the others for their votes."""
+    """Has voted for itself in a new epoch, and asks the others for their votes."""
 
     name = RoleName.CANDIDATE
     is_pre_vote = False
@@ -113,8 +113,8 @@ class Candidate(Electing):
         self.core.become_leader(tuple(sorted(self.tally.granted)))
 
     def on_lost(self) -> None:
-        """Wait for a random part of the back-off, which resolves a split vote, then start an election
-        again.
+        """Wait for a random part of the back-off, which resolves a split vote, then start another
+        election.
         """
         if self._is_lost:
             return

@@ -1,4 +1,5 @@
-"""Follower: fetches the log from the leader (KIP-595), or a snapshot when the leader's log begins later."""
+"""The follower: it fetches the log from the leader (KIP-595), or a snapshot when the leader's log begins
+later."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DownloadProgress:
-    """The received part of a snapshot. ``installing``: it is complete, and the driver makes it durable."""
+    """The received part of a snapshot. ``installing`` means that it is complete and that the driver makes
+    it durable."""
 
     snapshot_id: OffsetAndEpoch
     position: int = 0
@@ -37,8 +39,8 @@ class DownloadProgress:
 
 
 class Follower(Role):
-    """Follows the leader of the epoch. A voter without an answer for the fetch time-out starts an election;
-    an observer looks for another leader.
+    """Follows the leader of the epoch. If a voter gets no answer within the fetch time-out, it starts an
+    election; an observer looks for another leader.
     """
 
     name = RoleName.FOLLOWER
@@ -67,7 +69,8 @@ class Follower(Role):
             self.download = None
 
     def grants_vote(self, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool) -> bool:
-        # KIP-996: a replica that receives fetches from this epoch's leader grants no pre-vote against it.
+        # A replica that gets answers from this epoch's leader grants no pre-vote against that leader
+        # (KIP-996).
         return pre_vote and up_to_date and not self.has_fetched
 
     def poll(self) -> None:
@@ -98,18 +101,19 @@ class Follower(Role):
         elif isinstance(response, VoterChangeResponse):
             self._is_told_of_this_node = response.error is ErrorCode.none
             if response.error is ErrorCode.request_timed_out:
-                # Another change is in progress, or the leader has not seen yet that this node has caught up.
+                # Another change is in progress, or the leader has not noticed yet that this node has caught
+                # up.
                 core = self.core
                 self._ask_for_membership_ms = core.now_ms + core.settings.voter_update_interval_ms // 10
 
     def on_request_failed(self, node_id: int) -> None:
-        # A leader whose process has ended refuses connections: an observer, which cannot be elected itself,
-        # then need not wait for the fetch time-out before it asks for the new leader.
+        # A leader whose process has ended refuses connections. An observer cannot be elected itself, so it
+        # asks for the new leader immediately and does not wait for the fetch time-out.
         if not self.core.is_voter and node_id == self._asked and self.download is None:
             self._ask_another_voter()
 
     def on_leader_heard(self) -> None:
-        """The leader itself has announced that it leads this epoch."""
+        """Handle an announcement of the leader itself that it leads this epoch."""
         self._heard_leader()
 
     def on_leader_resigned(self, preferred_successors: tuple[int, ...]) -> None:
@@ -120,7 +124,8 @@ class Follower(Role):
             position = preferred_successors.index(core.local.id)
         except ValueError:
             position = len(preferred_successors)
-        # The first in the list becomes a candidate at once; each later one gives the earlier ones some time.
+        # The first in the list becomes a candidate immediately; each later one gives the earlier ones some
+        # time.
         backoff_ms = 0 if position == 0 else core.settings.retry_backoff_ms << min(position, 16)
         self.has_fetched = False
         self.fetch_deadline_ms = core.now_ms + min(backoff_ms, core.settings.election_backoff_max_ms)
@@ -148,7 +153,7 @@ class Follower(Role):
         return core.acknowledges and core.flushed_offset < core.log.log_end.offset
 
     def _membership_wish(self) -> VoterChangeRequest | None:
-        """The change of the voters that this controller requests of its leader now, if any (KIP-853)."""
+        """The change of the voters that this controller now requests from its leader, if any (KIP-853)."""
         core = self.core
         own, logged = core.membership.own, core.log.voters
         if own is None or core.now_ms < self._ask_for_membership_ms or self._asked != self.leader_id:
@@ -157,19 +162,19 @@ class Follower(Role):
             return None
         known = core.voters.get(core.local.id)
         if core.is_voter:
-            # In this way the leader of static voters gets their directories, which the change to dynamic
-            # voters needs.
+            # In this way the leader of static voters gets their directories, which are needed for the change
+            # to dynamic voters.
             is_known = self._is_told_of_this_node if logged is None else known == own
             return None if is_known else UpdateVoterRequest(voter=own, epoch=core.epoch)
         if logged is None or not core.membership.auto_join:
             return None
         if known is not None:
-            # An earlier incarnation of this node, with a lost disk.
+            # The entry is that of an earlier incarnation of this node, whose disk was lost.
             return RemoveVoterRequest(key=known.key)
         return AddVoterRequest(voter=own, ack_when_committed=False)
 
     def _look_for_another_leader(self) -> None:
-        # Any voter can name the leader to an observer, except a leader that no longer answers.
+        # Any voter can name the leader to an observer. A leader that no longer answers cannot.
         core = self.core
         if self.download is not None:
             self._abandon(self.download)
@@ -230,7 +235,7 @@ class Follower(Role):
         if download is None or response.snapshot_id != download.snapshot_id:
             return
         if response.error in (ErrorCode.snapshot_not_found, ErrorCode.position_out_of_range):
-            # The leader has a newer one: its answer to the next fetch names it.
+            # The leader has a newer snapshot, which its answer to the next fetch will name.
             self._heard_leader()
             self._abandon(download)
         elif response.error is not ErrorCode.none:

@@ -1,4 +1,5 @@
-"""Leader: appends records, answers fetches, and derives from them the offset that a majority holds."""
+"""The leader: it appends records, answers fetches, and computes from them the offset up to which a
+majority has all records."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,15 +37,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ParkedFetch:
-    """A fetch that found nothing new and waits."""
+    """A fetch that found no new records and waits."""
 
     request: FetchRequest
     deadline_ms: int
 
 
 class Leader(Role):
-    """The high watermark is kept per epoch: it is unknown until a majority holds the first record of this
-    epoch, because older records are committed only through a newer one (Raft §5.4.2).
+    """Leads the epoch. The high watermark is computed for each epoch anew. It is unknown until a majority
+    has the first record of this epoch, because older records are committed only by a newer one (Raft
+    §5.4.2).
     """
 
     name = RoleName.LEADER
@@ -119,13 +121,14 @@ class Leader(Role):
                 self._answer_fetch(request_id, parked.request)
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
-        """A voter knows the leader now and will fetch. If it does not, it is notified again later."""
+        """Handle an answer of a voter, which now knows the leader and will fetch. If it does not fetch, it
+        is notified again later."""
 
     def on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
         self._reconfiguration.on_request(request_id, request)
 
     def on_voters_changed(self) -> None:
-        """Voters change without an election: the progress of the others is kept."""
+        """Use the new voters. There is no election, and the progress of the other voters is kept."""
         core, before = self.core, self._voters
         self._voters = core.voters
         for voter in before:
@@ -182,7 +185,7 @@ class Leader(Role):
             core.emit(SendReply(request_id, response))
 
     def successors(self) -> tuple[int, ...]:
-        """The other voters, those with the longest log first (KIP-595, EndQuorumEpoch)."""
+        """The other voters; those with the longest log come first (KIP-595, EndQuorumEpoch)."""
         offsets = {voter: progress.end_offset for voter, progress in self._voter_progress.items()}
         return tuple(sorted(offsets, key=lambda voter: (-offsets[voter], voter)))
 
@@ -192,13 +195,13 @@ class Leader(Role):
 
     @property
     def _is_taken_out(self) -> bool:
-        """Whether voters without this node are committed: then another must lead (KIP-853)."""
+        """Whether a set of voters without this node is committed. Another node must lead then (KIP-853)."""
         logged = self.core.log.voters
         is_committed = logged is not None and (self._majority_high_watermark or 0) > logged.offset
         return is_committed and not self.core.is_voter
 
     def _counts(self, replica: ReplicaKey) -> bool:
-        """Whether a replica is one of the other voters, with the directory of its entry."""
+        """Whether a replica is one of the other voters and has the directory of its entry."""
         return replica.id in self._voter_progress and self.core.voters.has(replica)
 
     def _heard_from(self, replica: ReplicaKey) -> None:
@@ -223,7 +226,8 @@ class Leader(Role):
                 core.send(node_id, request)
 
     def _compare_logs(self, theirs: OffsetAndEpoch) -> FetchResponse | None:
-        """None when the follower's log is a prefix of this one that still reaches into it."""
+        """Compare the follower's log. Returns ``None`` when its records are the same as in this log, and
+        none of the next ones are removed here."""
         log = self.core.log
         if theirs == OffsetAndEpoch(0, 0) and log.log_start_offset == 0:
             return None
@@ -278,7 +282,7 @@ class Leader(Role):
     def _answer_fetch(self, request_id: int, request: FetchRequest) -> None:
         answer, offset = self._fetch_answer(), request.log_end.offset
         if offset < self.core.log.log_start_offset:
-            # The log was cleaned while the fetch was parked: the fetch is evaluated again, and answered with
+            # The log was pruned while the fetch was waiting. The fetch is evaluated again, and answered with
             # the snapshot.
             self.core.emit(SendReply(request_id, answer))
         elif offset < self.core.log.log_end.offset:

@@ -1,8 +1,9 @@
-"""Changes of the voters by the leader (KIP-853): one at a time, each a record of the log.
+"""Changes of the voters by the leader (KIP-853). There is one change at a time, and each is a record of the
+log.
 
-A set counts as soon as it is appended. Two consecutive sets differ by one voter, so each majority of one
-shares a voter with each majority of the other. A change requires that a record of this epoch is committed
-first: otherwise two leaders could append sets alternately that have majorities without a common voter.
+A set is used as soon as it is appended. Two consecutive sets differ by one voter, so each majority of one set
+shares a voter with each majority of the other. A record of this epoch must be committed before a change.
+Otherwise two leaders could append sets alternately whose majorities have no common voter.
 """
 
 from dataclasses import dataclass
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An appended change; its request is answered when it is committed."""
+    """An appended change. Its request is answered when the change is committed."""
 
     request_id: int
     deadline_ms: int
 
 
 class Reconfiguration:
-    """One leader's changes of voters."""
+    """The changes of voters that one leader makes."""
 
     def __init__(self, core: "RaftCore", leader: "Leader") -> None:
         self._core = core
@@ -42,7 +43,7 @@ class Reconfiguration:
         self._pending: Pending | None = None
         self._is_appending = False
         self._told: dict[int, Voter] = {}
-        """Entries that static voters have sent: their directories are in no record yet."""
+        """Entries that static voters have sent. Their directories are in no record yet."""
 
     @property
     def deadlines_ms(self) -> list[int]:
@@ -77,13 +78,13 @@ class Reconfiguration:
         self._is_appending = False
 
     def on_committed(self, offset: int) -> None:
-        """Everything below ``offset`` is committed."""
+        """All records below ``offset`` are committed."""
         logged = self._core.log.voters
         if logged is not None and offset > logged.offset:
             self._end_pending(ErrorCode.none)
 
     def poll(self) -> None:
-        """Answer a change that takes too long, and correct this leader's own entry."""
+        """Answer the request of a change that takes too long, and correct this leader's own entry."""
         core, own = self._core, self._core.membership.own
         if self._pending is not None and core.now_ms >= self._pending.deadline_ms:
             self._end_pending(
@@ -96,7 +97,8 @@ class Reconfiguration:
             self._append(logged.voters.with_voter(own))
 
     def leave(self) -> None:
-        """This node has resigned: whether an appended change will be committed is unknown."""
+        """Answer the pending request after this node has resigned: it is unknown whether the change will
+        be committed."""
         self._end_pending(ErrorCode.not_leader_or_follower, "the leader lost its place before the commit")
 
     def _add(self, request: AddVoterRequest) -> bool:
@@ -150,7 +152,7 @@ class Reconfiguration:
         return self._append(self._changeable().with_voter(voter))
 
     def _upgrade(self, request: UpgradeVersionRequest) -> bool:
-        """Make static voters a record of the log, as they have described themselves."""
+        """Write the static voters into a record of the log, with the entries that they have sent."""
         core, level = self._core, request.kraft_version
         logged, own = core.log.voters, core.membership.own
         current = 0 if logged is None else logged.kraft_version
@@ -182,7 +184,7 @@ class Reconfiguration:
         return False if request.validate_only else self._append(voters, level)
 
     def _changeable(self) -> VoterSet:
-        """The voters, if they may be changed now; raises ``KafkaError``."""
+        """The voters, if they may be changed now. Raises ``KafkaError`` otherwise."""
         logged = self._core.log.voters
         if logged is None:
             raise KafkaError(
@@ -198,7 +200,7 @@ class Reconfiguration:
             raise KafkaError(ErrorCode.request_timed_out, obstacle)
 
     def _obstacle(self) -> str | None:
-        """The reason why the voters cannot be changed at this moment."""
+        """The reason why the voters cannot be changed now."""
         high_watermark, logged = self._leader.high_watermark, self._core.log.voters
         if self._is_appending or high_watermark is None:
             return "the leader has committed nothing in its epoch yet"

@@ -1,4 +1,4 @@
-"""Resigned: led this epoch, and notifies the others of its end."""
+"""The resigned leader: it led this epoch, and notifies the others that its leadership has ended."""
 
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class Resigned(Role):
-    """A leader has this role after a restart, too: bytes that it wrote and lost may be on other replicas
-    under this epoch, so it must not write in the epoch again.
+    """A former leader also has this role after a restart. Bytes that it wrote and lost may be on other
+    replicas with this epoch, so it must not write in the epoch again.
     """
 
     name = RoleName.RESIGNED

@@ -1,4 +1,4 @@
-"""Unattached and voted: the leader of the epoch is not known yet."""
+"""The roles that wait because the leader of the epoch is not known yet: unattached and voted."""
 
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ class Unattached(Role):
             if core.now_ms >= self.election_deadline_ms:
                 core.become_prospective()
             return
-        # KIP-595: an observer finds the leader by fetching from any voter, whose answer names it.
+        # An observer finds the leader by a fetch from any voter, whose answer names the leader (KIP-595).
         if self._asked is None or core.peers.is_ready(self._asked, core.now_ms):
             contacts = core.contacts(core.local.id)
             ready = [node_id for node_id in contacts if core.peers.is_ready(node_id, core.now_ms)]
@@ -47,12 +47,13 @@ class Unattached(Role):
                 core.send_fetch(self._asked)
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
-        # It did not know the leader, because that would have ended this role: pause, then ask another.
+        # The voter did not know the leader, because an answer with the leader would have ended this role.
+        # Pause, then ask another voter.
         self.core.peers.back_off(node_id, self.core.now_ms)
 
 
 class Voted(Unattached):
-    """Has voted in this epoch, and waits for the outcome."""
+    """Has voted in this epoch, and waits for the result."""
 
     name = RoleName.VOTED
 

@@ -1,6 +1,7 @@
-"""The removal of a segment after a kill is detected, also before any checkpoint contains the log's end."""
+"""The removal of a segment is detected: before any checkpoint contains the log's end, and inside a log."""
 
 import uuid
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -102,6 +103,44 @@ def test_a_segment_that_the_node_was_removing_is_not_missed(box: Any) -> None:
         await killed(box)
         path = f"{FOLDER}/{SEGMENTS[1]}.log"
         box.disk.rename(path, path + DELETED_SUFFIX)
+        assert not await losses(box)
+
+    box.run(scenario())
+
+
+async def stopped(box: Any) -> None:
+    """The same log, after a clean stop."""
+    await killed(box)
+    manager = LogManager(box.machine, ["/one"])
+    await manager.start(lambda _: COMPACTED)
+    await manager.stop()
+
+
+COMPACTED = LogConfig(cleanup_delete=False, cleanup_compact=True)
+
+
+@pytest.mark.parametrize("end", [killed, stopped])
+def test_a_removed_segment_inside_a_compacted_log_is_told(
+    box: Any, end: Callable[[Any], Coroutine[Any, Any, None]]
+) -> None:
+    async def scenario() -> None:
+        await end(box)
+        remove(box, SEGMENTS[1], suffixes=(".log",))
+        # A third segment, so that the missing one is not the last.
+        for suffix in ALL:
+            box.disk.open(f"{FOLDER}/00000000000000000004{suffix}", create=True)
+        manager = LogManager(box.machine, ["/one"])
+        await manager.start(lambda _: COMPACTED)
+        found = [str(repair) for repair in manager.report.repairs if repair.kind is RepairKind.LOST]
+        await manager.stop()
+        assert [SEGMENTS[1] + ".log is missing" in each for each in found] == [True]
+
+    box.run(scenario())
+
+
+def test_a_clean_stop_with_all_segments_tells_of_no_loss(box: Any) -> None:
+    async def scenario() -> None:
+        await stopped(box)
         assert not await losses(box)
 
     box.run(scenario())

@@ -230,7 +230,8 @@ class LogManager:
     ) -> PartitionLog:
         path = f"{directory.path}/{folder_of(topic_partition)}"
         report = log_guards.report_of(self._disk, path, self.report)
-        removed = log_guards.removed_segment(self._disk, path) if directory.was_killed else None
+        has_all_written = directory.was_killed or directory.was_clean
+        removed = log_guards.removed_segment(self._disk, path) if has_all_written else None
         try:
             log = PartitionLog.open(
                 self._machine,

@@ -1,13 +1,14 @@
 """The guarded logs of a node, and the facts about them in its log folders."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
+    CUT_SUFFIX,
     DELETED_SUFFIX,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
@@ -138,29 +139,39 @@ def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport
 
 
 def removed_segment(disk: Disk, folder: str) -> str | None:
-    """The evidence that the last segment of a log was removed after its node was killed; ``None`` when there
-    is none.
+    """The evidence that a segment of a log, but not its first one, was removed while its node was stopped or
+    after it was killed; ``None`` when there is none.
 
-    This check is needed until the log's first checkpoint, because later checkpoints contain the end of the
-    log. When a node removes a segment, it renames the log file first. When it begins a segment, it creates
-    the log file first. Epochs are written only when there is a segment.
+    The evidence is an index without its log file. When a node removes a segment, it renames the log file
+    first. When it begins a segment, it creates the log file first. Epochs are written only when there is a
+    segment. The log's checkpoints do not show the loss of a segment in the middle, and a compacted log may
+    have gaps. The loss of the last segment is not in the checkpoints until the first one is written.
     """
     names = set(disk.list(folder)) if disk.is_dir(folder) else set()
-    if any(name.endswith((SWAP_SUFFIX, DELETED_SUFFIX)) for name in names):
-        return None  # The node itself was removing or replacing segments.
+    if any(name.endswith(SWAP_SUFFIX) for name in names):
+        return None  # The node itself was replacing segments.
     found = {suffix: [base_offset_of(name, suffix) for name in names] for suffix in SEGMENT_SUFFIXES}
-    last = max((base for base in found.pop(LOG_SUFFIX) if base is not None), default=-1)
-    orphans = [base for bases in found.values() for base in bases if base is not None and base > last]
-    if orphans:
-        return f"{segment_file(min(orphans), LOG_SUFFIX)} is missing, and its indexes are there"
-    return f"no segment is there, and {LEADER_EPOCHS} is" if last < 0 and LEADER_EPOCHS in names else None
+    logs = {base for base in found.pop(LOG_SUFFIX) if base is not None}
+    first = min(logs, default=-1)
+    orphans = [base for bases in found.values() for base in bases if base is not None and base not in logs]
+    removed = [base for base in orphans if base > first and not _is_being_removed(base, names)]
+    if removed:
+        return f"{segment_file(min(removed), LOG_SUFFIX)} is missing, and its indexes are there"
+    if logs or LEADER_EPOCHS not in names or any(name.endswith(DELETED_SUFFIX) for name in names):
+        return None
+    return f"no segment is there, and {LEADER_EPOCHS} is"
+
+
+def _is_being_removed(base_offset: int, names: Container[str]) -> bool:
+    log_file = segment_file(base_offset, LOG_SUFFIX)
+    return any(log_file + suffix in names for suffix in (DELETED_SUFFIX, CUT_SUFFIX))
 
 
 def checked_watermark(log: PartitionLog, watermark: int, removed: str | None, report: RecoveryReport) -> int:
     """The log's high watermark, computed from the checkpointed one.
 
-    If the log ends before that, or if its last segment was ``removed``, it has lost acknowledged records. The
-    loss is reported.
+    If the log ends before that, or if a segment was ``removed``, it has lost acknowledged records. The loss
+    is reported.
     """
     reason = f"the log ends at offset {log.log_end_offset}: {removed}" if removed is not None else None
     if log.log_end_offset < watermark:

@@ -20,6 +20,7 @@ from moldau.records.batch import LOG_OVERHEAD_BYTES
 from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
     CLEANED_SUFFIX,
+    CUT_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -34,7 +35,6 @@ from moldau.storage.segments.segment import Segment
 from moldau.storage.segments.segment_swap import complete_swaps
 from moldau.storage.segments.sparse_index import CorruptIndexError
 
-CUT_SUFFIX: Final = ".cut"
 _COPIED_BYTES: Final = 4 * 1024 * 1024
 _REWRITTEN_BYTES: Final = 1024 * 1024
 _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")

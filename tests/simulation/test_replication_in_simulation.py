@@ -13,6 +13,7 @@ from moldau.cluster.decisions.partitions import partition_change
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication import reads
 from moldau.replication.core.leader import LeaderReplica
+from moldau.server.subsystems.registration import RegistrationSubsystem
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 
@@ -28,6 +29,7 @@ STORIES = (
     "replication-moves",
     "replication-unsynced",
     "replication-rolling",
+    "replication-directories",
 )
 
 
@@ -107,6 +109,11 @@ def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderReplica, "__init__", forgetful)
 
 
+def failed_directory_untold(patch: pytest.MonkeyPatch) -> None:
+    """A broker whose disk has failed tells the controller nothing of it."""
+    patch.setattr(RegistrationSubsystem, "_failed_directories", lambda self: ())
+
+
 FLAWS = [
     (watermark_goes_back, "replication", 0),
     (watermark_one_too_far, "replication", 1),
@@ -116,6 +123,7 @@ FLAWS = [
     (move_ended_early, "replication-moves", 23),
     (eligible_leaders_not_kept, "replication-unsynced", 2),
     (leaderships_kept, "replication-rolling", 0),
+    (failed_directory_untold, "replication-directories", 0),
 ]
 """Each with a seed that detects it soon."""
 

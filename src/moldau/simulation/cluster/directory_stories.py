@@ -1,0 +1,113 @@
+"""Replicated partitions on nodes with two disks each: a disk fails under load, and is repaired or replaced.
+
+While a node works without its disk, its other replicas lead and follow, and the leaderships of the failed
+ones leave it. Nothing that was acknowledged is lost.
+"""
+
+import asyncio
+import random
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from moldau.simulation.cluster.replication_stories import (
+    NODE_IDS,
+    PARTITIONS,
+    TOPIC,
+    ReplicationStory,
+    replication,
+)
+from moldau.simulation.history import PartitionName
+from moldau.simulation.nemesis import Nemesis
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.seeds import stream
+from moldau.simulation.world.host import Host
+from moldau.simulation.world.process import Process
+
+METADATA_DISK: Final = "/data/a"
+OTHER_DISK: Final = "/data/b"
+LEADERS_LEAVE_S: Final = 10.0
+"""A node tells of its failed disk at once; the controller may have to be elected first."""
+
+
+def replication_directories() -> Scenario:
+    """Nodes whose second disk fails, some of them restarted before the operator comes."""
+    properties = {"log.dirs": f"{METADATA_DISK},{OTHER_DISK}"}
+    return replace(
+        replication(), story=partial(DirectoryStory, properties=properties), fault_count=3, consumer_count=1
+    )
+
+
+class DirectoryStory(ReplicationStory):
+    """One seeded story of failing disks."""
+
+    async def _storm(self, nemesis: Nemesis) -> None:
+        chance = stream(self._world.seed, "disks")
+        for _ in range(self._scenario.fault_count):
+            # Two replicas must have each acknowledged record when the third one loses its disk.
+            await self._converge()
+            await asyncio.sleep(chance.uniform(0.1, 2.0))
+            await self._lose_disk(nemesis, chance)
+
+    async def _lose_disk(self, nemesis: Nemesis, chance: random.Random) -> None:
+        node_id = chance.choice(NODE_IDS)
+        host = self._world.host(f"node-{node_id}")
+        self.history.note(f"the second disk of {host.name} fails")
+        lives = self._lives.get(node_id)
+        host.disk.failed_folders.add(OTHER_DISK)
+        await asyncio.sleep(chance.uniform(0.5, 3.0))
+        if chance.random() < 0.4:
+            self.history.note(f"{host.name} is restarted without its disk")
+            await nemesis.restart(host, chance.uniform(0.1, 3.0))
+        if chance.random() < 0.4:
+            other = self._world.host(f"node-{chance.choice([each for each in NODE_IDS if each != node_id])}")
+            self.history.note(f"{other.name} is killed meanwhile")
+            await nemesis.restart(other, chance.uniform(0.1, 2.0))
+        elif self._lives.get(node_id) == lives:
+            await self._leaders_have_left(node_id)
+        is_new = chance.random() < 0.5
+        self.history.note(f"{host.name} gets {'a new disk' if is_new else 'its disk back'}")
+        await self._operator_comes(nemesis, host, is_new, chance)
+
+    async def _leaders_have_left(self, node_id: int) -> None:
+        """Wait until the node leads no partition in its failed folder, by the metadata of another node."""
+        deadline = self._world.loop.elapsed_s() + LEADERS_LEAVE_S
+        while led := self._led_on_failed_disk(node_id):
+            if self._world.loop.elapsed_s() > deadline:
+                self.history.violate(f"node-{node_id} still leads {led} on a failed disk")
+                return
+            await asyncio.sleep(0.2)
+
+    def _led_on_failed_disk(self, node_id: int) -> list[int]:
+        metadata = self.nodes[node_id].metadata
+        if metadata is None:
+            return []
+        failed_id = metadata.identity.directories.get(OTHER_DISK)
+        topic = metadata.publisher.image.topics.get(TOPIC)
+        rows = () if topic is None else topic.partitions
+        return [
+            each.index
+            for each, row in zip(PARTITIONS, rows, strict=False)
+            if row.leader == node_id
+            and row.directory_of(node_id) == failed_id
+            and not self._works(node_id, each)
+        ]
+
+    def _works(self, node_id: int, partition: PartitionName) -> bool:
+        """Whether a replica has not met its failed disk yet, because nothing was written."""
+        replicas = dict(self._replicas_by_node(partition))
+        return node_id in replicas and not replicas[node_id].log.is_offline
+
+    async def _operator_comes(
+        self, nemesis: Nemesis, host: Host, is_new: bool, chance: random.Random
+    ) -> None:
+        if chance.random() < 0.5:
+            await nemesis.stop(host)
+        host.kill()
+        host.disk.failed_folders.clear()
+        if is_new:
+            disk = host.disk.mount(Process("operator"))
+            disk.remove_tree(OTHER_DISK)
+            disk.make_dirs(OTHER_DISK)
+            disk.sync_dir(METADATA_DISK.rpartition("/")[0])
+        await nemesis.restart(host, chance.uniform(0.1, 2.0))

@@ -7,7 +7,14 @@ from typing import Final, Protocol
 
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.image.delta import MetadataDelta, delta_between
-from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage, Provenance
+from moldau.cluster.image.image import (
+    EMPTY_IMAGE,
+    METADATA_VERSION_FEATURE,
+    OWN_PREFIX,
+    MetadataImage,
+    Provenance,
+)
+from moldau.cluster.image.registrations import FeatureRanges
 from moldau.cluster.metadata_log import RECORDS_A_TURN, MetadataBatch, Value
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.records.metadata import (
@@ -41,12 +48,19 @@ class MetadataPublisher:
     it would serve old metadata forever.
     """
 
-    def __init__(self, on_fault: Callable[[MetadataError], None]) -> None:
+    def __init__(
+        self, on_fault: Callable[[MetadataError], None], supported: FeatureRanges | None = None
+    ) -> None:
+        """``supported`` are the feature levels that :meth:`check_levels` allows. Without it, all levels are
+        allowed.
+        """
         self._image = EMPTY_IMAGE
         self._subscribers: list[ImageSubscriber] = []
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._transaction: list[Message] | None = None
         self._on_fault = on_fault
+        self._supported = supported
+        self._checks_levels = False
         self._faulty = False
         self.leader_id = -1
         self.leader_epoch = -1
@@ -55,6 +69,30 @@ class MetadataPublisher:
     def image(self) -> MetadataImage:
         """The image of all committed records that this node has applied."""
         return self._image
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether the log has records that this image lacks, so that no decision may be based on it."""
+        return self._faulty
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether this version of the software supports all feature levels of the image."""
+        return _unsupported(self._image, self._supported) is None
+
+    def check_levels(self) -> str | None:
+        """Check the levels of our own features and of ``metadata.version``, now and in each later image.
+
+        Call it when the image is current. Before that, the log may contain a level that a newer version has
+        raised and that was lowered again for this version. Returns the reason if a level is not supported.
+        The reason is also passed to ``on_fault``, because the records of such a level may have a meaning that
+        this version does not know.
+        """
+        self._checks_levels = True
+        reason = _unsupported(self._image, self._supported)
+        if reason is not None and not self._faulty:
+            self._fail(reason)
+        return reason
 
     def subscribe(self, subscriber: ImageSubscriber) -> None:
         """Call ``subscriber`` with the current image now, and again after every change. Subscribers are
@@ -96,6 +134,7 @@ class MetadataPublisher:
                 if count % RECORDS_A_STEP == 0:
                     yield
             image = delta.apply(Provenance(end_offset - 1, epoch, timestamp_ms))
+            self._require_levels(image)
         except (MetadataError, ProtocolError) as error:
             self._fail(f"snapshot {end_offset}-{epoch} of the metadata cannot be loaded: {error}")
             return
@@ -128,6 +167,11 @@ class MetadataPublisher:
                 return
         last = batches[-1]
         image = delta.apply(Provenance(last.last_offset, last.epoch, last.timestamp_ms))
+        try:
+            self._require_levels(image)
+        except MetadataError as error:
+            self._fail(f"the metadata log cannot be followed at offset {last.base_offset}: {error}")
+            return
         if count > RECORDS_A_STEP:
             yield
         self._publish(delta, image)
@@ -146,6 +190,14 @@ class MetadataPublisher:
                 self._transaction.append(record)
             case _:
                 delta.replay(record)
+
+    def _require_levels(self, image: MetadataImage) -> None:
+        """Raise ``MetadataError`` for a level that is not supported."""
+        if not self._checks_levels or image.features is self._image.features:
+            return
+        reason = _unsupported(image, self._supported)
+        if reason is not None:
+            raise MetadataError(reason)
 
     def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self._image = image
@@ -172,6 +224,23 @@ class MetadataPublisher:
     def _fail(self, reason: str) -> None:
         self._faulty = True
         self._on_fault(MetadataError(reason))
+
+
+def _unsupported(image: MetadataImage, supported: FeatureRanges | None) -> str | None:
+    """Why this version of the software cannot work with an image; None if it can.
+
+    Kafka's other features concern the requests of brokers, which are checked when a broker registers.
+    """
+    if supported is None:
+        return None
+    for name, level in image.features.items():
+        highest = supported.get(name, (0, 0))[1]
+        if level > highest and (name.startswith(OWN_PREFIX) or name == METADATA_VERSION_FEATURE):
+            return (
+                f"the cluster has {name} {level}, and this version of Moldau supports it up to {highest}:"
+                " run a newer one"
+            )
+    return None
 
 
 def _decoded(values: Iterable[Value]) -> Iterator[Message]:

@@ -51,9 +51,13 @@ class SnapshotGenerator:
             self._timer = loop.call_later(self._interval_ms / 1000, self.generate)
 
     def generate(self) -> None:
-        """Begin a snapshot of the committed state, unless one is being written."""
+        """Begin a snapshot of the committed state, unless one is being written.
+
+        There is none while the log has a feature level of a newer version, because the image may lack fields
+        of its records.
+        """
         self._cancel_timer()
-        if self._writing is None:
+        if self._writing is None and self._publisher.is_understood:
             self._bytes_since = 0
             self._writing = asyncio.get_running_loop().create_task(self._write(self._publisher.image))
             self._writing.add_done_callback(self._written)

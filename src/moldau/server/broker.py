@@ -46,6 +46,8 @@ class Broker:
         """Start the broker. Returns the address of the first listener when clients are served."""
         await self._subsystems.start()
         await _catch_up(self._metadata, self._catch_up_timeout_ms / 1000)
+        if reason := self._publisher.check_levels():
+            raise KafkaError(ErrorCode.unsupported_version, reason)
         self._subsystems.follow(self._publisher)
         endpoints = await self._listeners.open()
         await self._subsystems.listening(endpoints)
@@ -87,6 +89,7 @@ def _context(node: NodeContext, channel: ControllerChannel, extensions: Extensio
         logs=node.logs,
         meters=node.meters,
         listeners=node.listeners,
+        features=node.features,
         incarnation_id=node.machine.entropy.uuid4(),
         view=ClusterView(identity.cluster_id, identity.node_id, lambda: publisher.image),
         channel=channel,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
@@ -30,6 +31,8 @@ class NodeContext:
     logs: LogManager
     meters: NodeMeters
     listeners: BoundListeners
+    features: FeatureRanges
+    """The feature levels that this version of the software supports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

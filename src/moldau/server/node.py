@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.controller.remote_channel import RemoteControllerChannel
 from moldau.cluster.folders.meta_properties import FormatError
+from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic_config import TopicConfig
 from moldau.network.client import RpcClient
@@ -50,8 +51,20 @@ class ServerNode:
     ``await failed()`` returns the reason when the node cannot continue.
     """
 
-    def __init__(self, config: BrokerConfig, machine: Machine, *, format_new: bool = False) -> None:
-        """With ``format_new``, unformatted folders are formatted; otherwise they are refused."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        machine: Machine,
+        *,
+        format_new: bool = False,
+        features: FeatureRanges = settings.SUPPORTED_FEATURES,
+    ) -> None:
+        """With ``format_new``, unformatted folders are formatted; otherwise they are refused.
+
+        ``features`` are the supported feature levels. With the levels of another version, the node behaves
+        like a node of that version.
+        """
+        self._features = features
         self._config = config
         self._machine = machine
         self._format_new = format_new
@@ -141,7 +154,9 @@ class ServerNode:
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
         self._closing.push_async_callback(logs.stop)
-        metadata = self.metadata = MetadataNode(machine, config, identity, self._fail, logs, self._listeners)
+        metadata = self.metadata = MetadataNode(
+            machine, config, identity, self._fail, logs, self._listeners, self._features
+        )
         await logs.note_boot()
         self._closing.push_async_callback(metadata.stop)
         context = NodeContext(
@@ -152,6 +167,7 @@ class ServerNode:
             logs=logs,
             meters=NodeMeters(),
             listeners=self._listeners,
+            features=self._features,
         )
         extensions = self._extensions = Extensions()
         neighbours = self._neighbours = SubsystemList(compose_controller(context, metadata, extensions))

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from moldau.cluster.decisions import features
 from moldau.cluster.decisions.kinds.table import kind_of_config
 from moldau.cluster.decisions.view import ControllerSettings
-from moldau.cluster.image.registrations import SupportedFeature
+from moldau.cluster.image.registrations import FeatureRanges, SupportedFeature
 from moldau.cluster.internal_topics import (
     INTERNAL_TOPICS,
     STATE_TOPICS,
@@ -39,7 +39,7 @@ LZ4_LEVEL_FAST = 0
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 DEVELOPMENT_LISTENER = "PLAINTEXT"
-SUPPORTED_FEATURES = {
+SUPPORTED_FEATURES: Final[FeatureRanges] = {
     **{each.name: (each.min_level, each.max_level) for each in features.SUPPORTED_FEATURES},
     KRAFT_VERSION_FEATURE: (0, KRAFT_VERSION_MAX),
 }
@@ -296,13 +296,15 @@ def broker_listeners(config: BrokerConfig) -> list[Listener]:
     ]
 
 
-def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSettings:
-    """Settings of the controller's decisions."""
+def controller_settings(
+    config: BrokerConfig, cluster_id: str, features: FeatureRanges = SUPPORTED_FEATURES
+) -> ControllerSettings:
+    """Settings of the controller's decisions. ``features`` are the levels that it may set."""
     return ControllerSettings(
         cluster_id=cluster_id,
         supported_features=tuple(
             SupportedFeature(name, low, high)
-            for name, (low, high) in SUPPORTED_FEATURES.items()
+            for name, (low, high) in features.items()
             if name != KRAFT_VERSION_FEATURE  # only the quorum can change this level
         ),
         default_partition_count=config.integer("num.partitions"),

@@ -256,6 +256,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "replication-unsynced": _of_cluster("replication_stories", "replication_unsynced"),
     "replication-rolling": _of_cluster("replication_stories", "replication_rolling"),
     "replication-directories": _of_cluster("directory_stories", "replication_directories"),
+    "upgrade": _of_cluster("upgrade_stories", "upgrade"),
     "replication-moves": _of_cluster("replication_stories", "replication_moves"),
     "tiered-cluster": _of_cluster("tiered_cluster_stories", "tiered_cluster"),
     "tiered-cluster-power": _of_cluster("tiered_cluster_stories", "tiered_cluster_power"),

@@ -208,6 +208,10 @@ class ControllerService:
 
     def _activate(self, epoch: int) -> None:
         self._deactivate()
+        if self._publisher.check_levels() is not None or self._publisher.is_faulty:
+            # The node ends. Decisions on an image that lacks records would contradict the log.
+            self._log.resign(epoch)
+            return
         self._epoch = epoch
         self._controller.activate(self._publisher.image, self._now_ms())
         logger.info("controller %d: active in epoch %d", self._node_id, epoch)

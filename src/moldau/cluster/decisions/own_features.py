@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from moldau.cluster.decisions.view import View
-from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.image import OWN_PREFIX, MetadataImage
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.runtime import ErrorCode, KafkaError
 
-OWN_PREFIX: Final = "moldau."
 DISKLESS_FEATURE: Final = "moldau.diskless.version"
 DISKLESS_LATEST: Final = 1
 """Level 1: topics may be diskless, and their partition records name a coordinator in Moldau's own field."""

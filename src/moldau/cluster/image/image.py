@@ -35,6 +35,8 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 
 FeatureLevel = NewType("FeatureLevel", int)
 
+OWN_PREFIX = "moldau."
+"""Begins the names of our own features."""
 METADATA_VERSION_FEATURE = "metadata.version"
 METADATA_VERSION_OF_DIRECTORIES = 17
 """3.7-IV2, the first level whose records name log directories (KIP-858)."""

@@ -1,7 +1,9 @@
 """The registrations of brokers and controllers, including fenced brokers."""
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from moldau.cluster.image.partition import LOST_DIRECTORY, RESERVED_DIRECTORY_COUNT
 
@@ -28,6 +30,10 @@ class SupportedFeature:
         """Whether the range contains ``level``. Level 0 means that the feature is off; every node with a
         minimum of 0 supports it."""
         return self.min_level <= level <= self.max_level
+
+
+FeatureRanges: TypeAlias = Mapping[str, tuple[int, int]]
+"""The lowest and the highest level of each feature that one version of the software supports, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME, METADATA_FOLDER
 from moldau.cluster.folders.meta_properties import FormatError
+from moldau.cluster.image.registrations import FeatureRanges
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog
 from moldau.cluster.snapshot_schedule import SnapshotGenerator
@@ -59,9 +60,10 @@ class MetadataNode:
         on_fault: Callable[[str], None],
         logs: LogManager,
         listeners: BoundListeners,
+        features: FeatureRanges = settings.SUPPORTED_FEATURES,
     ) -> None:
         """Open the log. ``logs`` manages the folder that holds it, and is open. ``listeners`` are this
-        node's.
+        node's. A level of the cluster above ``features`` ends the node.
 
         Raises ``FormatError`` for a folder that is not formatted, ``DamagedLogError``, ``QuorumStateError``.
         """
@@ -92,7 +94,7 @@ class MetadataNode:
             on_fatal=lambda error: on_fault(f"the metadata quorum has failed: {error}"),
         )
         self.log = QuorumMetadataLog(self.driver, self._stored, identity.node_id)
-        self.publisher = MetadataPublisher(lambda error: on_fault(str(error)))
+        self.publisher = MetadataPublisher(lambda error: on_fault(str(error)), features)
         self.configs = EffectiveConfigs(config, identity.node_id, lambda: self.publisher.image)
         self._snapshots = SnapshotGenerator(
             self.log,

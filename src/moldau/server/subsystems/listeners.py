@@ -29,7 +29,7 @@ class ListenersSubsystem(Subsystem):
         versions = VersionHandlers(
             Scope.BROKER,
             lambda: handlers,
-            settings.SUPPORTED_FEATURES,
+            context.features,
             self._finalized_features,
             context.view.racks.of_client,
         )

@@ -11,7 +11,6 @@ from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle, Lif
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import Endpoint, SupportedFeature
-from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
@@ -100,8 +99,7 @@ class RegistrationSubsystem(Subsystem):
                 incarnation_id=context.incarnation_id,
                 endpoints=endpoints,
                 features=[
-                    SupportedFeature(name, low, high)
-                    for name, (low, high) in settings.SUPPORTED_FEATURES.items()
+                    SupportedFeature(name, low, high) for name, (low, high) in context.features.items()
                 ],
                 log_dirs=tuple(context.identity.directories.values()),
                 rack=config.rack,

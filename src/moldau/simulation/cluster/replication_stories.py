@@ -12,12 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
+from moldau.server.settings import SUPPORTED_FEATURES
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.simulation.checks.checker import check
 from moldau.simulation.clients.client import (
@@ -412,6 +414,10 @@ class ReplicationStory:
 
     # Nodes
 
+    def _features_of(self, node_id: int) -> FeatureRanges:
+        """The levels that the node's version supports; a story of several versions has others."""
+        return SUPPORTED_FEATURES
+
     async def _node(self, node_id: int, machine: Machine) -> None:
         name = f"node-{node_id}"
         config = BrokerConfig.from_properties(
@@ -423,7 +429,7 @@ class ReplicationStory:
             }
         )
         format_folders(machine, config, CLUSTER_ID)
-        node = ServerNode(config, machine)
+        node = ServerNode(config, machine, features=self._features_of(node_id))
         assert isinstance(machine.disk, MountedDisk)
         machine.disk.process.exhibit = node
         await node.start()

@@ -8,6 +8,7 @@ from moldau.cluster.controller.channel import Caller, deadline_of
 from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.cluster.controller.quorum_changes import QUORUM_CHANGE_APIS
 from moldau.cluster.controller.service import ControllerService
+from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey, Scope, scopes
@@ -19,7 +20,6 @@ from moldau.protocol.messages.describe_cluster import (
 )
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server import settings
 from moldau.server.handlers.admin.envelope import EnvelopeHandler
 from moldau.server.handlers.metadata.metadata import ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS
 from moldau.server.handlers.metadata.quorum import describe_quorum, quorum_row
@@ -54,14 +54,16 @@ class ControllerApi:
         service: ControllerService,
         config: BrokerConfig,
         address: Callable[[], Address],
+        features: FeatureRanges,
     ) -> None:
-        """``address`` returns the listener's address. It is called when the listener is open."""
+        """``address`` returns the listener's address. It is called when the listener is open.
+
+        ``features`` are the supported levels.
+        """
         self._metadata = metadata
         self._service = service
         self._address = address
-        versions = VersionHandlers(
-            Scope.CONTROLLER, lambda: self._table, settings.SUPPORTED_FEATURES, self._finalized_features
-        )
+        versions = VersionHandlers(Scope.CONTROLLER, lambda: self._table, features, self._finalized_features)
         envelope = EnvelopeHandler(lambda: self._table, FORWARDED_APIS, lambda: service.is_active)
         fetch = Served(self._quorum, parsed_bytes_max=PARSED_BYTES_MAX)
         self._table: dict[int, Handler] = routes(

@@ -20,7 +20,6 @@ from moldau.protocol.messages.controller_registration import (
     Listener,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server import settings
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.context import NodeContext
 from moldau.server.metadata.membership import controller_endpoints
@@ -43,8 +42,10 @@ class ControllerRegistrar:
 
     def __init__(self, context: NodeContext, metadata: MetadataNode, service: ControllerService) -> None:
         self._config = context.config
+        self._features = context.features
         self._listeners: BoundListeners = context.listeners
         self._node_id = context.identity.node_id
+        self._metadata = metadata
         self._publisher = metadata.publisher
         self._service = service
         self._incarnation_id = context.machine.entropy.uuid4()
@@ -68,6 +69,9 @@ class ControllerRegistrar:
         await self._client.close()
 
     async def _run(self) -> None:
+        await self._catch_up()
+        if self._publisher.check_levels() is not None:
+            return
         refusal = ""
         while True:
             await self._publisher.until(self._is_missing)
@@ -88,6 +92,15 @@ class ControllerRegistrar:
                 logger.warning("the registration of controller %d is refused: %s", self._node_id, reason)
                 refusal = reason
             await asyncio.sleep(RETRY_S)
+
+    async def _catch_up(self) -> None:
+        """Return when the image has all records that are committed at the time of the call."""
+        while True:
+            try:
+                await self._metadata.until_current()
+                return
+            except (KafkaError, TimeoutError):
+                await asyncio.sleep(RETRY_S)
 
     async def _send(self, request: ControllerRegistrationRequest) -> ControllerRegistrationResponse:
         channel = self._service.handle if self._service.is_active else self._remote.send
@@ -116,6 +129,6 @@ class ControllerRegistrar:
             listeners=listeners,
             features=[
                 Feature(name=name, min_supported_version=low, max_supported_version=high)
-                for name, (low, high) in settings.SUPPORTED_FEATURES.items()
+                for name, (low, high) in self._features.items()
             ],
         )

@@ -35,9 +35,10 @@ class ControllerSubsystem(Subsystem):
         self._config = config
         self._metadata = metadata
         self._listeners = context.listeners
+        self._features = context.features
         identity = context.identity
         controller = Controller(
-            settings.controller_settings(config, identity.cluster_id),
+            settings.controller_settings(config, identity.cluster_id, context.features),
             KafkaConfigPolicy(lambda: metadata.configs.broker),
             machine.entropy,
             members=self._members,
@@ -83,7 +84,11 @@ class ControllerSubsystem(Subsystem):
 
     async def _listen(self, endpoint: ListenerEndpoint) -> None:
         api = ControllerApi(
-            self._metadata, self.service, self._config, lambda: self._listeners[endpoint.name]
+            self._metadata,
+            self.service,
+            self._config,
+            lambda: self._listeners[endpoint.name],
+            self._features,
         )
         dispatcher = Dispatcher(
             api.table(),

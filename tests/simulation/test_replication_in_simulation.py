@@ -16,6 +16,7 @@ from moldau.replication.core.leader import LeaderReplica
 from moldau.server.subsystems.registration import RegistrationSubsystem
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.storage.producers.producer_state import ProducerState
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
@@ -30,6 +31,7 @@ STORIES = (
     "replication-unsynced",
     "replication-rolling",
     "replication-directories",
+    "replication-directory-moves",
 )
 
 
@@ -109,6 +111,11 @@ def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderReplica, "__init__", forgetful)
 
 
+def batches_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A log that has moved knows only the last batch of each producer."""
+    patch.setattr(ProducerState, "remember_batches", lambda self, other: None)
+
+
 def failed_directory_untold(patch: pytest.MonkeyPatch) -> None:
     """A broker whose disk has failed tells the controller nothing of it."""
     patch.setattr(RegistrationSubsystem, "_failed_directories", lambda self: ())
@@ -124,6 +131,7 @@ FLAWS = [
     (eligible_leaders_not_kept, "replication-unsynced", 2),
     (leaderships_kept, "replication-rolling", 0),
     (failed_directory_untold, "replication-directories", 0),
+    (batches_forgotten, "replication-directory-moves", 0),
 ]
 """Each with a seed that detects it soon."""
 

@@ -257,6 +257,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "replication-rolling": _of_cluster("replication_stories", "replication_rolling"),
     "replication-directories": _of_cluster("directory_stories", "replication_directories"),
     "upgrade": _of_cluster("upgrade_stories", "upgrade"),
+    "replication-directory-moves": _of_cluster("directory_stories", "replication_directory_moves"),
     "replication-moves": _of_cluster("replication_stories", "replication_moves"),
     "tiered-cluster": _of_cluster("tiered_cluster_stories", "tiered_cluster"),
     "tiered-cluster-power": _of_cluster("tiered_cluster_stories", "tiered_cluster_power"),

@@ -11,24 +11,24 @@ from typing import Any
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.cleaner.cleaner import LogCleaner
-from moldau.storage.folders.checkpoint import CheckpointError
 from moldau.storage.folders.directory_failures import DirectoryFailures
 from moldau.storage.folders.file_names import (
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     deleted_folder,
-    folder_of,
     is_deleted_folder,
     is_stray_folder,
     partition_of,
     stray_folder,
 )
+from moldau.storage.folders.future_logs import FutureLogs, LogMove, finish_exchanges
 from moldau.storage.folders.late_removals import LateRemovals
 from moldau.storage.folders.log_checkpoints import ALL_CHECKPOINTS, LogCheckpoints
 from moldau.storage.folders.log_directory import LogDirectory, LogDirectoryError
 from moldau.storage.folders.log_folders import FolderWork, NewLog, RetiredLog
-from moldau.storage.folders.partition_metadata import MalformedMetadataError, is_misread
+from moldau.storage.folders.log_opener import LogOpener
+from moldau.storage.folders.partition_metadata import is_misread
 from moldau.storage.folders.placement import home_for_new
 from moldau.storage.guards import log_guards
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair
@@ -72,6 +72,7 @@ class LogManager:
         self.directories = [
             LogDirectory(machine.disk, path.rstrip("/"), machine.boot_id, self.report) for path in log_dirs
         ]
+        self._opener = LogOpener(machine, self._guarded, self.report)
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._missing: dict[TopicPartition, Repair] = {}  # Folders that were missing at the start.
@@ -80,6 +81,9 @@ class LogManager:
         self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
         self._failures = DirectoryFailures(self.logs_of, on_offline)
         self.offline_listeners = self._failures.listeners
+        self.futures = FutureLogs(machine, self._failures)
+        self.unfinished_moves: list[tuple[TopicPartition, LogDirectory]] = []
+        self.preferred: dict[TopicPartition, LogDirectory] = {}  # Folders of logs that are created later.
         self._folders = FolderWork(machine, self._checkpoints, self._retired, self._failures.log_failed)
         self._tasks: list[asyncio.Task[None]] = []
         self.broker_epoch = -1  # Epoch of the broker's registration, for the clean-shutdown marks.
@@ -96,6 +100,11 @@ class LogManager:
         """
         try:
             self._failures.begin()
+            for directory in self.directories:
+                if directory.is_online:
+                    with self._failures.guard(directory):
+                        directory.open()
+            self.unfinished_moves = finish_exchanges(self._disk, self.directories, self._failures)
             for directory in self.directories:
                 await self._open_directory(directory, config_of)
             self._missing = log_guards.check_no_folder_is_missing(self._disk, self.directories, self._guarded)
@@ -178,13 +187,14 @@ class LogManager:
         if not directory.is_online:
             return
         with self._failures.guard(directory):
-            directory.open()
             for name in self._disk.list(directory.path):
                 if not self._disk.is_dir(f"{directory.path}/{name}") or name in _OTHER_FOLDERS:
                     continue
                 topic_partition = partition_of(name)
                 if is_deleted_folder(name):
-                    self._removals.add(f"{directory.path}/{name}", 0)
+                    # The copy of this log may be in a folder that is offline.
+                    if all(each.is_online for each in self.directories):
+                        self._removals.add(f"{directory.path}/{name}", 0)
                 elif is_stray_folder(name):
                     self._removals.add_stray(f"{directory.path}/{name}")
                 elif topic_partition is None:
@@ -203,7 +213,7 @@ class LogManager:
                 config = config_of(topic_partition.topic)
                 with contextlib.suppress(KafkaError), self._opening(directory):
                     log = await self._machine.workers.run(
-                        self._open_log, directory, topic_partition, config, may_be_tiered=True
+                        self._opener.open, directory, topic_partition, config, may_be_tiered=True
                     )
                     self._adopt(directory, log)
 
@@ -218,39 +228,6 @@ class LogManager:
                 await work(item)
 
         await asyncio.gather(*(lane() for _ in range(self._settings.num_recovery_threads)))
-
-    def _open_log(
-        self,
-        directory: LogDirectory,
-        topic_partition: TopicPartition,
-        config: LogConfig,
-        topic_id: uuid.UUID | None = None,
-        *,
-        may_be_tiered: bool = False,
-    ) -> PartitionLog:
-        path = f"{directory.path}/{folder_of(topic_partition)}"
-        report = log_guards.report_of(self._disk, path, self.report)
-        has_all_written = directory.was_killed or directory.was_clean
-        removed = log_guards.removed_segment(self._disk, path) if has_all_written else None
-        try:
-            log = PartitionLog.open(
-                self._machine,
-                path,
-                topic_partition,
-                config,
-                recovery_point=directory.recovery_points.get(topic_partition, 0),
-                clean_shutdown=directory.was_clean,
-                log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
-                topic_id=topic_id,
-                may_be_tiered=may_be_tiered,
-                guard=log_guards.guard_of(directory, topic_partition, self._guarded),
-                report=report,
-            )
-        except (CheckpointError, MalformedMetadataError) as error:
-            raise LogDirectoryError(f"partition folder {path} cannot be loaded: {error}") from error
-        watermark = directory.high_watermarks.get(topic_partition, 0)
-        log.high_watermark = log_guards.checked_watermark(log, watermark, removed, report)
-        return log
 
     def _adopt(self, directory: LogDirectory, log: PartitionLog) -> None:
         log.adopt(self._folders.keeper_of(log, directory, self._failures.log_failed, self._log_truncated))
@@ -306,7 +283,7 @@ class LogManager:
                 if log is not None:
                     logger.warning("%s belongs to %s, not to %s", log.directory, log.topic_id, each.topic_id)
                     self.put_aside(each.topic_partition)
-                home = self._homes.get(each.topic_partition)
+                home = self._homes.get(each.topic_partition) or self.preferred.pop(each.topic_partition, None)
                 directory = home_for_new(self.directories, home, counts, each.assignment)
             except KafkaError as error:
                 failed[each.topic_partition] = error
@@ -324,7 +301,7 @@ class LogManager:
         return failed
 
     def _open_new(self, directory: LogDirectory, new: NewLog) -> PartitionLog:
-        return self._open_log(directory, new.topic_partition, new.config, new.topic_id)
+        return self._opener.open(directory, new.topic_partition, new.config, new.topic_id)
 
     def use(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
         """An existing log, which gets this configuration. Raises ``KafkaError(kafka_storage_error)``."""
@@ -345,6 +322,34 @@ class LogManager:
     def home_of(self, topic_partition: TopicPartition) -> LogDirectory | None:
         """The folder that has a log of this partition, online or not."""
         return self._homes.get(topic_partition)
+
+    async def exchange(self, move: LogMove) -> None:
+        """Replace a log by its copy, and open the copy. The log must not be used during the exchange.
+
+        Raises ``KafkaError`` and ``OSError`` when a disk fails. The log is then offline until the next start.
+        """
+        log, name, home, target = move.source, move.name, move.home, move.target
+        try:
+            await self.futures.exchange(move)
+        except (KafkaError, OSError):
+            if log.is_offline and home.is_online:
+                self._homes[name] = target  # The next start renames its folder there.
+            raise
+        target.recovery_points[name], target.log_start_offsets[name] = (
+            log.log_end_offset,
+            log.log_start_offset,
+        )
+        target.high_watermarks[name] = log.high_watermark
+        if (cleaned := home.cleaner_offsets.get(name)) is not None:
+            target.cleaner_offsets[name] = cleaned
+        self._homes[name] = target
+        with self._opening(target):
+            moved = await self._machine.workers.run(self._opener.open, target, name, log.config, log.topic_id)
+            moved.producers.state.remember_batches(log.producers.state)
+            self._adopt(target, moved)
+        await self._forget_offsets(home, [name])
+        path = f"{home.path}/{deleted_folder(name, move.unique)}"
+        self._removals.add(path, log.config.file_delete_delay_ms)
 
     async def _forget_offsets(self, directory: LogDirectory, names: list[TopicPartition]) -> None:
         """Drop checkpointed offsets of deleted partitions, because new partitions may get the same names."""

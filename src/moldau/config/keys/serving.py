@@ -338,6 +338,13 @@ OPERATIONS = (
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
+    int64(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG_MAX,
+        "Maximum bytes a second that this broker copies between its log folders (KIP-113).",
+        check=at_least(0),
+        update=CLUSTER_WIDE,
+    ),
     int32(
         "controller.quota.window.num",
         11,
@@ -358,18 +365,16 @@ OPERATIONS = (
     int32(
         "alter.log.dirs.replication.quota.window.num",
         11,
-        "Accepted for Kafka's sake: replicas move between folders without a quota.",
+        "Number of samples that measure the rate of moves between log folders.",
         LOW,
         check=at_least(1),
-        has_effect=False,
     ),
     int32(
         "alter.log.dirs.replication.quota.window.size.seconds",
         1,
-        "Accepted for Kafka's sake: replicas move between folders without a quota.",
+        "The length of a sample of the rate of moves between log folders.",
         LOW,
         check=at_least(1),
-        has_effect=False,
     ),
     class_(
         "client.quota.callback.class",

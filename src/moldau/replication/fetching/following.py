@@ -135,6 +135,11 @@ class Following:
             self._next_move = move
         return self._cuts
 
+    @property
+    def is_cutting(self) -> bool:
+        """Whether the log is being truncated."""
+        return self._cuts
+
     def end(self) -> None:
         """Stop permanently. The log may be deleted when a truncation in progress ends."""
         self._has_ended = True

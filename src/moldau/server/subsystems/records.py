@@ -53,7 +53,7 @@ class RecordsSubsystem(Subsystem):
                 ).table(),
                 OffsetHandlers(partitions, authorizer).table(),
                 ProducerHandlers(partitions).table(),
-                LogDirHandlers(context.logs, authorizer).table(),
+                LogDirHandlers(context.logs, self._partitions.moves.request, authorizer).table(),
             ),
             direct=DirectHandlers({ApiKey.PRODUCE: produce.direct}, turn),
         )

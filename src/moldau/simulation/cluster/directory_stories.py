@@ -1,16 +1,26 @@
 """Replicated partitions on nodes with two disks each: a disk fails under load, and is repaired or replaced.
 
 While a node works without its disk, its other replicas lead and follow, and the leaderships of the failed
-ones leave it. Nothing that was acknowledged is lost.
+ones leave it. In another story, replicas move from disk to disk while nodes are killed. No acknowledged
+record is lost.
 """
 
 import asyncio
+import contextlib
 import random
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from moldau.simulation.clients.client import Bootstrap, SimulatedClient
 from moldau.simulation.cluster.replication_stories import (
+    BROKER_PORT,
     NODE_IDS,
     PARTITIONS,
     TOPIC,
@@ -18,7 +28,7 @@ from moldau.simulation.cluster.replication_stories import (
     replication,
 )
 from moldau.simulation.history import PartitionName
-from moldau.simulation.nemesis import Nemesis
+from moldau.simulation.nemesis import Fault, Nemesis
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.host import Host
@@ -36,6 +46,49 @@ def replication_directories() -> Scenario:
     return replace(
         replication(), story=partial(DirectoryStory, properties=properties), fault_count=3, consumer_count=1
     )
+
+
+def replication_directory_moves() -> Scenario:
+    """Replicas move between the disks of their nodes, and the nodes are killed, paused or stopped."""
+    properties = {
+        "log.dirs": f"{METADATA_DISK},{OTHER_DISK}",
+        "replica.alter.log.dirs.io.max.bytes.per.second": "20000",
+    }
+    faults = (*(Fault.KILL,) * 3, Fault.POWER_LOSS, Fault.STOP, Fault.PAUSE, Fault.CUT)
+    scenario = replication()
+    return replace(
+        scenario,
+        story=partial(MovingStory, properties={**properties, "log.flush.interval.messages": "1"}),
+        weather=replace(scenario.weather, faults=faults),
+        consumer_count=1,
+    )
+
+
+class MovingStory(ReplicationStory):
+    """One seeded story of moves between disks."""
+
+    async def _storm(self, nemesis: Nemesis) -> None:
+        chance = stream(self._world.seed, "disks")
+        storm = asyncio.create_task(super()._storm(nemesis))
+        number = 0
+        while not storm.done():
+            await asyncio.sleep(chance.uniform(0.05, 1.0))
+            node_id, path = chance.choice(NODE_IDS), chance.choice((METADATA_DISK, OTHER_DISK))
+            number += 1
+            await self._on(f"operator-{number}", self._move(node_id, chance.choice(PARTITIONS), path, number))
+        await storm
+
+    async def _move(self, node_id: int, partition: PartitionName, path: str, number: int) -> None:
+        name = f"operator-{number}"
+        bootstrap = Bootstrap(f"node-{node_id}", BROKER_PORT)
+        client = SimulatedClient(name, bootstrap, self.history, stream(self._world.seed, name))
+        topic = AlterReplicaLogDirTopic(name=partition.topic, partitions=[partition.index])
+        request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[topic])])
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(3.0):
+                answer = await client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, request)
+                code = answer.results[0].partitions[0].error_code
+                self.history.note(f"{partition} of node-{node_id} to {path}: {code.name}")
 
 
 class DirectoryStory(ReplicationStory):

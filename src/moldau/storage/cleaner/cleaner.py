@@ -93,6 +93,8 @@ class LogCleaner:
         self._logs = logs
         self.settings = settings
         """The settings; they may be replaced at any time."""
+        self.cleaning: PartitionLog | None = None
+        """The log of the round in progress."""
         self.uncleanable: dict[tuple[TopicPartition, uuid.UUID | None], str] = {}
         """Logs that could not be cleaned, with the reason. They are skipped until the node is restarted."""
 
@@ -128,12 +130,21 @@ class LogCleaner:
         due = [found for found in candidates if found.is_due]
         if not due:
             return False
-        await self._clean_guarded(max(due, key=lambda found: found.dirty_ratio))
+        chosen = max(due, key=lambda found: found.dirty_ratio)
+        if chosen.log.is_being_copied:
+            return True
+        self.cleaning = chosen.log
+        try:
+            await self._clean_guarded(chosen)
+        finally:
+            self.cleaning = None
         return True
 
     async def _candidate(self, log: PartitionLog) -> CleanableLog | None:
         """The cleanable part of a log, assuming that it is flushed; None for a log that is not compacted."""
         if not log.config.cleanup_compact or log.is_offline or _identity(log) in self.uncleanable:
+            return None
+        if log.is_being_copied:
             return None
         try:
             if log.flushed_offset < log.segments.active.base_offset:

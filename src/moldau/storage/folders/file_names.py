@@ -36,7 +36,9 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
 
 _DELETE_MARK = "-delete"
 _STRAY_MARK = "-stray"
+_FUTURE_MARK = "-future"
 _MAX_FOLDER_NAME_LENGTH = 255
+_FUTURE = re.compile(r".*-\d+\.[0-9a-f]{32}-future")
 _PUT_ASIDE = re.compile(r".*-\d+\.[0-9a-f]{32}-stray")
 
 
@@ -79,6 +81,27 @@ def stray_folder(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
 def _marked_folder(topic_partition: TopicPartition, unique: uuid.UUID, mark: str) -> str:
     tail = f"-{topic_partition.partition}.{unique.hex}{mark}"
     return topic_partition.topic[: _MAX_FOLDER_NAME_LENGTH - len(tail)] + tail
+
+
+def future_folder(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
+    """The name of a copy on its way to another log folder: ``topic-0.<32 hex digits>-future``."""
+    return _marked_folder(topic_partition, unique, _FUTURE_MARK)
+
+
+def is_whole_name(topic_partition: TopicPartition) -> bool:
+    """Whether the name of a future folder has the whole name of its partition."""
+    return partition_of_future(future_folder(topic_partition, uuid.UUID(int=0))) == topic_partition
+
+
+def partition_of_future(folder: str) -> TopicPartition | None:
+    """The partition of a future folder; None for any other folder."""
+    stem, dot, _ = folder.rpartition(".")
+    return partition_of(stem) if dot and _FUTURE.fullmatch(folder) else None
+
+
+def exchanged_for(future: str) -> str:
+    """The name that the old folder gets when its log is exchanged for this future one."""
+    return future.removesuffix(_FUTURE_MARK) + _DELETE_MARK
 
 
 def is_deleted_folder(folder: str) -> bool:

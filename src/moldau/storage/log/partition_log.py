@@ -81,6 +81,8 @@ class PartitionLog:
         self._machine = machine
         self._report = report
         self._closed = False
+        self.is_being_copied = False
+        """Whether the log is being copied to another log folder. It is not compacted during the copy."""
         self.directory = segments.folder
         self.topic_partition = topic_partition
         self.topic_id: uuid.UUID | None = None

@@ -1,7 +1,7 @@
 """DescribeLogDirs and AlterReplicaLogDirs: the log folders of this broker's partitions."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 from moldau.network.context import RequestContext
@@ -12,6 +12,7 @@ from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode
 from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.server.requests.served import Handler, Served
+from moldau.storage.folders.future_logs import LogMove
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
@@ -24,8 +25,15 @@ LOGS_A_TURN: Final = 1_000
 class LogDirHandlers:
     """Handlers of requests about a broker's log directories."""
 
-    def __init__(self, logs: LogManager, authorizer: Authorizer) -> None:
+    def __init__(
+        self,
+        logs: LogManager,
+        request_move: Callable[[TopicPartition, LogDirectory], Awaitable[ErrorCode]],
+        authorizer: Authorizer,
+    ) -> None:
+        """``request_move`` begins to move a replica of this broker to another directory."""
         self._logs = logs
+        self._request_move = request_move
         self._authorizer = authorizer
 
     def table(self) -> dict[int, Handler]:
@@ -71,6 +79,10 @@ class LogDirHandlers:
             name = log.topic_partition
             if wanted is None or name.partition in wanted.get(name.topic, ()):
                 topics.setdefault(log.topic_partition.topic, []).append(_partition(log))
+        for move in tuple(self._logs.futures.moves.values()):
+            name = move.name
+            if move.target is directory and (wanted is None or name.partition in wanted.get(name.topic, ())):
+                topics.setdefault(name.topic, []).append(_future(move))
         return description.DescribeLogDirsResult(
             log_dir=directory.path,
             total_bytes=space.total_bytes,
@@ -81,49 +93,31 @@ class LogDirHandlers:
             ],
         )
 
-    def alter_replica_log_dirs(
+    async def alter_replica_log_dirs(
         self, context: RequestContext, request: alteration.AlterReplicaLogDirsRequest
     ) -> alteration.AlterReplicaLogDirsResponse:
+        """Begin moves. They continue in the background, and DescribeLogDirs shows them."""
         allowed = self._authorizer.allows(context, AclOperation.ALTER, AclResourceType.CLUSTER, CLUSTER_NAME)
+        rows: dict[str, list[alteration.AlterReplicaLogDirPartitionResult]] = {}
+        for wanted in request.dirs:
+            for topic in wanted.topics:
+                for index in topic.partitions:
+                    code = ErrorCode.cluster_authorization_failed
+                    if allowed:
+                        code = await self._move(wanted.path.rstrip("/"), TopicPartition(topic.name, index))
+                    rows.setdefault(topic.name, []).append(
+                        alteration.AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                    )
         return alteration.AlterReplicaLogDirsResponse(
             results=[
-                alteration.AlterReplicaLogDirTopicResult(
-                    topic_name=topic.name,
-                    partitions=self._move(target.path, topic.name, topic.partitions, allowed),
-                )
-                for target in request.dirs
-                for topic in target.topics
+                alteration.AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+                for name, partitions in rows.items()
             ]
         )
 
-    def _move(
-        self, path: str, topic: str, partitions: Iterable[int], allowed: bool
-    ) -> list[alteration.AlterReplicaLogDirPartitionResult]:
-        return [
-            alteration.AlterReplicaLogDirPartitionResult(
-                partition_index=index,
-                error_code=(
-                    self._refusal(path.rstrip("/"), TopicPartition(topic, index))
-                    if allowed
-                    else ErrorCode.cluster_authorization_failed
-                ),
-            )
-            for index in partitions
-        ]
-
-    def _refusal(self, path: str, name: TopicPartition) -> ErrorCode:
-        """Answers that a replica stays in its folder. A request that names the folder where the replica
-        already is succeeds.
-        """
+    async def _move(self, path: str, name: TopicPartition) -> ErrorCode:
         target = next((one for one in self._logs.directories if one.path == path), None)
-        if target is None:
-            return ErrorCode.log_dir_not_found
-        if not target.is_online:
-            return ErrorCode.kafka_storage_error
-        log = self._logs.get(name)
-        if log is None:
-            return ErrorCode.replica_not_available
-        return ErrorCode.none if log.directory.rpartition("/")[0] == path else ErrorCode.invalid_request
+        return ErrorCode.log_dir_not_found if target is None else await self._request_move(name, target)
 
 
 def _partition(log: PartitionLog) -> description.DescribeLogDirsPartition:
@@ -131,4 +125,14 @@ def _partition(log: PartitionLog) -> description.DescribeLogDirsPartition:
         partition_index=log.topic_partition.partition,
         partition_size=log.size_bytes,
         offset_lag=max(0, log.high_watermark - log.log_end_offset),
+    )
+
+
+def _future(move: LogMove) -> description.DescribeLogDirsPartition:
+    """A replica that is being copied to this directory."""
+    return description.DescribeLogDirsPartition(
+        partition_index=move.name.partition,
+        partition_size=move.future.size_bytes,
+        offset_lag=move.lag,
+        is_future_key=True,
     )

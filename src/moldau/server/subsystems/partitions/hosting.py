@@ -15,6 +15,7 @@ from uuid import UUID
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import NO_LEADER, RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.topics_image import Topic
+from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
@@ -77,6 +78,8 @@ class _NewPartition:
     topic: Topic
     """The topic in the newest metadata."""
     is_being_made: bool = False
+    is_exchanged: bool = False
+    """Whether its log is being exchanged for a copy in another folder."""
     has_left: bool = False
     """Whether the partition has left this broker while its log was being created."""
 
@@ -264,6 +267,37 @@ class PartitionHosting:
         else:
             self._assignments.put(key, home.directory_id)
 
+    def suspend(self, name: TopicPartition) -> PartitionKey | None:
+        """Close a replica, so that its log can be exchanged; until :meth:`resume` requests for it are
+        answered with NOT_LEADER_OR_FOLLOWER. None: it cannot be closed now.
+        """
+        found = self._registry.get(name.topic, name.partition)
+        hosted = None if found is None else self._hosted.get(found.key)
+        topic = None if found is None else self._seen.get(found.key.topic_id.int)
+        if self._is_frozen or found is None or hosted is None or topic is None:
+            return None
+        if isinstance(found, ClassicPartition) and found.following.is_cutting:
+            return None
+        self._new[found.key] = _NewPartition(topic, is_being_made=True, is_exchanged=True)
+        self._end(found.key, hosted)
+        return found.key
+
+    def resume(self, key: PartitionKey) -> None:
+        """Open a suspended replica again, in its role by the newest metadata."""
+        self._opened(self._new.pop(key), key, {})
+        self._tell_settled()
+
+    def _end(self, key: PartitionKey, hosted: _Hosted) -> None:
+        """Close a replica that stays on this broker."""
+        partition = hosted.partition
+        del self._hosted[key]
+        self._registry.remove(key)
+        try:
+            self._listener.leads_no_more(partition.topic, key.topic_id, key.partition, partition.leader_epoch)
+            hosted.kind.close(partition, StopReason.KEPT)
+        except Exception:
+            logger.exception("%s-%d cannot be closed", partition.topic, key.partition)
+
     def directory_failed(self, directory: LogDirectory) -> None:
         """Take the replicas in a failed log directory offline, so that requests get KAFKA_STORAGE_ERROR.
 
@@ -274,16 +308,8 @@ class PartitionHosting:
             partition = hosted.partition
             if self._logs.home_of(TopicPartition(partition.topic, key.partition)) is not directory:
                 continue
-            del self._hosted[key]
-            self._registry.remove(key)
             self.offline[key] = reason
-            try:
-                self._listener.leads_no_more(
-                    partition.topic, key.topic_id, key.partition, partition.leader_epoch
-                )
-                hosted.kind.close(partition, StopReason.KEPT)
-            except Exception:
-                logger.exception("%s-%d cannot be closed", partition.topic, key.partition)
+            self._end(key, hosted)
 
     def _role_taken(self, partition: Partition, topic: Topic) -> None:
         if self._is_frozen:
@@ -308,7 +334,9 @@ class PartitionHosting:
                     if count % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
                         await asyncio.sleep(0)
         finally:
-            self._new = {key: new for key, new in self._new.items() if not new.is_being_made}
+            self._new = {
+                key: new for key, new in self._new.items() if not new.is_being_made or new.is_exchanged
+            }
             self._opener = None
             self._tell_settled()
 
@@ -379,6 +407,7 @@ class PartitionHosting:
         self._take_role(hosted, topic)
 
     def _cannot_open(self, topic: Topic, key: PartitionKey, error: KafkaError) -> None:
+        self._compare_directory(topic, key)
         reason = str(error)
         # Each change of the topic retries; an error that is the same as before is not logged again.
         if self.offline.get(key) != reason:

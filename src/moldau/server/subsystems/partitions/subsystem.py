@@ -7,6 +7,9 @@ from functools import partial
 
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
+from moldau.config.broker import BrokerConfig
+from moldau.metrics.byte_rate import QuotaSettings
 from moldau.replication.partition import Partition
 from moldau.server import settings
 from moldau.server.context import BrokerContext
@@ -16,6 +19,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.server.subsystems.partitions.directory_assignments import DirectoryAssignments
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
+from moldau.server.subsystems.partitions.replica_moves import ReplicaMoves
 from moldau.server.subsystems.partitions.replication import Replication
 from moldau.server.topics.partition_kinds import KindClaim
 from moldau.storage.guards.recovery_report import RepairKind
@@ -56,6 +60,14 @@ class PartitionsSubsystem(Subsystem):
             self._is_registered,
             self._assignments,
         )
+        self.moves = ReplicaMoves(
+            context.logs,
+            self._hosting,
+            _has_snapshots,
+            move_quota(context.config),
+            context.machine.unexpected,
+        )
+        """Moves of replicas between the log folders."""
         context.logs.offline_listeners.append(self._hosting.directory_failed)
         self._watch()
 
@@ -96,6 +108,7 @@ class PartitionsSubsystem(Subsystem):
 
     def reconfigure(self) -> None:
         self._hosting.reconfigure(None)
+        self._limit_moves()
         self.replication.throttle(())
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
@@ -114,16 +127,20 @@ class PartitionsSubsystem(Subsystem):
             )
             if not is_hosted:
                 self._logs.put_aside(name)
+        await self.moves.resume_unfinished()
 
     async def start(self) -> None:
         self.replication.start()
         self._assignments.start()
+        self.moves.start()
+        self._limit_moves()
 
     def freeze(self) -> None:
         self._hosting.freeze()
 
     async def stop(self) -> None:
         # The fetchers stop last, because partitions can become followers until the hosting has stopped.
+        await self.moves.stop()
         await self._assignments.stop()
         await self._hosting.stop()
         await self.replication.stop()
@@ -134,6 +151,10 @@ class PartitionsSubsystem(Subsystem):
         """
         known = image.brokers.get(self._context.identity.node_id)
         return known is not None and known.incarnation_id == self._context.incarnation_id
+
+    def _limit_moves(self) -> None:
+        config = self._context.metadata.configs.broker
+        self.moves.limit(config.integer("replica.alter.log.dirs.io.max.bytes.per.second"))
 
     def _problem(self) -> str | None:
         count = len(self._hosting.offline)
@@ -163,3 +184,17 @@ class PartitionsSubsystem(Subsystem):
         }.items():
             meters.gauge("moldau.storage", "Recovery", name, partial(logs.report.count, kind))
         meters.gauge("moldau.storage", "Recovery", "StrayFolders", lambda: logs.stray_count)
+
+
+def _has_snapshots(topic: str) -> bool:
+    state = STATE_TOPICS.get(topic)
+    return state is not None and state.retention is StateRetention.SNAPSHOTS
+
+
+def move_quota(config: BrokerConfig) -> QuotaSettings:
+    """The quota of moves between log folders, without a limit."""
+    return QuotaSettings(
+        window_count=config.integer("alter.log.dirs.replication.quota.window.num"),
+        window_s=config.integer("alter.log.dirs.replication.quota.window.size.seconds"),
+        window_count_min=1,
+    )

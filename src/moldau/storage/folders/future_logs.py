@@ -1,0 +1,188 @@
+"""Logs that are moved from one log folder to another (KIP-113): the copy, and the exchange.
+
+A future log is a copy in the folder ``topic-0.<32 hex digits>-future`` of the target. Two renames exchange
+the log for the copy: the old folder gets the same digits and the suffix ``-delete``, then the future folder
+gets the log's name. The first rename is durable before the second one starts. After a kill between them,
+:func:`finish_exchanges` finds the renamed old folder and the future folder with the same digits, and makes
+the second rename. All other future folders are incomplete, and are copied again from the beginning.
+"""
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.runtime import Disk, ErrorCode, KafkaError, Machine
+from moldau.storage.folders.directory_failures import DirectoryFailures
+from moldau.storage.folders.file_names import (
+    deleted_folder,
+    exchanged_for,
+    folder_of,
+    future_folder,
+    is_whole_name,
+    partition_of_future,
+)
+from moldau.storage.folders.log_directory import LogDirectory
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+COPIED_BYTES_MAX: Final = 256 * 1024
+"""Number of bytes that are copied in one step. It takes a millisecond or less."""
+
+
+@dataclass(slots=True, eq=False)
+class LogMove:
+    """A log, and its copy in another folder."""
+
+    source: PartitionLog
+    home: LogDirectory
+    target: LogDirectory
+    future: PartitionLog
+    unique: uuid.UUID
+    truncation_count: int
+    """The truncation count of the source when the copy began."""
+
+    @property
+    def name(self) -> TopicPartition:
+        return self.source.topic_partition
+
+    @property
+    def lag(self) -> int:
+        """Offsets that are not copied yet."""
+        return max(0, self.source.log_end_offset - self.future.log_end_offset)
+
+
+class FutureLogs:
+    """The copies in progress. Use it on the event loop."""
+
+    def __init__(self, machine: Machine, failures: DirectoryFailures) -> None:
+        self._machine = machine
+        self._failures = failures
+        self.moves: dict[TopicPartition, LogMove] = {}
+
+    async def begin(self, source: PartitionLog, home: LogDirectory, target: LogDirectory) -> LogMove:
+        """Create an empty future log. The source is not compacted during the copy, because the copy could
+        have a record and lack its tombstone.
+
+        Raises ``KafkaError``: invalid_request for a name that is too long, kafka_storage_error.
+        """
+        name, unique = source.topic_partition, self._machine.entropy.uuid4()
+        if not is_whole_name(name):
+            raise KafkaError(ErrorCode.invalid_request, f"the name of {name} is too long for a future folder")
+        path = f"{target.path}/{future_folder(name, unique)}"
+        source.is_being_copied = True
+        try:
+            future = await self._machine.workers.run(self._open, path, source)
+            await future.truncate_fully_and_start_at(source.local_log_start_offset)
+            with self._failures.guard(target):
+                await self._machine.workers.run(self._machine.disk.sync_dir, target.path)
+        except (KafkaError, OSError) as error:
+            source.is_being_copied = False
+            cause = error.__cause__ if isinstance(error, KafkaError) else error
+            if isinstance(cause, OSError):
+                self._failures.log_failed(target, cause)
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{path} cannot be made: {error}") from error
+        future.gate.on_failure = lambda error: self._failures.log_failed(target, error)
+        move = self.moves[name] = LogMove(source, home, target, future, unique, source.truncation_count)
+        return move
+
+    def _open(self, path: str, source: PartitionLog) -> PartitionLog:
+        return PartitionLog.open(
+            self._machine, path, source.topic_partition, source.config, topic_id=source.topic_id
+        )
+
+    async def copy(self, move: LogMove, max_bytes: int = COPIED_BYTES_MAX) -> int:
+        """Copy the next batches, at least one. Returns their size in bytes; 0 when the future log has all.
+
+        After a truncation of the source, the copy starts again from the beginning. Raises ``KafkaError`` when
+        a disk fails.
+        """
+        source, future = move.source, move.future
+        if source.truncation_count != move.truncation_count or (
+            future.log_end_offset < source.local_log_start_offset
+        ):
+            move.truncation_count = source.truncation_count
+            await future.truncate_fully_and_start_at(source.local_log_start_offset)
+        found = source.read(future.log_end_offset, min(max_bytes, COPIED_BYTES_MAX))
+        content = b"".join(found.views)
+        if not content and move.lag:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"{move.name} cannot be read from offset {future.log_end_offset}",
+            )
+        return future.append_as_follower(content).size_bytes if content else 0
+
+    async def exchange(self, move: LogMove) -> None:
+        """Replace the source by the future log, and close both. The source is copied completely, and nothing
+        is written to it any more. Raises ``OSError`` and ``KafkaError``.
+        """
+        assert not move.lag, f"{move.name} is not copied"
+        source, future = move.source, move.future
+        future.update_log_start_offset(source.log_start_offset)
+        await future.flush()
+        await self._machine.workers.run(future.close)
+        source.take_offline(f"{move.name} moves to {move.target.path}")
+        self.moves.pop(move.name, None)
+        await self._machine.workers.run(self._rename, move)
+
+    def _rename(self, move: LogMove) -> None:
+        disk, name = self._machine.disk, move.name
+        move.source.epochs.end_file()
+        move.future.epochs.end_file()
+        for directory, before, after in (
+            (move.home, folder_of(name), deleted_folder(name, move.unique)),
+            (move.target, future_folder(name, move.unique), folder_of(name)),
+        ):
+            try:
+                disk.rename(f"{directory.path}/{before}", f"{directory.path}/{after}")
+                disk.sync_dir(directory.path)
+            except OSError as error:
+                self._failures.log_failed(directory, error)
+                raise
+
+    async def drop(self, move: LogMove) -> None:
+        """End a move, and delete its copy."""
+        self.moves.pop(move.name, None)
+        move.source.is_being_copied = False
+        move.future.take_offline(f"the move of {move.name} was given up")
+        if move.target.is_online:
+            path = f"{move.target.path}/{future_folder(move.name, move.unique)}"
+            with self._failures.guard(move.target):
+                if self._machine.disk.is_dir(path):
+                    await self._machine.workers.run(self._machine.disk.remove_tree, path)
+
+
+def finish_exchanges(
+    disk: Disk, directories: Sequence[LogDirectory], failures: DirectoryFailures
+) -> list[tuple[TopicPartition, LogDirectory]]:
+    """Finish exchanges that were interrupted by a kill, and delete incomplete copies. Blocking; the folders
+    are locked.
+
+    Returns the partitions and targets of incomplete copies, whose moves must start again. While a folder is
+    offline, incomplete copies are kept, because it is not known what was renamed in that folder.
+    """
+    names: dict[LogDirectory, list[str]] = {}
+    for directory in directories:
+        if directory.is_online:
+            with failures.guard(directory):
+                names[directory] = disk.list(directory.path)
+    everything = {name for found in names.values() for name in found}
+    unfinished = []
+    for directory, found in names.items():
+        for name in found:
+            topic_partition = partition_of_future(name)
+            if topic_partition is None or not directory.is_online:
+                continue
+            is_current = folder_of(topic_partition) in everything
+            with failures.guard(directory):
+                if not is_current and exchanged_for(name) in everything:
+                    disk.rename(f"{directory.path}/{name}", f"{directory.path}/{folder_of(topic_partition)}")
+                    disk.sync_dir(directory.path)
+                elif is_current or len(names) == len(directories):
+                    disk.remove_tree(f"{directory.path}/{name}")
+                    if is_current:
+                        unfinished.append((topic_partition, directory))
+    return unfinished

@@ -1,0 +1,209 @@
+"""Replicas that move between the log directories of their brokers, in virtual time (AlterReplicaLogDirs)."""
+
+import asyncio
+import errno
+from typing import Any
+
+import pytest
+from two_directories import House
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from moldau.runtime import ErrorCode
+from moldau.runtime.files.disk import DiskError
+from moldau.simulation.world.disks.disk import MountedDisk
+from moldau.simulation.world.world import World
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+
+class MovingHouse(House):
+    """With a replica of broker 11 to move."""
+
+    index = 0
+
+    def place(self) -> str:
+        """The directory of the replica."""
+        return str(self.hosted(11)[self.index].log.directory.rpartition("/")[0])
+
+    def other(self) -> str:
+        return {"/data/a": "/data/b", "/data/b": "/data/a"}[self.place()]
+
+    async def move(self, path: str, index: int = 0) -> ErrorCode:
+        topic = AlterReplicaLogDirTopic(name="t", partitions=[index])
+        request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[topic])])
+        answer = await self.ask(11, ApiKey.ALTER_REPLICA_LOG_DIRS, 2, request)
+        code: ErrorCode = answer.results[0].partitions[0].error_code
+        return code
+
+    async def limit(self, rate: int) -> None:
+        row = AlterableConfig(name=RATE, config_operation=0, value=str(rate))
+        resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[row])
+        answer = await self.ask(
+            11, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest(resources=[resource])
+        )
+        assert answer.responses[0].error_code is ErrorCode.none
+        await asyncio.sleep(1)
+
+    async def futures(self) -> dict[str, Any]:
+        """The copies in progress, by directory."""
+        answer = await self.ask(11, ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))
+        return {
+            directory.log_dir: row
+            for directory in answer.results
+            for topic in directory.topics
+            for row in topic.partitions
+            if row.is_future_key
+        }
+
+    async def moved(self, path: str) -> None:
+        """Return when the replica is there, the metadata say so, and it is in sync."""
+        wanted = self.directory_id(11, path)
+        await self.cluster.until(lambda: self.rows()[self.index].directory_of(11) == wanted)
+        await self.cluster.until(lambda: self.index in self.hosted(11) and self.place() == path)
+        await self.in_sync()
+
+    def contents(self) -> list[bytes]:
+        """The records of the replica of each broker."""
+        found = []
+        for broker in (11, 12):
+            log = self.hosted(broker)[self.index].log
+            found.append(b"".join(bytes(view) for view in log.read(log.log_start_offset, 1 << 24).views))
+        return found
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_replica_moves_while_records_are_written(leads: bool) -> None:
+    with World(3) as world:
+        house = MovingHouse(world)
+
+        async def story() -> None:
+            await house.begin()
+            house.index = next(i for i, row in enumerate(house.rows()) if (row.leader == 11) is leads)
+            await house.produce(60, "before")
+            await house.limit(50)
+            source, target = house.place(), house.other()
+            assert await house.move(target, house.index) is ErrorCode.none
+            assert await house.move(target, house.index) is ErrorCode.none
+            await asyncio.sleep(2)
+            (path, row), *others = (await house.futures()).items()
+            assert (path, row.partition_index, others) == (target, house.index, [])
+            assert row.offset_lag > 0
+            assert house.place() == source
+            writing = asyncio.ensure_future(house.produce(60, "during"))
+            await asyncio.sleep(0.5)
+            await house.limit(10**9)
+            await writing
+            await house.moved(target)
+            assert not await house.futures()
+            await house.produce(5, "after")
+            await house.cluster.until(lambda: len(set(house.contents())) == 1)
+            log = house.hosted(11)[house.index].log
+            assert (log.log_start_offset, log.log_end_offset) == (0, 125)
+            names = house.disk(11).volume.root.entries["data"].entries[source[-1]].entries
+            assert f"t-{house.index}" not in names
+
+            await house.restart(11)
+            await house.moved(target)
+            assert len(set(house.contents())) == 1
+
+        world.run(story())
+
+
+def test_a_move_survives_the_end_of_its_process_while_it_copies() -> None:
+    with World(4) as world:
+        house = MovingHouse(world)
+
+        async def story() -> None:
+            await house.begin()
+            await house.produce(60, "before")
+            await house.limit(50)
+            target = house.other()
+            assert await house.move(target) is ErrorCode.none
+            await asyncio.sleep(2)
+            await house.restart(11)
+            await house.cluster.until(lambda: 0 in house.hosted(11))
+            await house.limit(10**9)
+            await house.moved(target)
+            assert len(set(house.contents())) == 1
+            assert house.hosted(11)[0].log.log_end_offset == 60
+
+        world.run(story())
+
+
+@pytest.mark.parametrize("fault", ["the old folder", "the new folder"])
+def test_an_exchange_survives_its_interruption_at_each_step(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fails at one of the two renames; after a restart it works again."""
+    with World(5) as world:
+        house = MovingHouse(world)
+
+        async def story() -> None:
+            await house.begin()
+            house.index = next(i for i in house.hosted(11) if house.hosted(11)[i].log.directory[6] == "b")
+            # The folder with the metadata must not fail: the failing rename is always in /data/b.
+            if fault == "the new folder":
+                assert await house.move("/data/a", house.index) is ErrorCode.none
+                await house.moved("/data/a")
+            await house.produce(20, "before")
+            source, target = house.place(), house.other()
+            failed: list[str] = []
+            whole = MountedDisk.rename
+
+            def rename(disk: MountedDisk, before: str, after: str) -> None:
+                is_first = fault == "the old folder"
+                if (
+                    not failed
+                    and before.startswith("/data/b/")
+                    and after.endswith("-delete" if is_first else f"/t-{house.index}")
+                ):
+                    failed.append(before)
+                    raise DiskError(errno.EIO, "Input/output error", before)
+                whole(disk, before, after)
+
+            monkeypatch.setattr(MountedDisk, "rename", rename)
+            assert await house.move(target, house.index) is ErrorCode.none
+            await house.cluster.until(lambda: bool(failed))
+            await house.cluster.until(lambda: list(house.rows()[house.index].isr) == [12])
+            assert house.index not in house.hosted(11)
+            await house.restart(11)
+            # Before the first rename the copy begins anew; after it the exchange is finished.
+            await house.moved(target)
+            assert source != target
+            assert len(set(house.contents())) == 1
+            assert house.hosted(11)[house.index].log.log_end_offset == 20
+
+        world.run(story())
+
+
+def test_requests_that_cannot_be_met_are_refused() -> None:
+    with World(6) as world:
+        house = MovingHouse(world)
+
+        async def story() -> None:
+            await house.begin()
+            assert await house.move(house.place()) is ErrorCode.none
+            assert await house.move("/data/c") is ErrorCode.log_dir_not_found
+            assert await house.move("/data/a", 99) is ErrorCode.replica_not_available
+            assert not await house.futures()
+            house.disk(11).failed_folders.add("/data/b")
+            await house.produce(1, "during")
+            await house.cluster.until(lambda: len(house.hosted(11)) == 2)
+            inside = next(i for i in range(4) if i not in house.hosted(11))
+            assert await house.move("/data/b", next(iter(house.hosted(11)))) is ErrorCode.kafka_storage_error
+            assert await house.move("/data/a", inside) is ErrorCode.kafka_storage_error
+
+        world.run(story())

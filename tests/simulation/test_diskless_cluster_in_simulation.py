@@ -126,7 +126,7 @@ def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:
 
 
 FLAWS = [
-    (fetch_counts_for_all, "diskless-cluster", 12),
+    (fetch_counts_for_all, "diskless-cluster", 3),
     (unsynced_offset_acknowledged, "diskless-cluster-power", 6),
     (gap_not_held, "diskless-cluster", 3),
     (standby_one_record_short, "diskless-cluster", 0),

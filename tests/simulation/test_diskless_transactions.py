@@ -84,7 +84,7 @@ def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
         (read_one_too_far, 0),
         (cut_the_aborted_list, 0),
         (check_no_guard, 5),
-        (fence_no_epoch, 0),
+        (fence_no_epoch, 1),
     ],
 )
 def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], seed: int) -> None:

@@ -62,7 +62,7 @@ def answer_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 FLAWS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, str]] = [
-    (state_of_an_earlier_term, 9, "from its log: "),
+    (state_of_an_earlier_term, 11, "from its log: "),
     (answer_before_the_commit, 8, "was acknowledged"),
 ]
 

@@ -144,10 +144,10 @@ class Database:
         if clean:
             try:
                 self._mark(clean=True)
-            except apsw.Error:
+            except (apsw.Error, OSError):
                 clean = False
-        # A full disk must not stop the rest of the shutdown, because the file is only a cache.
-        with contextlib.suppress(apsw.Error):
+        # A full or failed disk must not stop the rest of the shutdown, because the file is only a cache.
+        with contextlib.suppress(apsw.Error, OSError):
             self.connection.close(True)
         return clean
 

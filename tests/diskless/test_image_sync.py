@@ -20,6 +20,7 @@ class OneCoordinator:
         self.coordinator_ids = [0]
         self.topics = set(topic_ids)
         self.created: list[UUID] = []
+        self.calls: list[Sequence[PartitionsToCreate]] = []
         self.is_loaded = True
 
     def is_active(self, coordinator_id: int) -> bool:
@@ -28,6 +29,7 @@ class OneCoordinator:
     async def create_partitions(
         self, coordinator_id: int, topics: Sequence[PartitionsToCreate]
     ) -> Sequence[TopicResult]:
+        self.calls.append(topics)
         self.created += [topic.topic_id for topic in topics]
         self.topics.update(topic.topic_id for topic in topics)
         return []
@@ -65,6 +67,31 @@ def test_a_topic_whose_deletion_nobody_tells_is_deleted_and_never_made_again() -
         await sync.run_once()
         assert coordinator.topics == {kept.topic_id}
         assert set(coordinator.created) == {kept.topic_id}
+
+    run_in_virtual_time(story)
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 2_500), (3, 700), (250, 1)])
+def test_many_partitions_are_created_in_several_calls(topics: int, partitions: int) -> None:
+    """A call with all of them would block the event loop."""
+
+    async def story(machine: Machine) -> None:
+        known = [
+            Topic(f"topic-{number}", UUID(int=number), topic(1).partitions * partitions)
+            for number in range(1, topics + 1)
+        ]
+        coordinator = OneCoordinator()
+        await ImageSync(coordinator, lambda: known, nothing_new).run_once()
+        for call in coordinator.calls:
+            assert len(call) <= 100
+            assert sum(len(each.partition_indexes) for each in call) <= 1_000
+        created = [
+            (each.topic_id.int, index)
+            for call in coordinator.calls
+            for each in call
+            for index in each.partition_indexes
+        ]
+        assert created == [(n, index) for n in range(1, topics + 1) for index in range(partitions)]
 
     run_in_virtual_time(story)
 

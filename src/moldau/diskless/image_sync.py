@@ -7,7 +7,7 @@ creation or deletion is harmless.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -18,6 +18,10 @@ from moldau.runtime import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 _TOPICS_A_CALL: Final = 100
+_PARTITIONS_A_CALL: Final = 1_000
+"""Limit of the partitions that a call creates. The coordinator replays their records in one turn of the event
+loop, and writes them to its database in another one. Each turn takes some 10 ms.
+"""
 _UNKNOWN_TOPIC_GRACE_S: Final = 30.0
 """Grace period of a topic that the coordinator has and this broker's metadata do not contain. The topic
 may be newer than these metadata.
@@ -133,11 +137,11 @@ class ImageSync:
                 for index, partition in enumerate(topic.partitions)
                 if partition.diskless_coordinator == coordinator_id
             ]
-            if indexes:
-                wanted.append(PartitionsToCreate(topic.topic_id, topic.name, indexes))
-        for start in range(0, len(wanted), _TOPICS_A_CALL):
-            some = wanted[start : start + _TOPICS_A_CALL]
-            _raise_first(await self._keeper.create_partitions(coordinator_id, some))
+            for start in range(0, len(indexes), _PARTITIONS_A_CALL):
+                some = indexes[start : start + _PARTITIONS_A_CALL]
+                wanted.append(PartitionsToCreate(topic.topic_id, topic.name, some))
+        for call in _calls(wanted):
+            _raise_first(await self._keeper.create_partitions(coordinator_id, call))
 
     async def _delete(self, coordinator_id: int, topic_ids: Sequence[UUID]) -> None:
         for start in range(0, len(topic_ids), _TOPICS_A_CALL):
@@ -175,6 +179,20 @@ class ImageSync:
                 "coordinator %d: %d topics are not in the metadata any more", coordinator_id, len(gone)
             )
             await self._delete(coordinator_id, sorted(gone))
+
+
+def _calls(wanted: Iterable[PartitionsToCreate]) -> Iterator[list[PartitionsToCreate]]:
+    """Divide creations into calls of a limited number of topics and partitions."""
+    call: list[PartitionsToCreate] = []
+    count = 0
+    for each in wanted:
+        count += len(each.partition_indexes)
+        if call and (len(call) == _TOPICS_A_CALL or count > _PARTITIONS_A_CALL):
+            yield call
+            call, count = [], len(each.partition_indexes)
+        call.append(each)
+    if call:
+        yield call
 
 
 def _raise_first(results: Sequence[TopicResult]) -> None:

@@ -19,7 +19,7 @@ from moldau.runtime.fair_lane import FairClient, Steps, exhaust
 from moldau.storage.log.admission import checked, is_slow_to_admit, must_open
 from moldau.storage.log.config import LogConfig
 
-_UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
+_PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
 """Maximum bytes of batches that wait until the coordinator has created a new partition."""
 
 _DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
@@ -35,7 +35,7 @@ class _Terms(NamedTuple):
     guard: int
 
 
-class _Unborn:
+class _PendingAppend:
     """An append that waits until the coordinator is known to have the partition."""
 
     __slots__ = ("_appends", "_due", "answer", "guard", "header", "records", "timeout_at_s")
@@ -109,14 +109,14 @@ class PartitionAppends:
         self._opening = OpeningQueue(services.opening, services.unexpected)
         self._traffic = traffic
         self._unexpected = services.unexpected
-        self._unborn: deque[_Unborn] = deque()
-        self._unborn_bytes = 0
+        self._pending: deque[_PendingAppend] = deque()
+        self._pending_bytes = 0
         self._awaits_birth = False
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes of batches that wait until the partition is known."""
-        return self._unborn_bytes
+        return self._pending_bytes
 
     def append(
         self,
@@ -184,7 +184,7 @@ class PartitionAppends:
     ) -> AppendAnswer:
         if self._place.is_closed:
             return AppendOutcome(ErrorCode.not_leader_or_follower)
-        if not self._place.is_known or self._unborn:
+        if not self._place.is_known or self._pending:
             answer: AppendAnswer = self._append_when_known(stored, header, terms)
         else:
             answer = self._append_now(stored, header, terms.timeout_ms, terms.guard)
@@ -210,54 +210,54 @@ class PartitionAppends:
     ) -> "asyncio.Future[AppendOutcome]":
         """Queue a batch in order, for a partition that its coordinator has not created yet."""
         # A single batch may always wait; otherwise a large batch could never be the first.
-        if self._unborn and self._unborn_bytes + len(records) > _UNBORN_BYTES_MAX:
+        if self._pending and self._pending_bytes + len(records) > _PENDING_BYTES_MAX:
             refused: asyncio.Future[AppendOutcome] = self.deadlines.loop.create_future()
             refused.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
             return refused
         if not self._awaits_birth:
             self._awaits_birth = True
             self._place.when_known(self._born)
-        unborn = _Unborn(self, bytes(records), header, terms.timeout_ms / 1000, terms.guard)
-        self._unborn.append(unborn)
-        self._unborn_bytes += len(records)
-        return unborn.answer
+        pending = _PendingAppend(self, bytes(records), header, terms.timeout_ms / 1000, terms.guard)
+        self._pending.append(pending)
+        self._pending_bytes += len(records)
+        return pending.answer
 
     def drop_answered(self) -> None:
         """Free the memory of appends that were answered before the partition was known."""
-        while self._unborn and self._unborn[0].answer.done():
-            self._take_unborn()
+        while self._pending and self._pending[0].answer.done():
+            self._next_pending()
 
     def refuse_waiting(self) -> None:
         """Refuse the batches that wait until the partition is known, because the broker stops."""
-        while self._unborn:
-            unborn = self._take_unborn()
-            if not unborn.answer.done():
-                unborn.answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+        while self._pending:
+            pending = self._next_pending()
+            if not pending.answer.done():
+                pending.answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
 
-    def _take_unborn(self) -> _Unborn:
-        unborn = self._unborn.popleft()
-        self._unborn_bytes -= len(unborn.records)
-        return unborn
+    def _next_pending(self) -> _PendingAppend:
+        pending = self._pending.popleft()
+        self._pending_bytes -= len(pending.records)
+        return pending
 
     def _born(self) -> None:
         self._awaits_birth = False
         loop = asyncio.get_running_loop()
-        while self._unborn:
-            unborn = self._take_unborn()
-            if unborn.answer.done():
+        while self._pending:
+            pending = self._next_pending()
+            if pending.answer.done():
                 continue
             if self._place.is_closed:
-                unborn.answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+                pending.answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
                 continue
-            rest_ms = max(0.0, unborn.timeout_at_s - loop.time()) * 1000
+            rest_ms = max(0.0, pending.timeout_at_s - loop.time()) * 1000
             answer: AppendAnswer = _DEFECT
             with self._unexpected.contained("taking a batch that has waited"):
-                records = memoryview(unborn.records)
-                answer = self._append_now(records, unborn.header, rest_ms, unborn.guard)
+                records = memoryview(pending.records)
+                answer = self._append_now(records, pending.header, rest_ms, pending.guard)
             if isinstance(answer, AppendOutcome):
-                unborn.answer.set_result(answer)
+                pending.answer.set_result(answer)
             else:
-                answer.add_done_callback(_passing_on(unborn.answer))
+                answer.add_done_callback(_passing_on(pending.answer))
 
 
 def _as_stored(

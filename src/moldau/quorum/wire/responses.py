@@ -1,4 +1,4 @@
-"""Converts between the core's responses and Kafka's; see ``wire.py`` for the requests."""
+"""Converts between the core's responses and Kafka's; see ``requests.py`` for the requests."""
 
 from dataclasses import replace
 from typing import Any, TypeAlias, assert_never

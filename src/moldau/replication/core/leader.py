@@ -67,7 +67,7 @@ class InSyncProposal:
 
 
 class ProposalFailure(Enum):
-    """What is known about a proposal that was not answered with a committed set."""
+    """The known outcome of a proposal that was not answered with a committed set."""
 
     NOT_ATTEMPTED = "the controller has not committed it and will not"
     SUPERSEDED = "the controller is ahead of this leader: newer metadata are on their way"

@@ -9,7 +9,7 @@ from moldau.storage.folders.log_directory import LogDirectory
 
 
 class Assignment(NamedTuple):
-    """What the metadata tell about the place of a log."""
+    """The place of a log by the metadata."""
 
     directory_id: uuid.UUID | None = None
     """The folder that the metadata name; None where they name none."""

@@ -33,7 +33,7 @@ _SETTLED: Final = frozenset(
         ErrorCode.not_leader_or_follower,
     }
 )
-"""Remove an assignment: the controller has it, or this broker has the replica no more."""
+"""Error codes after which an assignment is removed, because the controller has it or does not need it."""
 
 
 class DirectoryAssignments:

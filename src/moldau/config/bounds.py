@@ -1,4 +1,4 @@
-"""Bounds of values. Each returns the reason for which a value is refused, or ``None``."""
+"""Checks of values. Each check returns the reason for which it refuses a value, or ``None``."""
 
 import math
 import re
@@ -47,7 +47,7 @@ def between(low: float, high: float) -> Check:
 
 
 def not_empty(what: str = "String") -> Check:
-    """A text or list with something in it."""
+    """A text or a list that is not empty."""
 
     def test(value: Value) -> str | None:
         is_empty = not value or (isinstance(value, tuple) and not all(value))

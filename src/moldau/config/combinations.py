@@ -12,9 +12,9 @@ _MIB = 1024 * 1024
 
 
 def validate(config: NodeSettings) -> None:
-    """Raise :class:`ConfigError` for the first key that contradicts another; it names key, value and bound.
+    """Raise :class:`ConfigError` for the first key that contradicts another; it names key, value and limit.
 
-    A running node is held to it too when a dynamic config changes.
+    The rules also hold when a dynamic config of a running node changes.
     """
     try:
         for check in _CHECKS:
@@ -261,7 +261,7 @@ def _check_range(config: NodeSettings, *keys: str) -> None:
 
 
 def check_local_retention(config: NodeSettings) -> None:
-    """Raise :class:`ConfigError` when tiered records are to stay longer on the disk than in all."""
+    """Raise :class:`ConfigError` when tiered records are to stay longer on the disk than altogether."""
     for unit, whole in (("ms", config.log_retention_ms), ("bytes", config.integer("log.retention.bytes"))):
         key = f"log.local.retention.{unit}"
         local = config.integer(key)

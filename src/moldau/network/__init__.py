@@ -1,4 +1,5 @@
-"""Listeners and connections: frames in, dispatched in order, answers out in order; and the RPC client."""
+"""Listeners, connections and the RPC client. A connection dispatches requests in order and sends answers
+in the same order."""
 
 from moldau.network.client import ClientLimits, RpcClient
 from moldau.network.context import (

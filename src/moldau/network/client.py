@@ -1,4 +1,5 @@
-"""Requests to other nodes: one connection each, kept, negotiated, and replaced after a failure.
+"""Requests to other nodes, over one connection to each. It negotiates versions, stays open, and is replaced
+after a failure.
 
 Every failure is a :class:`KafkaError`: ``network_exception`` when the node cannot be reached or the
 connection broke (the request may have been carried out), ``request_timed_out``, or
@@ -23,7 +24,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """Bounds of a client; names as in Kafka's clients where they have one."""
+    """Limits of a client. They have the names of Kafka's clients where these exist."""
 
     max_in_flight_requests: int = 64
     connect_timeout_ms: int = 10_000
@@ -159,9 +160,10 @@ class RpcClient:
         message: Any,
         timeout_ms: int | None = None,
     ) -> Any:
-        """The decoded response. ``version`` ``None`` takes the highest that both sides have.
+        """The decoded response. ``version`` ``None`` means the highest version that both sides have.
 
-        Time spent connecting, backing off and waiting for a place counts. Raises :class:`KafkaError`.
+        The time-out includes the time for connecting, for backoff and for waiting for a free place. Raises
+        :class:`KafkaError`.
         """
         if self._closed:
             raise KafkaError(ErrorCode.network_exception, "the client is closed")

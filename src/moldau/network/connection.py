@@ -30,7 +30,7 @@ log = logging.getLogger("moldau.network")
 _FLUSH_BYTES = 256 * 1024
 
 _QUEUED_BYTES_MAX = 32 * 1024 * 1024
-"""Bound on bytes queued for sending; beyond it no more requests are read."""
+"""Maximum bytes queued for sending; beyond it no more requests are read."""
 
 _REQUESTS_A_TURN = 64
 """One receive may contain thousands of small requests; after this many, other connections are served."""

@@ -52,7 +52,7 @@ class ConnectionControl(Protocol):
         ...
 
     def yield_turn(self) -> None:
-        """Dispatch no more requests in this turn of the loop: the request was an expensive one."""
+        """Dispatch no more requests in this turn of the loop, because the request was expensive."""
         ...
 
     def close_when_answered(self) -> None:
@@ -61,7 +61,7 @@ class ConnectionControl(Protocol):
 
 
 class ConnectionContext:
-    """One client connection; lives as long as it does.
+    """One client connection. This object lives as long as the connection.
 
     Authentication sets ``principal``; ApiVersions sets the client's rack, software name and version;
     ``attributes`` belongs to the handlers (SASL state, fetch session hints).
@@ -162,4 +162,5 @@ class RequestContext:
 Dispatcher: TypeAlias = Callable[[RequestContext, memoryview], Answer]
 """``(context, request body) -> answer``; the view is valid only until the call returns.
 
-Raising closes the connection with one log line."""
+If the call raises, the connection is closed with one log line.
+"""

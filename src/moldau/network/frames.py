@@ -1,7 +1,7 @@
 """Cuts a byte stream into frames of a 4-byte big-endian length and that many bytes.
 
-Complete frames are handed on as views of the loop's shared buffer, without a copy. Of a frame that arrives
-in parts, the first part is copied once into a buffer of its own, which the kernel then fills.
+Complete frames are handed on as views of the loop's shared buffer, without a copy. If a frame arrives in
+parts, its first part is copied into a separate buffer, and the kernel then fills this buffer.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
     # Provided by subclasses.
 
     def _on_frame(self, frame: memoryview) -> None:
-        """Take one frame; the view is valid only during the call."""
+        """Handle one frame; the view is valid only during the call."""
         raise NotImplementedError
 
     def _on_bad_length(self, length: int) -> None:
@@ -119,7 +119,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
     def _keep(self, rest: memoryview) -> None:
         stash = self._stash
-        # A transport may deliver once more after it was paused: append then.
+        # A transport may deliver data once more after it was paused. This data is appended.
         self._stash = rest if stash is None else memoryview(bytes(stash) + bytes(rest))
 
     def _begin_partial(self, first: memoryview, size: int) -> None:

@@ -1,4 +1,4 @@
-"""A small HTTP server for ``/metrics`` and ``/health``: GET and HEAD, one answer a connection."""
+"""A small HTTP server for ``/metrics`` and ``/health``: GET and HEAD, one answer per connection."""
 
 import asyncio
 import logging

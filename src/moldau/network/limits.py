@@ -1,4 +1,4 @@
-"""Listeners, bounds and counters of a socket server."""
+"""Listeners, limits and counters of a socket server."""
 
 import ssl
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ _UNLIMITED = 2**31 - 1
 class Listener:
     """An address to accept connections on.
 
-    ``host`` ``None`` or empty means every interface; ``port`` 0 takes a free one. ``ssl_context``
-    is set where ``security_protocol`` wants TLS.
+    ``host`` ``None`` or empty means every interface; ``port`` 0 takes a free one. ``ssl_context`` is set
+    where ``security_protocol`` requires TLS.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkLimits:
-    """Bounds; the comment names the property that sets each, where Kafka has one."""
+    """Limits. The comment at a limit names the property of Kafka that sets it, if there is one."""
 
     max_request_bytes: int = 100 * 1024 * 1024  # socket.request.max.bytes
     queued_max_request_bytes: int | None = None  # queued.max.request.bytes, None for -1

@@ -1,4 +1,4 @@
-"""Receive memory: one buffer that all connections share, a pool for large frames, and the bound on both.
+"""Receive memory: one buffer that all connections share, a pool for large frames, and the limit on both.
 
 Pages that are touched for the first time cost more than the copy into them, so buffers are reused.
 """
@@ -71,14 +71,14 @@ _memory_by_loop: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ReceiveMe
 
 
 class RequestMemory:
-    """A bound on bytes that many connections share (``queued.max.request.bytes``).
+    """A limit on bytes that many connections share (``queued.max.request.bytes``).
 
-    It is not strict: a request is admitted while anything is left, so that a request larger than
-    the rest is not starved; the overshoot is at most one request a connection.
+    The limit is not strict. A request is admitted while any bytes are left, so that a large request does not
+    starve. The overshoot is at most one request per connection.
     """
 
     def __init__(self, limit_bytes: int | None) -> None:
-        # As in Kafka, 0 and negative values mean no bound.
+        # As in Kafka, 0 and negative values mean no limit.
         self.limit_bytes = limit_bytes if limit_bytes is not None and limit_bytes > 0 else None
         self.used_bytes = 0
         self._waiters: dict[Callable[[], None], None] = {}
@@ -93,7 +93,8 @@ class RequestMemory:
         self.used_bytes -= size
         assert self.used_bytes >= 0
         if self._waiters and self.has_room():
-            # In a callback of its own: a waiter processes requests, which may release more.
+            # This runs in a separate callback, because a waiter processes requests, and they may release more
+            # memory.
             waiter = next(iter(self._waiters))
             del self._waiters[waiter]
             asyncio.get_running_loop().call_soon(self._wake, waiter)

@@ -47,7 +47,8 @@ class CallDeclaration(Generic[A, R]):
     version_min: int = 0
     """The oldest version that this side sends."""
     cuts: tuple[Cut, ...] = ()
-    """Where the rows of a request are answered independently: how a large one is cut into slices."""
+    """How a large request is cut into slices. It is set only if the rows of a request are answered
+    independently."""
 
     @property
     def api_key(self) -> int:
@@ -91,7 +92,7 @@ class CallDeclaration(Generic[A, R]):
         return self.response(**self.response_fields(result, version))
 
     def refuse(self, error: KafkaError) -> Message:
-        """The response to a call that failed whole."""
+        """The response to a call that failed as a whole."""
         return self.response(error_code=error.code, error_message=error.message)  # type: ignore[call-arg]
 
 

@@ -1,4 +1,4 @@
-"""Requests to one node at its address: what brokers that call each other have in common."""
+"""Requests to one node at its address, as brokers send them to each other."""
 
 import asyncio
 from typing import Any, NamedTuple

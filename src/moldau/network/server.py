@@ -25,7 +25,7 @@ EXTRA_QUIET_S: Final = 1.0
 
 
 def _nothing() -> None:
-    """The turns of a dispatcher whose requests share nothing."""
+    """``end_turn`` of a dispatcher whose requests share no work."""
 
 
 class SocketServer:
@@ -194,8 +194,8 @@ class SocketServer:
     def _make_room(self, connection: ServerConnection) -> bool:
         """Whether a connection is accepted although ``max.connections`` is reached.
 
-        On the protected listener it is, and the least recently active connection of another listener is
-        closed instead (KIP-402): so brokers can connect regardless of the number of clients.
+        On the protected listener it is accepted, and the least recently active connection of another listener
+        is closed instead (KIP-402). Therefore brokers can connect regardless of the number of clients.
         """
         listener_name = connection.listener_name
         if listener_name != self.limits.protected_listener:
@@ -212,8 +212,8 @@ class SocketServer:
     def _take_extra(self, connection: ServerConnection) -> bool:
         """Whether a connection may be accepted as the extra one of the protected listener, beyond its limits.
 
-        It lets an operator reach the node however low the limit is. It is closed for the next one after a
-        short idle time.
+        With it an operator can reach the node even if the limit is low. After a short idle time it is closed
+        when another such connection arrives.
         """
         if connection.listener_name != self.limits.protected_listener:
             return False
@@ -237,7 +237,10 @@ class SocketServer:
         connection.close()
 
     def _lack_of_descriptors(self, transport: asyncio.Transport) -> str | None:
-        """Connections must not take the last open files: a log that cannot open its own goes offline."""
+        """The reason to refuse a connection because it would use one of the last file descriptors, else None.
+
+        A log that cannot open its files goes offline.
+        """
         connected = transport.get_extra_info("socket")
         last = self._last_descriptor
         if last is None or not hasattr(connected, "fileno") or connected.fileno() <= last:

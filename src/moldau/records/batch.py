@@ -62,10 +62,12 @@ MutableBuffer: TypeAlias = bytearray | memoryview
 
 HEADER_SIZE_BYTES = 61
 LOG_OVERHEAD_BYTES = 12
-"""Base offset and length: what a batch carries before the bytes that its length field counts."""
+"""Size of the base offset and the length field. The value of the length field counts only the bytes after
+them."""
 
 RECORD_BYTES_MIN = 7
-"""Minimum size of a record: length, attributes, two deltas, two lengths and the header count, a byte each."""
+"""Minimum size of a record: length, attributes, two deltas, two lengths and the header count, with one
+byte each."""
 
 RECORDS_PER_BATCH_MAX = 1_000_000
 """Maximum number of records in a batch: librdkafka's limit. It bounds the work of opening a batch."""
@@ -184,12 +186,13 @@ class BatchHeader(NamedTuple):
 
 
 def unchecked_header(buffer: Buffer, position: int) -> BatchHeader:
-    """The header at ``position``, where 61 bytes are known to follow. For loops over many batches."""
+    """Return the header at ``position`` without any check. At least 61 bytes must follow. It is for loops
+    over many batches."""
     return _new(BatchHeader, _unpack_header(buffer, position))
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``, without a check except for its presence.
+    """The header at ``position``. Only its presence is checked.
 
     Raises :class:`CorruptRecordError` when fewer than 61 bytes follow.
     """
@@ -224,7 +227,7 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
 def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch at ``position`` after checking length, magic and CRC.
 
-    For bytes that come from another broker or from a disk. Raises :class:`CorruptRecordError`.
+    Use it for bytes from another broker or from a disk. Raises :class:`CorruptRecordError`.
     """
     header = parse_header(buffer, position)
     length = header.batch_length
@@ -258,7 +261,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
                            ``max_batch_bytes`` (max.message.bytes), else ``MESSAGE_TOO_LARGE``
     partition leader epoch any; the leader writes its own
     magic                  2; 0 and 1 are ``INVALID_RECORD``, others ``CORRUPT_MESSAGE``
-    CRC                    that of the bytes behind it, else ``CORRUPT_MESSAGE``
+    CRC                    that of the bytes after it, else ``CORRUPT_MESSAGE``
     attributes 0-2         a codec that Kafka defines, else ``INVALID_RECORD``
     attributes 3           not LogAppendTime, else ``INVALID_TIMESTAMP``
     attributes 4           any; the partition decides whether a transaction may be appended
@@ -266,16 +269,17 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     attributes 6           any; the base timestamp is then read as the delete horizon
     attributes 7-15        any: unused bits are ignored, stored and given to consumers
     last offset delta      record count - 1, else ``INVALID_RECORD``
-    base timestamp         any; the records' own timestamps are checked, where a topic asks for it
+    base timestamp         any; the records' own timestamps are checked if the topic requires it
     max timestamp          by message.timestamp.after.max.ms (``check_timestamps``)
-    producer id            any; a negative one is none
+    producer id            any; a negative one means no producer id
     producer epoch         at least -1 with a producer id, else ``INVALID_PRODUCER_EPOCH``
-    base sequence          not negative with a producer id, else ``INVALID_RECORD``; any without
+    base sequence          not negative with a producer id, else ``INVALID_RECORD``; any without a
+                           producer id
     record count           positive, else ``INVALID_RECORD``; in an uncompressed batch no more than
-                           there is room for; beyond a million ``MESSAGE_TOO_LARGE``
+                           fit into its bytes; beyond a million ``MESSAGE_TOO_LARGE``
     ====================== =====================================================================
 
-    Kafka differs in five points. It has no bound on the number of records. It drops a partial batch
+    Kafka differs in five points. It has no limit on the number of records. It drops a partial batch
     behind the first, which is ``INVALID_RECORD`` here, so that callers may append ``buffer`` as it is. It
     opens every batch and compares the count with the records; here a batch is opened only where its topic
     needs that. It answers an undefined codec with ``UNKNOWN_SERVER_ERROR``. It takes LogAppendTime from a
@@ -392,7 +396,7 @@ def _refuse_framing(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) -
 def set_base_offset_and_epoch(
     buffer: MutableBuffer, position: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Stamp the two fields that a leader assigns; the CRC stays right."""
+    """Write the two fields that a leader assigns. The CRC does not cover them, so it stays valid."""
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + _EPOCH_AT, leader_epoch)
 

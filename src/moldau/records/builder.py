@@ -72,10 +72,10 @@ def build_batch(
 ) -> bytes:
     """A whole batch.
 
-    Records are numbered from ``base_offset`` in their order, whatever their own offsets. The
-    compactor passes ``keep_offsets`` (deltas from the records' own offsets, holes allowed) and the
-    original batch's ``last_offset``, which must survive the loss of its last records. Raises
-    ``ValueError`` when offsets do not ascend within the batch's range.
+    Records are numbered from ``base_offset`` in their order, whatever their own offsets. The compactor passes
+    ``keep_offsets`` (deltas from the records' own offsets, holes allowed) and the original batch's
+    ``last_offset``, which must not change when its last records are removed. Raises ``ValueError`` when
+    offsets do not ascend within the batch's range.
     """
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
     encoded = []

@@ -2,10 +2,10 @@
 
 * gzip, zstd: their own stream formats.
 * lz4: the frame format with independent blocks (the Java client refuses linked ones).
-* snappy: the blocks of snappy-java (``xerial``) on the way out; that or one raw block (librdkafka) on
-  the way in.
+* snappy: written as the blocks of snappy-java (``xerial``); read in this form or as one raw block
+  (librdkafka).
 
-Decompression never makes more than the caller's limit, however small the input.
+Decompression never produces more bytes than the caller's limit, even for a small input.
 """
 
 from collections.abc import Callable
@@ -78,7 +78,8 @@ _STEP_BYTES = 256 * 1024
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
-    """``data`` compressed; ``level`` as the codec counts (gzip 1-9, zstd 1-22), None its default."""
+    """``data`` compressed; ``level`` is on the codec's own scale (gzip 1-9, zstd 1-22); None is its
+    default."""
     match codec:
         case Compression.NONE:
             return bytes(data)
@@ -99,7 +100,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 def compress_in_turn(codec: Compression, data: bytes, level: int | None = None) -> Steps[bytes]:
     """Like :func:`compress`, in steps of some milliseconds."""
     if codec in (Compression.NONE, Compression.SNAPPY) or len(data) <= _STEP_BYTES:
-        return compress(codec, data, level)  # these two are fast
+        return compress(codec, data, level)  # These two codecs are fast.
     stream = _stream(codec, level)
     for start in range(0, len(data), _STEP_BYTES):
         stream.compress(data[start : start + _STEP_BYTES])

@@ -62,7 +62,7 @@ _NO_TAGS = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionMarker:
-    """The end of a transaction in one partition, by the coordinator of ``coordinator_epoch``."""
+    """The end of a transaction in one partition, written by the coordinator with ``coordinator_epoch``."""
 
     committed: bool
     coordinator_epoch: int
@@ -77,7 +77,7 @@ class EndTransactionMarker:
 
 @dataclass(frozen=True, slots=True)
 class RecordedVoter:
-    """A voter as a leader change names it; the directory id is written from version 1 on (KIP-853)."""
+    """A voter in a leader change; the directory id is written from version 1 on (KIP-853)."""
 
     voter_id: int
     directory_id: uuid.UUID = NO_DIRECTORY
@@ -143,7 +143,7 @@ class SnapshotFooter:
 
 @dataclass(frozen=True, slots=True)
 class KRaftVersion:
-    """The quorum's protocol: 0 with static voters, 1 with those of :class:`RecordedVoters`."""
+    """The quorum's protocol: 0 with static voters, 1 with the voters of :class:`RecordedVoters`."""
 
     kraft_version: int
     version: int = 0
@@ -230,7 +230,7 @@ def build_control_batch(
     producer_epoch: int = -1,
     transactional: bool = False,
 ) -> bytes:
-    """A control batch of the given records, uncompressed as Kafka's are."""
+    """A control batch of the given records, uncompressed like those of Kafka."""
     records = [Record(0, timestamp, control_key(content), content.encode()) for content in contents]
     return build_batch(
         records,
@@ -266,9 +266,9 @@ def build_end_transaction_marker(
 
 
 def parse_control_type(key: bytes | None) -> ControlType:
-    """The type in a control record's key, UNKNOWN for one from a newer version.
+    """The type in a control record's key, UNKNOWN for a type of a newer version.
 
-    Raises :class:`InvalidRecordError` for a key that is no control record's.
+    Raises :class:`InvalidRecordError` if the key is not the key of a control record.
     """
     if key is None or len(key) < _KEY.size:
         raise InvalidRecordError(f"the key of a control record has {_KEY.size} bytes, not {len(key or b'')}")
@@ -296,7 +296,7 @@ def parse_control_record(record: Record) -> ControlRecord | None:
 
 
 class _Reader:
-    """Walks through a value; whatever runs past the end raises IndexError, ValueError or struct.error."""
+    """Reads the fields of a value. A field beyond the end raises IndexError, ValueError or struct.error."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -18,7 +18,7 @@ __all__ = [
 
 
 class CorruptRecordError(KafkaError):
-    """Bytes that do not hold together: too short, a wrong checksum, an unknown magic."""
+    """Damaged bytes: too short, with a wrong checksum, or with an unknown magic."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.corrupt_message, message)
@@ -43,14 +43,14 @@ class OpenedSizeError(InvalidRecordError):
 
 @dataclass(frozen=True, slots=True)
 class RecordError:
-    """One bad record: its place in the batch (from 0) and a sentence (KIP-467)."""
+    """One bad record: its place in the batch (from 0) and an error message (KIP-467)."""
 
     batch_index: int
     message: str
 
 
 class RecordsRejectedError(KafkaError):
-    """A batch refused for some of its records; produce responses (v8+) name them one by one."""
+    """A batch refused for some of its records; produce responses (v8+) list these records."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[RecordError, ...]) -> None:
         super().__init__(code, message)

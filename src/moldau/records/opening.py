@@ -1,4 +1,4 @@
-"""Decompresses and parses a batch in steps, with a bound on the memory of several such jobs together."""
+"""Decompresses and parses a batch in steps, with a limit on the memory of several such jobs together."""
 
 from typing import Final
 
@@ -14,8 +14,8 @@ RECORDS_A_STEP: Final = 10_000
 
 _MODEST_RATIO: Final = 16
 _MODEST_BYTES: Final = 1024 * 1024
-"""Batches whose records decompress to no more than this, or than 16 times the batch, may be opened at the
-same time for several clients. Of larger ones only one at a time is opened.
+"""Several batches may be opened at the same time for several clients if the records of each decompress to
+at most this size, or to at most 16 times the size of the batch. Larger batches are opened one at a time.
 """
 
 

@@ -16,7 +16,7 @@ __all__ = ["TargetCompression", "recompressed"]
 
 
 class TargetCompression(NamedTuple):
-    """The codec of a topic, and its level as :func:`moldau.records.compression.compress` counts it."""
+    """The codec of a topic, and its level on the scale of :func:`moldau.records.compression.compress`."""
 
     codec: Compression
     level: int | None = None
@@ -33,7 +33,7 @@ def recompressed(
     target: TargetCompression,
     max_batch_bytes: int,
 ) -> Steps[bytes]:
-    """The batch of ``header`` with these records, uncompressed, in the codec of ``target``.
+    """The batch of ``header`` with the uncompressed records ``payload``, in the codec of ``target``.
 
     Raises ``MESSAGE_TOO_LARGE`` when the result is larger than ``max_batch_bytes``.
     """

@@ -71,12 +71,12 @@ def open_batch(batch: Buffer, limit: int | None = None) -> tuple[BatchHeader, by
     if codec is Compression.NONE:
         return header, bytes(payload)
     if not payload and not header.records_count:
-        return header, b""  # a compacted batch keeps its codec and none of its records
+        return header, b""  # a batch that has lost all records in a compaction keeps its codec
     return header, decompress(codec, payload, limit)
 
 
 def opens_quickly(batch: Buffer) -> bool:
-    """Whether a batch has few records and bytes for certain; always false for a compressed one."""
+    """Whether a batch certainly has few records and bytes; always false for a compressed batch."""
     header = parse_header(batch)
     return (
         header.records_count <= QUICK_RECORDS
@@ -86,15 +86,15 @@ def opens_quickly(batch: Buffer) -> bool:
 
 
 def read_records(batch: Buffer, limit: int | None = None) -> list[Record]:
-    """All records of a batch; errors as :func:`iter_records`."""
+    """All records of a batch; raises the errors of :func:`iter_records`."""
     return list(iter_records(batch, limit))
 
 
 def iter_records(batch: Buffer, limit: int | None = None) -> Iterator[Record]:
     """Walk through a batch, decompressing it as :func:`open_batch` does when it is compressed.
 
-    With LogAppendTime every record has the batch's max timestamp. Raises :class:`InvalidRecordError`
-    for any length, varint or count that does not fit, and for bytes left over behind the last record, and
+    With LogAppendTime every record has the batch's max timestamp. Raises :class:`InvalidRecordError` for any
+    length, varint or count that does not fit, and for bytes after the last record, and
     :class:`OpenedSizeError` for more than ``HEADERS_PER_BATCH_MAX`` headers.
     """
     return iter_opened(*open_batch(batch, limit))
@@ -123,7 +123,7 @@ def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
 
 
 def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: int) -> tuple[Record, int]:
-    """One record and the position behind it; IndexError at the end of the data.
+    """One record and the position after it; IndexError at the end of the data.
 
     Varints of one or two bytes, by far the most, are read in place: this is the inner loop of compaction
     and of coordinators that load.
@@ -137,7 +137,7 @@ def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: i
         end = position + size
     if end > len(data) or end < position:
         raise InvalidRecordError(f"a record says {end - position} bytes, {len(data) - position} are there")
-    raw = data[position + 1]  # behind the attributes, which mean nothing so far
+    raw = data[position + 1]  # after the attributes, which have no meaning yet
     if raw < 0x80:
         timestamp = base_timestamp + (raw >> 1 ^ -(raw & 1))
         position += 2

@@ -30,7 +30,7 @@ _AFTER_CRC = Struct(">hiqqqhii")
 
 
 def rewrite_batch(header: BatchHeader, records: Iterable[Record], delete_horizon_ms: int | None) -> bytes:
-    """The batch of ``header`` with only ``records`` left of it, at least one, in their order.
+    """The batch of ``header`` with only ``records``, which are at least one, in their order.
 
     ``delete_horizon_ms`` takes the place of the base timestamp; the records' own timestamps are kept.
     """

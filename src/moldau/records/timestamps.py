@@ -22,8 +22,8 @@ __all__ = [
 Position: TypeAlias = tuple[int, int]
 """Offset and timestamp of a record."""
 Choice: TypeAlias = Callable[[Sequence[Position], Position | None], tuple[Position | None, bool]]
-"""Receives consecutive positions and the best one so far; returns the best, and whether the search is
-over.
+"""Receives consecutive positions and the best position so far. Returns the best position, and whether the
+search is over.
 """
 
 
@@ -41,7 +41,8 @@ def search_batch(batch: Buffer, choose: Choice) -> Steps[Position | None]:
 
 
 def choose_at_or_after(timestamp_ms: int, starting_offset: int) -> Choice:
-    """The first with a timestamp at or after ``timestamp_ms``, not below ``starting_offset``."""
+    """Choose the first record with a timestamp of at least ``timestamp_ms`` and an offset of at least
+    ``starting_offset``."""
 
     def choose(some: Sequence[Position], _: Position | None) -> tuple[Position | None, bool]:
         for offset, timestamp in some:
@@ -53,7 +54,7 @@ def choose_at_or_after(timestamp_ms: int, starting_offset: int) -> Choice:
 
 
 def choose_exactly(timestamp_ms: int) -> Choice:
-    """The first with a timestamp."""
+    """Choose the first record with exactly this timestamp."""
 
     def choose(some: Sequence[Position], _: Position | None) -> tuple[Position | None, bool]:
         for offset, timestamp in some:
@@ -65,7 +66,7 @@ def choose_exactly(timestamp_ms: int) -> Choice:
 
 
 def choose_latest(starting_offset: int) -> Choice:
-    """The first of the records with the largest timestamp, from ``starting_offset`` on."""
+    """Choose the first of the records with the largest timestamp, from ``starting_offset`` on."""
 
     def choose(some: Sequence[Position], best: Position | None) -> tuple[Position | None, bool]:
         for offset, timestamp in some:

@@ -1,4 +1,4 @@
-"""Zigzag varints, as records carry them (Protocol Buffers' sint32 and sint64)."""
+"""Zigzag varints, as they are used in records (Protocol Buffers' sint32 and sint64)."""
 
 from moldau.records.errors import InvalidRecordError
 

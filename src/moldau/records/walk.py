@@ -24,7 +24,8 @@ from moldau.records.varint import (
 __all__ = ["FOUND_MAX", "RecordWalk", "TimestampBounds"]
 
 FOUND_MAX: Final = 100
-"""How many bad records of a kind a walk notes: enough to find the fault, and bounded."""
+"""Maximum number of bad records of each kind that a walk notes. A few of them are enough to find the
+fault."""
 
 _ROW_MIN: Final = 8
 _ROW_MAX: Final = 4096
@@ -36,7 +37,7 @@ faster.
 _HEADERS_A_STEP: Final = 20_000
 
 _BLOCK: Final = 8192
-"""Numbers in a row whose varints agree in all bytes but the first two."""
+"""Count of consecutive numbers whose varints differ only in the first two bytes."""
 _CONTINUES: Final = bytes(128) + b"\x01" * 128
 """Translates the bytes of varints: 1 for those that another one follows."""
 _LOW: Final = bytes(number << 1 & 0x7F | 0x80 for number in range(64))
@@ -270,7 +271,7 @@ class RecordWalk:
         self._position += count * size
 
     def _column(self, at: int, size: int, count: int) -> bytes:
-        """The byte at ``at`` of a number of records with one size."""
+        """The bytes at position ``at`` of ``count`` consecutive records of ``size`` bytes each."""
         begin = self._position
         return self._data[begin + at : begin + count * size : size]
 
@@ -346,7 +347,7 @@ class RecordWalk:
 
 
 def _shape(start: int, fields: tuple[int, ...]) -> _Shape | None:
-    """None when varints are longer than any that a row may have."""
+    """The shape of a record; None when its varints are too long for a row."""
     shape = _Shape(*(at - start for at in fields))
     too_long = shape.key_size_at - shape.offset_at > 4 or shape.offset_at - shape.attributes_at > 9
     return None if too_long else shape
@@ -365,7 +366,7 @@ def _skip_bytes(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _consecutive(first: int, count: int) -> list[bytes]:
-    """The varints of consecutive numbers as columns; all below 64, or all of one block."""
+    """The varints of consecutive numbers as columns. The numbers are all below 64, or all in one block."""
     if first < 64:
         return [bytes(range(2 * first, 2 * (first + count), 2))]
     low = (_LOW * (count // 64 + 2))[first % 64 :][:count]

@@ -22,7 +22,8 @@ class SystemClock:
 
 CATCH_UP_RATE: Final = 2.0
 JUMP_MS: Final = 100
-"""Minimum lead that counts as a jump of the clock: it counts milliseconds, and is adjusted in small steps."""
+"""Minimum lead that is treated as a jump of the clock. Smaller leads come from rounding and from small
+adjustments."""
 
 
 class DeletionClock:

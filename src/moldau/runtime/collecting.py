@@ -21,7 +21,8 @@ LOOK_AGAIN_S: Final = 0.02
 PIECE_OBJECTS: Final = 30_000
 """New objects after which they are collected and frozen: some 8 ms of CPU."""
 THRESHOLDS: Final = (10_000, 2, 50)
-"""Of the automatic collections, which visit at most some 30,000 objects of the youngest two generations."""
+"""Thresholds of the automatic collections. These visit at most some 30,000 objects of the youngest two
+generations."""
 OLDEST: Final = 2
 """The generation of the objects that have survived a collection of everything that is not frozen."""
 FULL_EVERY_S: Final = 60.0
@@ -30,9 +31,9 @@ GROWTH: Final = 2.0
 LARGE_BLOCKS: Final = 150_000
 """Blocks of a large process: a full collection of them takes some 40 ms of CPU."""
 CYCLES_WORTH_IT: Final = 1_000
-"""Objects in ended cycles that make a full collection of a large process worthwhile, at least."""
+"""Minimum number of objects in ended cycles that makes a full collection of a large process worthwhile."""
 CYCLES_SHARE: Final = 0.05
-"""The same as a share of the process's blocks: a collection of a million blocks takes 200 ms."""
+"""This minimum as a share of the process's blocks, because a collection of a million blocks takes 200 ms."""
 
 
 def collect_rarely() -> None:
@@ -74,7 +75,7 @@ async def keep_collections_short() -> None:
 def _new_objects() -> int:
     """An upper bound of the objects that exist since the last collection of everything that is not frozen.
 
-    Not the growth of the process: as many may have been freed, of those that are frozen.
+    The growth of the process is not such a bound, because frozen objects may have been freed meanwhile.
     """
     youngest, middle, oldest = gc.get_count()
     first, second, _ = gc.get_threshold()

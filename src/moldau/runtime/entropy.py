@@ -1,4 +1,4 @@
-"""Chance: identifiers, jitter and election time-outs, all from one seedable source."""
+"""Randomness: identifiers, jitter and election time-outs, all from one source that can be seeded."""
 
 import os
 import random
@@ -33,7 +33,7 @@ class Entropy(Protocol):
 
 
 class SeededEntropy:
-    """Entropy that repeats itself for the same seed."""
+    """Entropy that returns the same values for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -18,7 +18,7 @@ def _hidden(module: str) -> Iterator[None]:
         del sys.modules[module]
 
 
-# kio describes its types to Hypothesis where that is installed, which would be half of a node's start.
+# kio registers its types with Hypothesis if that is installed. This would be half of a node's start time.
 with _hidden("hypothesis"):
     from kio.schema.errors import ErrorCode
 

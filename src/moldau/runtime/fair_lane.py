@@ -60,7 +60,7 @@ class ClientGoneError(KafkaError):
 
 
 def exhaust(steps: Steps[T]) -> T:
-    """Run a job to its end, on the spot."""
+    """Run a job to its end, immediately."""
     while True:
         try:
             next(steps)
@@ -89,10 +89,10 @@ class _Queue:
 
 
 class FairLane:
-    """Use it on one event loop."""
+    """Runs the jobs of clients fairly on one worker thread. Use it on one event loop."""
 
     def __init__(self, workers: Workers) -> None:
-        """``workers`` have one thread; otherwise steps of several jobs would run at once."""
+        """``workers`` must have one thread. Otherwise steps of several jobs would run at once."""
         self._workers = workers
         self._queues: dict[FairClient | None, _Queue] = {}
         self._groups: dict[Hashable, deque[_Queue]] = {}

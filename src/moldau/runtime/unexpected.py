@@ -16,7 +16,7 @@ __all__ = ["UnexpectedErrors"]
 _log = logging.getLogger(__name__)
 
 SHOWN_S: Final = 300.0
-"""How long the health page names the last one."""
+"""Time for which the health page shows the last error."""
 _KINDS_MAX: Final = 1_000
 
 

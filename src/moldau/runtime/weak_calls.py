@@ -10,8 +10,9 @@ P = ParamSpec("P")
 def weakly(method: Callable[P, None]) -> Callable[P, None]:
     """A bound method that does not keep its object: once that is gone, calls do nothing.
 
-    Parts that call their owner back would make a cycle of references with it. Objects of which a node has
-    tens of thousands must be freed by reference counts: a collection of that much garbage takes a second.
+    Parts that call their owner back would make a cycle of references with it. A node has tens of thousands of
+    some objects. They must be freed by reference counts, because a garbage collection of so many takes a
+    second.
     """
     found = weakref.WeakMethod(method)
 

@@ -18,8 +18,8 @@ The driver's contract
 6. **Answer once.** For every request that is sent, the driver reports one ``ResponseReceived`` or one
    ``RequestFailed``. If it reports neither, the core treats the request as failed after
    ``request_timeout_ms``.
-7. An error of the disk in any of these ends the node's part in the quorum: nothing may be answered
-   after a write that was not done. :class:`~moldau.quorum.core.raft.RaftInvariantError` likewise.
+7. A disk error in any of these steps ends the node's part in the quorum, because nothing may be
+   answered after a write that failed. :class:`~moldau.quorum.core.raft.RaftInvariantError` ends it, too.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A bound on the file descriptors that open files hold.
+"""A limit on the file descriptors that open files hold.
 
 A node has as many open files as it has segments, and the process may have far fewer descriptors. So a file
 that was not used for a while closes its descriptor and reopens its path at its next use. For its user it

@@ -19,7 +19,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class DiskError(OSError):
-    """The disk refused: full, gone, or failing. ``filename`` names the file."""
+    """An operation failed because the disk is full, gone or failing. ``filename`` names the file."""
 
 
 class DiskSpace(NamedTuple):

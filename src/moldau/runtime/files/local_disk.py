@@ -16,7 +16,7 @@ from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
 
 _FADVISE = getattr(os, "posix_fadvise", None)  # not on macOS
 
-_O_DIRECT = getattr(os, "O_DIRECT", 0)  # nor is this
+_O_DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS either
 
 UNCACHED_SIZE_BYTES: Final = 1024 * 1024
 """Smaller amounts are not worth the system calls, or the wait for the device."""

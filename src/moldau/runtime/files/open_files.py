@@ -1,4 +1,4 @@
-"""The process's bound on open files, and how files and connections share it."""
+"""The process's limit of open files, and how files and connections share it."""
 
 import logging
 from typing import Final
@@ -57,7 +57,8 @@ def lack_of_open_files() -> str | None:
 
 
 def descriptors_for_files() -> int:
-    """How many files may hold a descriptor at a time: a third of the limit, for a map holds a second one."""
+    """How many files may hold a descriptor at a time: a third of the limit, because a memory map holds a
+    second one."""
     limits = _limits()
     return _UNLIMITED if limits is None else limits[0] // 3
 

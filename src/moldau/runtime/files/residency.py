@@ -1,4 +1,4 @@
-"""Bounds the memory that memory maps of files are counted for, and removes maps off the event loop.
+"""Limits the memory that is counted for memory maps of files, and removes maps off the event loop.
 
 Touched pages of a mapped file stay in the process's page table until the map is removed. A broker that
 streams a large log would appear to use as much memory as the log, though the kernel can reclaim all of it.

@@ -36,13 +36,14 @@ def remove_database(disk: Disk, path: str) -> None:
 
 
 def seal_database(disk: Disk, path: str) -> None:
-    """Note the sum of a database that was closed cleanly. Blocking."""
+    """Store the checksum of a database that was closed cleanly. Blocking."""
     if not any(disk.exists(path + suffix) and disk.size(path + suffix) for suffix in ("-wal", "-journal")):
         disk.write_atomically(path + SUM_SUFFIX, _file_sum(disk, path))
 
 
 def break_seal(disk: Disk, path: str) -> Seal:
-    """Compare a file with its sum, and durably remove the sum: from now on the file may change. Blocking."""
+    """Compare a file with its checksum, and durably remove the checksum, because the file may change from
+    now on. Blocking."""
     if not disk.exists(path + SUM_SUFFIX):
         return Seal.NONE
     expected = disk.read(path + SUM_SUFFIX)

@@ -25,7 +25,7 @@ class Shell(enum.StrEnum):
 
 
 @app.command("completion")
-def completion(shell: Annotated[Shell, typer.Argument(help="Which shell to write for.")]) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(help="Shell for the script.")]) -> None:
     """Print the script that completes commands and options in a shell.
 
     `moldau --install-completion` puts it where the current shell finds it.

@@ -24,7 +24,7 @@ ControllerOption = Annotated[
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT",
-        help="A controller, to be asked instead of a broker; several with commas between.",
+        help="Controller that is asked instead of a broker; several are separated by commas.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

@@ -16,12 +16,15 @@ KEYS = (
     list_(
         "metrics",
         (),
-        "Prefixes of the metrics that clients are to push; `*` is all of them.",
+        "Prefixes of the metrics that clients push; `*` means all metrics.",
         check=list_of_any(),
     ),
-    int32("interval.ms", 5 * MINUTE_MS, "How often they push, between 100 and 3600000."),
+    int32("interval.ms", 5 * MINUTE_MS, "The interval between pushes, from 100 to 3600000."),
     list_(
-        "match", (), "Which clients: `selector=pattern,…`; all of them when it is empty.", check=list_of_any()
+        "match",
+        (),
+        "Rules that select clients: `selector=pattern,…`. If it is empty, all clients are selected.",
+        check=list_of_any(),
     ),
 )
 CLIENT_METRICS = ConfigDef(KEYS)

@@ -79,9 +79,9 @@ class Update(Enum):
 
 
 class Limit(Flag):
-    """Limits of a key that hold for a change on a running node only, although a file may contain the value.
+    """Limits of a key that hold only for a change on a running node. The file may contain other values.
 
-    Kafka has the same; a single request must not make a node unusable.
+    Kafka has these limits, too. A single request must not make a node unusable.
     """
 
     NONE = 0
@@ -90,9 +90,9 @@ class Limit(Flag):
     IN_STEPS = auto()
     """One change at most halves or doubles the number."""
     BY_LISTENER_ONLY = auto()
-    """Only with the prefix of a listener."""
+    """The key can be changed only with the prefix of a listener."""
     SAME_FOR_LISTENERS = auto()
-    """With the prefix of a listener also as the cluster's default."""
+    """With the prefix of a listener, the key can also be changed as the cluster's default."""
 
 
 class Synonym(NamedTuple):
@@ -196,7 +196,7 @@ class ConfigKey:
             return float.fromhex(text.rstrip("fFdD"))
         if _DECIMAL_DOUBLE.fullmatch(text):
             return float(text.rstrip("fFdD"))
-        # Kafka accepts NaN, which is neither below nor above any bound.
+        # Kafka accepts NaN, which is neither below nor above any limit.
         raise self.error(text, "Not a number of type DOUBLE")
 
     def format(self, value: Value) -> str | None:
@@ -215,7 +215,7 @@ class ConfigKey:
 
 
 def _java_double(value: float) -> str:
-    """As ``Double.toString`` writes it, for the values that configs have."""
+    """The text of a number as Java's ``Double.toString`` writes it, for the numbers that occur in configs."""
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     text = repr(value)

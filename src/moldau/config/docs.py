@@ -24,7 +24,7 @@ The column *update* shows whether the value can be changed while a node runs:
 - *cluster-wide*: for a single broker, or as the default of all brokers.
 
 A running node refuses an invalid change with INVALID_REQUEST, as Kafka does, and a change of a topic or a
-group with INVALID_CONFIG; the message names the key, the value and the bound. As in Kafka, a running node
+group with INVALID_CONFIG; the message names the key, the value and the limit. As in Kafka, a running node
 accepts `max.connections` and `max.connection.creation.rate` from 1 on, and a number of threads between half
 and twice the current one. A dynamic key that is not in these tables is stored for plug-ins, and shown
 without its value.
@@ -36,7 +36,7 @@ A node that starts with one of them logs that.
 
 _TOPICS = """## Topics
 
-A topic without a value for a key uses the broker config in the last column. Where there are several, the
+A topic without a value for a key uses the broker config in the last column. If there are several, the
 first one that is set applies.
 
 """

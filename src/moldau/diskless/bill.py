@@ -21,13 +21,18 @@ def watch_bill(meters: Meters, fetched: FetchMeters) -> None:
     """
     bill = meters.scoped("moldau.diskless", "Bill")
     uploaded = meters.scoped("moldau.diskless", "Writer").counter(
-        "UploadBytesPerSec", "Bytes of objects stored."
+        "UploadBytesPerSec", "Bytes of objects that were uploaded."
     )
     sides: tuple[tuple[str, str, Sequence[str], Callable[[], float]], ...] = (
-        ("RequestsPerGiBProduced", "Requests for each GiB uploaded.", PRODUCING, lambda: uploaded.value),
+        (
+            "RequestsPerGiBProduced",
+            "Requests to the object store for each GiB that was uploaded.",
+            PRODUCING,
+            lambda: uploaded.value,
+        ),
         (
             "RequestsPerGiBConsumed",
-            "Requests for each GiB that consumers read.",
+            "Requests to the object store for each GiB that consumers read.",
             CONSUMING,
             lambda: fetched.cache_hit_bytes.value + fetched.cold_bytes.value,
         ),

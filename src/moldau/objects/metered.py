@@ -33,7 +33,7 @@ class _OperationMeters:
             "BytesPerSec", "Bytes uploaded to or fetched from the object store.", operation=operation
         )
         self.time_ms = meters.histogram(
-            "RequestTimeMs", "How long requests that succeeded took.", operation=operation
+            "RequestTimeMs", "Duration of successful requests.", operation=operation
         )
 
     @contextmanager
@@ -73,7 +73,7 @@ class MeteredStorage:
         self._fetch = _OperationMeters(scope, "fetch")
         self._delete = _OperationMeters(scope, "delete")
         self._list = _OperationMeters(scope, "list")
-        self._deleted = scope.counter("ObjectsDeletedPerSec", "Objects that were asked to be removed.")
+        self._deleted = scope.counter("ObjectsDeletedPerSec", "Objects whose deletion was requested.")
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         with self._upload.request():

@@ -273,8 +273,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     max timestamp          by message.timestamp.after.max.ms (``check_timestamps``)
     producer id            any; a negative one means no producer id
     producer epoch         at least -1 with a producer id, else ``INVALID_PRODUCER_EPOCH``
-    base sequence          not negative with a producer id, else ``INVALID_RECORD``; any without a
-                           producer id
+    base sequence          not negative with a producer id, else ``INVALID_RECORD``; else any
     record count           positive, else ``INVALID_RECORD``; in an uncompressed batch no more than
                            fit into its bytes; beyond a million ``MESSAGE_TOO_LARGE``
     ====================== =====================================================================

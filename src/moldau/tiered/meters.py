@@ -62,13 +62,13 @@ class TieredMeters:
         self._gauges: dict[str, dict[int, PartitionGauges]] = {}
         self._counters: dict[tuple[str, str], tuple[Counter, ...]] = {}
         self.fetch_time_ms = self._manager.histogram(
-            "RemoteLogReaderFetchRateAndTimeMs", "From a read's request to its records."
+            "RemoteLogReaderFetchRateAndTimeMs", "Time from the request of a remote read to its records."
         )
         self.copy_throttle_ms = self._manager.histogram(
-            "remote-copy-throttle-time", "For how long copies waited for their quota."
+            "remote-copy-throttle-time", "Time that copies waited because of their quota."
         )
         self.fetch_throttle_ms = self._manager.histogram(
-            "remote-fetch-throttle-time", "For how long remote reads were put off by their quota."
+            "remote-fetch-throttle-time", "Time that remote reads waited because of their quota."
         )
         for name, read in _GAUGES.items():
             self._topics.gauge(name, lambda read=read: self._sum(read))  # type: ignore[misc]
@@ -76,10 +76,11 @@ class TieredMeters:
         for name in _COUNTERS:
             self._topics.counter(name)
         self._expired_fetches = meters.scoped("kafka.server", "DelayedRemoteFetchMetrics").counter(
-            "ExpiresPerSec", "Remote reads that were not there in remote.fetch.max.wait.ms."
+            "ExpiresPerSec", "Remote reads that took longer than remote.fetch.max.wait.ms."
         )
         self._expired_lists = meters.scoped("kafka.server", "DelayedRemoteListOffsetsMetrics").counter(
-            "ExpiresPerSec", "Searches by time that were not done in remote.list.offsets.request.timeout.ms."
+            "ExpiresPerSec",
+            "Searches by timestamp that took longer than remote.list.offsets.request.timeout.ms.",
         )
 
     # -- counters -----------------------------------------------------------------------------

@@ -61,9 +61,13 @@ def features(
 
 @app.command("upgrade")
 def upgrade(
-    features: Annotated[list[str], typer.Argument(metavar="NAME=LEVEL…", help="Their new levels.")],
-    downgrade: Annotated[bool, typer.Option("--downgrade", help="Allow a level to go down.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, and change nothing.")] = False,
+    features: Annotated[
+        list[str], typer.Argument(metavar="NAME=LEVEL…", help="Features with their new levels.")
+    ],
+    downgrade: Annotated[bool, typer.Option("--downgrade", help="Allow lower levels.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check the request, and change nothing.")
+    ] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     bootstrap_controller: ControllerOption = None,
     timeout_s: TimeoutOption = 30.0,

@@ -34,12 +34,12 @@ class Kind(enum.StrEnum):
     GROUP = "group"
 
 
-KindArgument = Annotated[Kind, typer.Argument(help="What has the configs.")]
+KindArgument = Annotated[Kind, typer.Argument(help="Kind of the resource.")]
 NameArgument = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="The topic, group or subscription, the broker's id, or 'default' for all brokers.",
+        help="Name of a topic, group or subscription; id of a broker; or 'default' for all brokers.",
     ),
 ]
 DEFAULT_BROKER = "default"
@@ -78,10 +78,10 @@ def describe(
     kind: KindArgument,
     name: NameArgument,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Defaults too, not only what somebody has set.")
+        bool, typer.Option("--all", "-a", help="Also show defaults, not only values that were set.")
     ] = False,
     synonyms: Annotated[
-        bool, typer.Option("--synonyms", help="Show what a value would fall back to.")
+        bool, typer.Option("--synonyms", help="Also show the values that apply if a value is removed.")
     ] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -146,19 +146,24 @@ def alter(
     kind: KindArgument,
     name: NameArgument,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a config; repeatable.")
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Set a config; may be repeated."),
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to its default; repeatable.")
+        list[str] | None,
+        typer.Option("--unset", metavar="KEY", help="Reset a config to its default; may be repeated."),
     ] = None,
     append: Annotated[
-        list[str] | None, typer.Option("--append", metavar="KEY=VALUE", help="Add to a list; repeatable.")
+        list[str] | None,
+        typer.Option("--append", metavar="KEY=VALUE", help="Add a value to a list; may be repeated."),
     ] = None,
     subtract: Annotated[
         list[str] | None,
-        typer.Option("--subtract", metavar="KEY=VALUE", help="Take from a list; repeatable."),
+        typer.Option("--subtract", metavar="KEY=VALUE", help="Remove a value from a list; may be repeated."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check; change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check the request, and change nothing.")
+    ] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:

@@ -24,10 +24,13 @@ ThrottleOption: TypeAlias = Annotated[
         "--throttle",
         min=1,
         metavar="BYTES",
-        help="Bytes a second that each broker may give and take; removed when the moves are done.",
+        help=(
+            "Bytes per second that each broker may send and receive for the moves. The limit is removed "
+            "when the moves are done."
+        ),
     ),
 ]
-YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def make_moves(

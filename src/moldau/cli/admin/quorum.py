@@ -127,10 +127,12 @@ def add(
 
 @app.command("remove")
 def remove(
-    node_id: Annotated[int, typer.Option("--node", metavar="ID", help="The voter.")],
+    node_id: Annotated[int, typer.Option("--node", metavar="ID", help="Id of the voter.")],
     directory_id: Annotated[
         str | None,
-        typer.Option("--directory", metavar="ID", help="Its directory; by default the one it votes with."),
+        typer.Option(
+            "--directory", metavar="ID", help="Directory id of the voter; by default its current one."
+        ),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     bootstrap_controller: ControllerOption = None,

@@ -45,14 +45,16 @@ def format_command(
     ],
     cluster_id: Annotated[
         str,
-        typer.Option("--cluster-id", "-t", metavar="ID", help="The cluster's id; make one with random-uuid."),
+        typer.Option(
+            "--cluster-id", "-t", metavar="ID", help="The id of the cluster; random-uuid prints a new one."
+        ),
     ],
     standalone: StandaloneOption = False,
     initial_controllers: InitialControllersOption = None,
     no_initial_controllers: NoInitialControllersOption = False,
     features: FeatureOption = None,
     ignore_formatted: Annotated[
-        bool, typer.Option("--ignore-formatted", "-g", help="Skip folders that are formatted already.")
+        bool, typer.Option("--ignore-formatted", "-g", help="Skip folders that are already formatted.")
     ] = False,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one property.")

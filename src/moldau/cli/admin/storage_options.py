@@ -30,18 +30,18 @@ InitialControllersOption: TypeAlias = Annotated[
         "--initial-controllers",
         "-I",
         metavar="ID@HOST:PORT:DIRECTORY,…",
-        help="The first voters, this controller among them.",
+        help="The first voters, including this controller.",
     ),
 ]
 NoInitialControllersOption: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--no-initial-controllers", "-N", help="Name no voters: this node joins a quorum that has some."
+        "--no-initial-controllers", "-N", help="Store no voters, because this node joins an existing quorum."
     ),
 ]
 FeatureOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--feature", "-f", metavar="NAME=LEVEL", help="The first level of a feature."),
+    typer.Option("--feature", "-f", metavar="NAME=LEVEL", help="The initial level of a feature."),
 ]
 
 

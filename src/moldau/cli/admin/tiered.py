@@ -109,7 +109,7 @@ def _topic_fields(topic: TieredTopic) -> dict[str, Any]:
 def segments(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a topic.")],
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", metavar="N", min=0, help="Of this partition only.")
+        int | None, typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition.")
     ] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,

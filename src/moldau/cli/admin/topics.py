@@ -39,9 +39,9 @@ NamesArgument = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Internal topics too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also show internal topics.")] = False,
     diskless: Annotated[
-        bool, typer.Option("--diskless", help="Only topics whose records live in object storage.")
+        bool, typer.Option("--diskless", help="Show only topics whose records are in object storage.")
     ] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -92,20 +92,25 @@ def create(
     partitions: Annotated[
         int,
         typer.Option(
-            "--partitions", "-p", metavar="N", help="Number of partitions; -1 leaves it to the node."
+            "--partitions", "-p", metavar="N", help="Number of partitions; -1 means the node's default."
         ),
     ] = -1,
     replicas: Annotated[
         int,
         typer.Option(
-            "--replication-factor", "-r", metavar="N", help="Copies of each; -1 leaves it to the node."
+            "--replication-factor",
+            "-r",
+            metavar="N",
+            help="Number of replicas of each partition; -1 means the node's default.",
         ),
     ] = -1,
     configs: ConfigsOption = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Be content when a topic is there already.")
+        bool, typer.Option("--if-not-exists", help="Succeed if a topic already exists.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check; create nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check the request, and create nothing.")
+    ] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
@@ -236,12 +241,15 @@ async def _described_one(
 def alter(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", metavar="N", min=1, help="Grow to so many partitions.")
+        int | None,
+        typer.Option(
+            "--partitions", "-p", metavar="N", min=1, help="New number of partitions; it can only grow."
+        ),
     ] = None,
     configs: ConfigsOption = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="KEY", help="Take a config back to its default; may be repeated."),
+        typer.Option("--unset", metavar="KEY", help="Reset a config to its default; may be repeated."),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
@@ -272,17 +280,17 @@ def alter(
 @app.command("reassign")
 def reassign(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics; none for all.")
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics; without names, all topics.")
     ] = None,
     replicas: Annotated[
         int | None,
         typer.Option(
-            "--replication-factor", "-r", min=1, metavar="N", help="Copies of each that there are to be."
+            "--replication-factor", "-r", min=1, metavar="N", help="New number of replicas of each partition."
         ),
     ] = None,
     brokers: Annotated[
         str | None,
-        typer.Option("--brokers", metavar="ID,ID,…", help="Brokers that are to have replicas, and no other."),
+        typer.Option("--brokers", metavar="ID,ID,…", help="The only brokers that get replicas."),
     ] = None,
     dry_run: DryRunOption = False,
     no_wait: NoWaitOption = False,
@@ -322,8 +330,10 @@ def reassign(
 @app.command("delete")
 def delete(
     names: NamesArgument,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content when there is none.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Succeed if a topic does not exist.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:

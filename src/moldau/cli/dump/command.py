@@ -36,17 +36,20 @@ def dump_log(
         list[str],
         typer.Argument(metavar="FILE", help="Files of log folders, whole folders, or URLs of objects."),
     ],
-    deep: Annotated[bool, typer.Option("--deep", help="Open batches and show their records.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Decode batches and show their records.")] = False,
     decoder: Annotated[
         DecoderName | None,
-        typer.Option("--decoder", help="Read records so; by default as their topic's name says."),
+        typer.Option("--decoder", help="Format of the records; by default it is chosen by the topic's name."),
     ] = None,
     options: Annotated[
         list[str] | None,
         typer.Option(
             "--storage",
             metavar="KEY=VALUE",
-            help="For URLs: what nodes have as diskless.storage.KEY or rsm.config.KEY; may be repeated.",
+            help=(
+                "For URLs: a value that nodes have as diskless.storage.KEY or rsm.config.KEY; may be "
+                "repeated."
+            ),
         ),
     ] = None,
     as_json: JsonOption = False,

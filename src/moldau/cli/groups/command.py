@@ -41,7 +41,11 @@ NO_GROUP_STATES = ("Dead", "")
 def list_groups(
     states: Annotated[
         list[str] | None,
-        typer.Option("--state", metavar="STATE", help="Only groups in this state, as Stable; repeatable."),
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Only groups in this state, for instance Stable; may be repeated.",
+        ),
     ] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -91,7 +95,9 @@ async def _all_groups(client: Client, states: Sequence[str]) -> list[ListedGroup
 @app.command("describe")
 def describe(
     groups: GroupsArgument,
-    members: Annotated[bool, typer.Option("--members", help="Show the members in place of offsets.")] = False,
+    members: Annotated[
+        bool, typer.Option("--members", help="Show the members instead of the offsets.")
+    ] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
@@ -236,7 +242,7 @@ def _member(row: Any) -> dict[str, Any]:
 @app.command("delete")
 def delete(
     groups: GroupsArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
@@ -264,27 +270,32 @@ def reset_offsets(
     group: GroupArgument,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[:0,1,…]", help="Which partitions; repeatable."),
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC[:0,1,…]", help="A topic or partitions; may be repeated."
+        ),
     ] = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="All that the group has committed.")
+        bool, typer.Option("--all-topics", help="All partitions with committed offsets of the group.")
     ] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="After the last record.")] = False,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", metavar="OFFSET", min=0, help="To this offset.")
     ] = None,
     to_datetime: Annotated[
         str | None,
         typer.Option(
-            "--to-datetime", metavar="TIME", help="To the first record at or after (ISO 8601 or ms)."
+            "--to-datetime",
+            metavar="TIME",
+            help="To the first record from this time on (ISO 8601 or ms).",
         ),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="On, or back by a negative number.")
+        int | None,
+        typer.Option("--shift-by", metavar="N", help="Forward by N records, or back if N is negative."),
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute/--dry-run", help="Do it; without this it is only shown.")
+        bool, typer.Option("--execute/--dry-run", help="Make the changes. Without it they are only shown.")
     ] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,

@@ -75,7 +75,7 @@ def _show(report: dict[str, Any]) -> None:
 
 def orphans(
     delete: Annotated[
-        bool, typer.Option("--delete", help="Remove them. Otherwise they are only counted.")
+        bool, typer.Option("--delete", help="Remove the orphans. Otherwise they are only counted.")
     ] = False,
     older_than_s: Annotated[
         float | None,
@@ -83,7 +83,7 @@ def orphans(
             "--older-than",
             metavar="SECONDS",
             min=0,
-            help="Pass by what is younger; the brokers' grace by default, and never less than commits take.",
+            help="Skip younger objects; by default the brokers' grace period, at least the time of a commit.",
         ),
     ] = None,
     master: MasterOption = None,

@@ -25,7 +25,10 @@ def run(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", "-c", metavar="FILE", help="The jobs, in TOML; the usual upkeep by default."
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="The jobs, in TOML. By default the usual maintenance jobs run.",
         ),
     ] = None,
     bootstrap: Annotated[

@@ -19,21 +19,24 @@ TopicsOption = Annotated[
     typer.Option("--topic", "-t", metavar="TOPIC", help="A diskless topic; may be repeated. All by default."),
 ]
 OnceOption = Annotated[
-    bool, typer.Option("--once", help="Consolidate what makes segments now, and end: the default.")
+    bool, typer.Option("--once", help="Build the segments that are due now, and end (the default).")
 ]
 IntervalOption = Annotated[
     float | None,
-    typer.Option("--interval", metavar="SECONDS", min=0.1, help="Do that every so often, until stopped."),
+    typer.Option(
+        "--interval", metavar="SECONDS", min=0.1, help="Repeat this at the interval, until stopped."
+    ),
 ]
 UnitOption = Annotated[
-    int, typer.Option("--unit-mib", metavar="N", min=1, help="What a task builds, in memory.")
+    int,
+    typer.Option("--unit-mib", metavar="N", min=1, help="Size of the segments that a task builds in memory."),
 ]
 StorageOption = Annotated[
     list[str] | None,
     typer.Option(
         "--storage",
         metavar="KEY=VALUE",
-        help="diskless.storage.* or rsm.config.* as far as the brokers do not tell it; may be repeated.",
+        help="Value of diskless.storage.* or rsm.config.* that the brokers do not report; may be repeated.",
     ),
 ]
 

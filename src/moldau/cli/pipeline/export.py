@@ -41,30 +41,37 @@ ToOption = Annotated[
     typer.Option(
         "--to",
         metavar="DIR|CATALOG",
-        help="A local folder, made if absent; or (Iceberg) a catalog of pyiceberg's configuration.",
+        help=(
+            "A local folder, which is created if it is missing; or (Iceberg) a catalog of pyiceberg's "
+            "configuration."
+        ),
     ),
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="Plain Parquet files, or an Iceberg table.")]
 ValuesOption = Annotated[
-    Values, typer.Option("--value", help="Values as they are, or decoded into columns of `value`.")
+    Values, typer.Option("--value", help="Store values unchanged, or decode them into columns of `value`.")
 ]
 SchemaOption = Annotated[
     str | None,
     typer.Option(
         "--schema",
         metavar="TEXT|@FILE",
-        help="JSON: columns like 'total INT, note STRING' (found by looking, without); Avro: the schema.",
+        help=(
+            "JSON: columns like 'total INT, note STRING' (by default derived from the records); Avro: "
+            "the schema."
+        ),
     ),
 ]
 HeaderOption = Annotated[
-    bool, typer.Option("--avro-header", help="Values begin with Confluent's header: a schema's id.")
+    bool,
+    typer.Option("--avro-header", help="Values begin with Confluent's header, which contains a schema id."),
 ]
 WritersOption = Annotated[
     list[str] | None,
     typer.Option(
         "--writer-schema",
         metavar="ID=@FILE",
-        help="The Avro schema that the header's id stands for; may be repeated.",
+        help="The Avro schema with this id in the header; may be repeated.",
     ),
 ]
 CatalogOption = Annotated[
@@ -84,30 +91,34 @@ ColumnsOption = Annotated[
     ),
 ]
 UnitOption = Annotated[
-    int, typer.Option("--unit-records", metavar="N", min=1, help="At most so many offsets in a file.")
+    int, typer.Option("--unit-records", metavar="N", min=1, help="Maximum number of offsets in a file.")
 ]
 OnceOption = Annotated[
-    bool, typer.Option("--once", help="Export up to where the topic ends now, and end: the default.")
+    bool, typer.Option("--once", help="Export up to the current end of the topic, and end (the default).")
 ]
 IntervalOption = Annotated[
     float | None,
-    typer.Option("--interval", metavar="SECONDS", min=0.1, help="Do that every so often, until stopped."),
+    typer.Option(
+        "--interval", metavar="SECONDS", min=0.1, help="Repeat this at the interval, until stopped."
+    ),
 ]
 FromOption = Annotated[
     str | None,
     typer.Option(
         "--from",
         metavar="WHERE",
-        help="Where the table begins: earliest (the default), latest, an offset, P:OFFSET,…, @TIME."
-        " A table that begins later gets what is missing before.",
+        help=(
+            "Start of the table: earliest (the default), latest, an offset, P:OFFSET,…, @TIME. A "
+            "table that begins later gets the missing earlier records."
+        ),
     ),
 ]
 ReplayOption = Annotated[
-    bool, typer.Option("--replay-dead-letters", help="The same as `moldau pipeline replay`.")
+    bool, typer.Option("--replay-dead-letters", help="Do the work of `moldau pipeline replay`.")
 ]
 LossOption = Annotated[
     bool,
-    typer.Option("--allow-data-loss", help="Go on behind records that were deleted before their export."),
+    typer.Option("--allow-data-loss", help="Continue after records that were deleted before their export."),
 ]
 
 

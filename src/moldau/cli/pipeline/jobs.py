@@ -26,14 +26,14 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 MasterOption = Annotated[
     str | None,
-    typer.Option("--master", metavar="URL", help="Spark's master; every core of this machine by default."),
+    typer.Option("--master", metavar="URL", help="Spark's master; by default all cores of this machine."),
 ]
 StorageOption = Annotated[
     list[str] | None,
     typer.Option(
         "--storage",
         metavar="KEY=VALUE",
-        help="diskless.storage.* or rsm.config.* as far as the brokers do not tell it; may be repeated.",
+        help="Value of diskless.storage.* or rsm.config.* that the brokers do not report; may be repeated.",
     ),
 ]
 

@@ -33,11 +33,11 @@ def delete(
         typer.Option(
             "--before",
             metavar="WHERE",
-            help="Delete all records before: an offset, latest, -N (keep the last N), or @TIME.",
+            help="Delete all records before an offset, latest, -N (keep the last N), or @TIME.",
         ),
     ],
     partitions: PartitionsOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,

@@ -69,7 +69,7 @@ class _Reading:
 
 @app.command("consume")
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
     start: FromOption = "beginning",
     partitions: PartitionsOption = None,
     group: GroupOption = None,

@@ -41,7 +41,13 @@ app = new_app()
 
 @app.command("produce")
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to; made when nodes make topics.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC",
+            help="Topic for the records. It is created if the nodes create topics automatically.",
+        ),
+    ],
     file: FileOption = None,
     input_format: InputOption = LineKind.LINES,
     key_separator: KeySeparatorOption = None,

@@ -35,13 +35,13 @@ class LineKind(enum.StrEnum):
 
 PartitionsOption = Annotated[
     list[int] | None,
-    typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; repeatable."),
+    typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; may be repeated."),
 ]
 
 # -- produce ----------------------------------------------------------------------------------
 
 FileOption = Annotated[
-    Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read FILE in place of stdin.")
+    Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read FILE instead of stdin.")
 ]
 InputOption = Annotated[
     LineKind,
@@ -49,32 +49,39 @@ InputOption = Annotated[
 ]
 KeySeparatorOption = Annotated[
     str | None,
-    typer.Option("--key-separator", "-K", metavar="TEXT", help="A line is KEY, this text, VALUE."),
+    typer.Option("--key-separator", "-K", metavar="TEXT", help="Each line is KEY, this text, and VALUE."),
 ]
-KeyOption = Annotated[
-    str | None, typer.Option("--key", "-k", metavar="TEXT", help="The key of every record.")
-]
+KeyOption = Annotated[str | None, typer.Option("--key", "-k", metavar="TEXT", help="Key of every record.")]
 HeadersOption = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record; repeatable."),
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record; may be repeated."),
 ]
 NullOption = Annotated[
     str | None,
-    typer.Option("--null", metavar="TEXT", help="A key or value that is TEXT is null (a tombstone)."),
+    typer.Option(
+        "--null", metavar="TEXT", help="Send null (a tombstone) for each key or value that is TEXT."
+    ),
 ]
 PartitionOption = Annotated[
     int | None,
-    typer.Option("--partition", "-p", metavar="N", min=0, help="The partition of every record."),
+    typer.Option("--partition", "-p", metavar="N", min=0, help="Partition of every record."),
 ]
-CompressionOption = Annotated[Codec, typer.Option("--compression", "-z", help="How batches are compressed.")]
+CompressionOption = Annotated[Codec, typer.Option("--compression", "-z", help="Compression of batches.")]
 AcksOption = Annotated[
-    Acks, typer.Option("--acks", help="Who must have a record: all in-sync replicas, the leader, none.")
+    Acks,
+    typer.Option(
+        "--acks",
+        help=(
+            "Replicas that must have a record before it is acknowledged: all in-sync replicas, the leader, "
+            "or none."
+        ),
+    ),
 ]
 IdempotentOption = Annotated[
     bool | None,
     typer.Option(
         "--idempotent/--no-idempotent",
-        help="Never store a record twice when a send is repeated; by default on with --acks all.",
+        help="Never store a record twice if a send is repeated. It is on by default with --acks all.",
     ),
 ]
 
@@ -85,8 +92,11 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="WHERE",
-        help="beginning, latest, an offset, -N for the last N of each partition, or @TIME "
-        "(ISO 8601, or milliseconds since 1970). With --group only where nothing was committed.",
+        help=(
+            "beginning, latest, an offset, -N for the last N of each partition, or @TIME (ISO 8601, or "
+            "milliseconds since 1970). With --group, it applies only to partitions without a committed "
+            "offset."
+        ),
     ),
 ]
 GroupOption = Annotated[
@@ -95,16 +105,18 @@ GroupOption = Annotated[
         "--group", "-g", metavar="GROUP", help="Read as a member of this consumer group, and commit."
     ),
 ]
-FollowOption = Annotated[bool, typer.Option("--follow", "-F", help="Wait for more at the end, until Ctrl-C.")]
+FollowOption = Annotated[
+    bool, typer.Option("--follow", "-F", help="At the end, wait for more records until Ctrl-C.")
+]
 CountOption = Annotated[
-    int | None, typer.Option("--count", "-n", metavar="N", min=0, help="Stop after so many records.")
+    int | None, typer.Option("--count", "-n", metavar="N", min=0, help="Stop after this number of records.")
 ]
 IdleTimeoutOption = Annotated[
     float | None,
-    typer.Option("--idle-timeout", metavar="SECONDS", min=0, help="Stop when nothing comes for so long."),
+    typer.Option("--idle-timeout", metavar="SECONDS", min=0, help="Stop if no record arrives for this time."),
 ]
 OutputOption = Annotated[
-    LineKind, typer.Option("--format", help="Print values as they are, or a JSON object a line.")
+    LineKind, typer.Option("--format", help="Print plain values, or one JSON object per line.")
 ]
 ShowKeyOption = Annotated[bool, typer.Option("--key", "-k", help="Print keys.")]
 ShowHeadersOption = Annotated[bool, typer.Option("--headers", help="Print headers.")]
@@ -112,8 +124,8 @@ ShowTimestampOption = Annotated[bool, typer.Option("--timestamp", "-T", help="Pr
 ShowOffsetOption = Annotated[bool, typer.Option("--offset", "-o", help="Print PARTITION:OFFSET.")]
 SeparatorOption = Annotated[
     str,
-    typer.Option("--separator", metavar="TEXT", help="What stands between these.", show_default="TAB"),
+    typer.Option("--separator", metavar="TEXT", help="Text between the printed fields.", show_default="TAB"),
 ]
 ReadCommittedOption = Annotated[
-    bool, typer.Option("--read-committed", help="Leave out what aborted transactions wrote.")
+    bool, typer.Option("--read-committed", help="Leave out the records of aborted transactions.")
 ]

@@ -21,7 +21,8 @@ app = new_app()
 PipelineOption = Annotated[
     bool,
     typer.Option(
-        "--pipeline", help="Run the jobs of `moldau pipeline run` in a process beside it; needs Spark."
+        "--pipeline",
+        help="Also run the jobs of `moldau pipeline run`, in a separate process; requires Spark.",
     ),
 ]
 BrokersOption = Annotated[
@@ -31,22 +32,26 @@ BrokersOption = Annotated[
         metavar="N",
         min=1,
         max=100,
-        help="Run a cluster with N brokers, each a process, at PORT and the ports behind it.",
+        help="Run a cluster with N brokers, each in a process of its own, at PORT and the ports after it.",
     ),
 ]
 ControllersOption = Annotated[
     int | None,
     typer.Option(
-        "--controllers", metavar="N", min=1, max=9, help="Run a cluster with N controllers, each a process."
+        "--controllers",
+        metavar="N",
+        min=1,
+        max=9,
+        help="Run a cluster with N controllers, each in a process of its own.",
     ),
 ]
 RacksOption = Annotated[
     str | None,
-    typer.Option("--racks", metavar="NAMES", help="Racks of the cluster's brokers in turn, as in a,b,c."),
+    typer.Option("--racks", metavar="NAMES", help="Racks of the brokers in turn, for instance a,b,c."),
 ]
 PipelineConfigOption = Annotated[
     Path | None,
-    typer.Option("--pipeline-config", metavar="FILE", help="Which jobs; implies --pipeline."),
+    typer.Option("--pipeline-config", metavar="FILE", help="File with the jobs to run; implies --pipeline."),
 ]
 
 
@@ -54,19 +59,17 @@ PipelineConfigOption = Annotated[
 def dev(
     data: Annotated[
         Path | None,
-        typer.Option(
-            "--data", metavar="DIR", help="Folder to keep everything in; a temporary one by default."
-        ),
+        typer.Option("--data", metavar="DIR", help="Folder for all data; by default a temporary folder."),
     ] = None,
     port: Annotated[
         int,
         typer.Option(
-            "--port", metavar="PORT", min=0, max=65535, help="Port for clients; 0 takes a free one."
+            "--port", metavar="PORT", min=0, max=65535, help="Port for clients; 0 means a free port."
         ),
     ] = 9092,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
     classic: Annotated[
-        bool, typer.Option("--classic", help="Make classic topics by default, on the local disk.")
+        bool, typer.Option("--classic", help="Create classic topics by default, on the local disk.")
     ] = False,
     brokers: BrokersOption = None,
     controllers: ControllersOption = None,

@@ -19,4 +19,4 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override one Kafka property; may be repeated."),
 ]
-LevelOption = Annotated[LogLevel, typer.Option("--log-level", help="How much to log to stderr.")]
+LevelOption = Annotated[LogLevel, typer.Option("--log-level", help="Level of the log on stderr.")]

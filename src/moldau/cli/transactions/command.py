@@ -31,11 +31,17 @@ _RETRY_S: Final = 0.1
 def list_transactions(
     states: Annotated[
         list[str] | None,
-        typer.Option("--state", metavar="STATE", help="Only ids in this state, as Ongoing; repeatable."),
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Only ids in this state, for instance Ongoing; may be repeated.",
+        ),
     ] = None,
     longer_than_s: Annotated[
         float | None,
-        typer.Option("--longer-than", metavar="SECONDS", min=0, help="Only transactions open for longer."),
+        typer.Option(
+            "--longer-than", metavar="SECONDS", min=0, help="Only transactions that are open for longer."
+        ),
     ] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -144,7 +150,7 @@ def _shown(row: description.TransactionState) -> dict[str, Any]:
 @app.command("abort")
 def abort(
     transactional_id: IdArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:

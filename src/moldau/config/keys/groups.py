@@ -42,29 +42,29 @@ def _bounds(
 
 
 GROUPS = (
-    int32("group.min.session.timeout.ms", 6000, "The shortest session time-out that a member may ask for."),
+    int32("group.min.session.timeout.ms", 6000, "The shortest session time-out that a member may request."),
     int32(
         "group.max.session.timeout.ms",
         30 * MINUTE_MS,
-        "The longest session time-out that a member may ask for.",
+        "The longest session time-out that a member may request.",
     ),
     int32(
         "group.initial.rebalance.delay.ms",
         3000,
         "How long an empty group waits for more members before its first rebalance.",
     ),
-    int32("group.max.size", INT_MAX, "Members of one group.", check=at_least(1)),
+    int32("group.max.size", INT_MAX, "The maximum number of members of a group.", check=at_least(1)),
     list_(
         "group.coordinator.rebalance.protocols",
         ("classic", "consumer", "streams"),
-        "Accepted for Kafka's sake: the classic protocol is the one that there is.",
+        "Accepted for compatibility: only the classic protocol is supported.",
         check=protocols("classic", "consumer", "share", "streams"),
         has_effect=False,
     ),
     int32(
         "group.coordinator.threads",
         4,
-        "Accepted for Kafka's sake: one event loop serves all groups.",
+        "Accepted for compatibility: one event loop serves all groups.",
         HIGH,
         check=at_least(1),
         has_effect=False,
@@ -72,7 +72,7 @@ GROUPS = (
     int32(
         "group.coordinator.append.linger.ms",
         -1,
-        "Accepted for Kafka's sake: what arrived together is written together, at once.",
+        "Accepted for compatibility: records that arrive together are written together, without a delay.",
         check=at_least(-1),
         has_effect=False,
     ),
@@ -97,7 +97,7 @@ GROUPS = (
     int32(
         "group.consumer.heartbeat.interval.ms",
         5000,
-        "The heartbeat interval that members of consumer groups are given.",
+        "The heartbeat interval of members of consumer groups.",
         check=at_least(1),
     ),
     int32(
@@ -112,7 +112,12 @@ GROUPS = (
         "The longest heartbeat interval that a group config may set.",
         check=at_least(1),
     ),
-    int32("group.consumer.max.size", INT_MAX, "Members of one consumer group.", check=at_least(1)),
+    int32(
+        "group.consumer.max.size",
+        INT_MAX,
+        "The maximum number of members of a consumer group.",
+        check=at_least(1),
+    ),
     list_(
         "group.consumer.assignors",
         ("uniform", "range"),
@@ -122,13 +127,13 @@ GROUPS = (
     string(
         "group.consumer.migration.policy",
         "bidirectional",
-        "Which groups may change their protocol while they live.",
+        "The direction in which groups may change between the classic and the consumer protocol.",
         check=one_of_any_case("bidirectional", "upgrade", "downgrade", "disabled"),
     ),
     int32(
         "group.consumer.regex.refresh.interval.ms",
         10 * MINUTE_MS,
-        "How often subscriptions by pattern are looked at again.",
+        "The interval at which subscriptions by pattern are resolved again.",
         check=at_least(10_000),
     ),
     int32(
@@ -137,7 +142,7 @@ GROUPS = (
     int32(
         "group.share.heartbeat.interval.ms",
         5000,
-        "The heartbeat interval that members of share groups are given.",
+        "The heartbeat interval of members of share groups.",
         check=at_least(1),
     ),
     *_bounds("share", "session.timeout.ms", "session time-out", 45_000, 60_000),
@@ -151,17 +156,19 @@ GROUPS = (
         between(1000, 30_000),
         between(30_000, HOUR_MS),
     ),
-    int32("group.share.max.size", 200, "Members of one share group.", check=between(1, 1000)),
+    int32(
+        "group.share.max.size", 200, "The maximum number of members of a share group.", check=between(1, 1000)
+    ),
     int32(
         "group.share.delivery.count.limit",
         5,
-        "How often a record of a share group is delivered.",
+        "The maximum number of deliveries of a record to a share group.",
         check=between(2, 10),
     ),
     int32(
         "group.share.record.lock.duration.ms",
         30_000,
-        "How long a member of a share group holds a record.",
+        "How long a record is locked for a member of a share group.",
         check=between(1000, HOUR_MS),
     ),
     int32(
@@ -174,18 +181,23 @@ GROUPS = (
     int32(
         "group.streams.heartbeat.interval.ms",
         5000,
-        "The heartbeat interval that members of streams groups are given.",
+        "The heartbeat interval of members of streams groups.",
         check=at_least(1),
     ),
     *_bounds("streams", "heartbeat.interval.ms", "heartbeat interval", 5000, 15_000),
-    int32("group.streams.max.size", INT_MAX, "Members of one streams group.", check=at_least(1)),
+    int32(
+        "group.streams.max.size",
+        INT_MAX,
+        "The maximum number of members of a streams group.",
+        check=at_least(1),
+    ),
     int32(
         "group.streams.num.standby.replicas", 0, "Standby replicas of each streams task.", check=at_least(0)
     ),
     int32(
         "group.streams.max.standby.replicas",
         2,
-        "The most standby replicas that a group config may set.",
+        "The maximum number of standby replicas that a group config may set.",
         check=at_least(0),
     ),
     int32(
@@ -206,27 +218,33 @@ GROUP = (
     int32(
         "consumer.heartbeat.interval.ms",
         5000,
-        "The heartbeat interval that its members are given.",
+        "The heartbeat interval of its members.",
         check=at_least(1),
     ),
     int32("share.session.timeout.ms", 45_000, "The session time-out of the share group.", check=at_least(1)),
     int32(
         "share.heartbeat.interval.ms",
         5000,
-        "The heartbeat interval that its members are given.",
+        "The heartbeat interval of its members.",
         check=at_least(1),
     ),
-    int32("share.record.lock.duration.ms", 30_000, "How long a member holds a record.", check=at_least(1000)),
+    int32(
+        "share.record.lock.duration.ms",
+        30_000,
+        "How long a record is locked for a member.",
+        check=at_least(1000),
+    ),
     string(
         "share.auto.offset.reset",
         "latest",
-        "Where a share group begins: `earliest`, `latest` or `by_duration:PnDTnHnMn.nS` ago.",
+        "The start of a share group without offsets: `earliest`, `latest`, or a duration before now "
+        "as `by_duration:PnDTnHnMn.nS`.",
         check=offset_reset("share.auto.offset.reset"),
     ),
     string(
         "share.isolation.level",
         "read_uncommitted",
-        "Whether a share group is given the records of open and aborted transactions.",
+        "Whether a share group receives the records of open and aborted transactions.",
         check=one_of("read_committed", "read_uncommitted"),
     ),
     int32(
@@ -235,7 +253,7 @@ GROUP = (
     int32(
         "streams.heartbeat.interval.ms",
         5000,
-        "The heartbeat interval that its members are given.",
+        "The heartbeat interval of its members.",
         check=at_least(1),
     ),
     int32("streams.num.standby.replicas", 0, "Standby replicas of each task.", check=at_least(0)),

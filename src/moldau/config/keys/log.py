@@ -24,13 +24,13 @@ from moldau.config.keys.rows import (
 )
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
-_OWN_THREADS = "Accepted for Kafka's sake: the worker threads of the process do this."
+_OWN_THREADS = "Accepted for compatibility: the worker threads of the process do this work."
 
 LOG = (
     list_(
         "log.dir",
         ("/tmp/moldau-logs",),
-        "Where data lives, when `log.dirs` is not set.",
+        "The folder for data, if `log.dirs` is not set.",
         HIGH,
         check=list_of_any(may_be_empty=False),
     ),
@@ -41,9 +41,19 @@ LOG = (
         HIGH,
         check=list_of_any(may_be_empty=False),
     ),
-    int32("num.partitions", 1, "Partitions of a topic that does not say how many.", check=at_least(1)),
-    boolean("auto.create.topics.enable", True, "A topic that a client asks for is created.", HIGH),
-    boolean("delete.topic.enable", True, "Topics may be deleted.", HIGH),
+    int32(
+        "num.partitions",
+        1,
+        "The number of partitions of a new topic whose request does not set it.",
+        check=at_least(1),
+    ),
+    boolean(
+        "auto.create.topics.enable",
+        True,
+        ("Whether a missing topic is created when a client asks for it."),
+        HIGH,
+    ),
+    boolean("delete.topic.enable", True, "Whether topics may be deleted.", HIGH),
     int32(
         "log.segment.bytes",
         GIB,
@@ -55,7 +65,7 @@ LOG = (
     int64(
         "log.roll.ms",
         None,
-        "The age at which a segment is closed, in milliseconds; before `log.roll.hours`.",
+        "The age at which a segment is closed, in milliseconds. If set, it overrides `log.roll.hours`.",
         HIGH,
         update=CLUSTER_WIDE,
     ),
@@ -63,64 +73,71 @@ LOG = (
     int64(
         "log.roll.jitter.ms",
         None,
-        "By how much that age is shortened at random; before `log.roll.jitter.hours`.",
+        "The maximum random reduction of the age at which a segment is closed, in milliseconds. If "
+        "set, it overrides `log.roll.jitter.hours`.",
         HIGH,
         update=CLUSTER_WIDE,
     ),
     int32(
         "log.roll.jitter.hours",
         0,
-        "By how much that age is shortened at random, in hours.",
+        "The maximum random reduction of the age at which a segment is closed, in hours.",
         HIGH,
         check=at_least(0),
     ),
     int64(
         "log.retention.ms",
         None,
-        "How long records are kept, in milliseconds; -1 for ever. Before the minutes and hours.",
+        "How long records are kept, in milliseconds; -1 means forever. If set, it overrides the keys "
+        "in minutes and hours.",
         HIGH,
         update=CLUSTER_WIDE,
     ),
-    int32("log.retention.minutes", None, "How long records are kept, in minutes; before the hours.", HIGH),
-    int32("log.retention.hours", 168, "How long records are kept, in hours; -1 for ever.", HIGH),
+    int32(
+        "log.retention.minutes",
+        None,
+        ("How long records are kept, in minutes. If set, it overrides the key in hours."),
+        HIGH,
+    ),
+    int32("log.retention.hours", 168, "How long records are kept, in hours; -1 means forever.", HIGH),
     int64(
         "log.retention.bytes",
         -1,
-        "The size that a partition is kept under; -1 is no bound.",
+        "The size of a partition above which its oldest segments are deleted; -1 means no limit.",
         HIGH,
         update=CLUSTER_WIDE,
     ),
     int64(
         "log.retention.check.interval.ms",
         5 * MINUTE_MS,
-        "How often retention is looked at.",
+        "The interval between checks of retention.",
         check=at_least(1),
     ),
     int64(
         "log.local.retention.ms",
         -2,
-        "How long tiered data is kept on the broker's disk too; -2 as `log.retention.ms`.",
+        "How long tiered data is also kept on the broker's disk; -2 means `log.retention.ms`.",
         check=at_least(-2),
         update=CLUSTER_WIDE,
     ),
     int64(
         "log.local.retention.bytes",
         -2,
-        "How much tiered data is kept on the broker's disk too; -2 as `log.retention.bytes`.",
+        "How much tiered data is also kept on the broker's disk; -2 means `log.retention.bytes`.",
         check=at_least(-2),
         update=CLUSTER_WIDE,
     ),
     list_(
         "log.cleanup.policy",
         ("delete",),
-        "What becomes of old records: `delete`, `compact`, or both.",
+        "The treatment of old records: `delete`, `compact`, or both.",
         check=list_of("compact", "delete", may_repeat=True),
         update=CLUSTER_WIDE,
     ),
     int32(
         "log.index.size.max.bytes",
         10 * MIB,
-        "The size of an offset index.",
+        "The maximum size of an offset index.",
         check=at_least(4),
         update=CLUSTER_WIDE,
     ),
@@ -142,27 +159,27 @@ LOG = (
     int64(
         "log.flush.interval.ms",
         None,
-        "Milliseconds after which a log is flushed to disk; otherwise `log.flush.scheduler.interval.ms`.",
+        "Milliseconds after which a log is flushed to disk; by default `log.flush.scheduler.interval.ms`.",
         HIGH,
         update=CLUSTER_WIDE,
     ),
     int64(
         "log.flush.scheduler.interval.ms",
         LONG_MAX,
-        "How often it is looked whether a log must be flushed.",
+        "The interval between checks whether a log must be flushed.",
         HIGH,
     ),
     int32(
         "log.flush.offset.checkpoint.interval.ms",
         MINUTE_MS,
-        "How often the point from which recovery must look is written down.",
+        "The interval at which recovery points are stored. A recovery after a crash begins at them.",
         HIGH,
         check=at_least(0),
     ),
     int32(
         "log.flush.start.offset.checkpoint.interval.ms",
         MINUTE_MS,
-        "Accepted for Kafka's sake: the start of each log is written down with its recovery point.",
+        "Accepted for compatibility: the start of each log is stored with its recovery point.",
         HIGH,
         check=at_least(0),
         has_effect=False,
@@ -170,7 +187,7 @@ LOG = (
     int64(
         "log.segment.delete.delay.ms",
         MINUTE_MS,
-        "How long the files of a deleted segment stay.",
+        "How long the files of a deleted segment stay on disk.",
         HIGH,
         check=at_least(0),
         update=CLUSTER_WIDE,
@@ -178,21 +195,21 @@ LOG = (
     boolean(
         "log.preallocate",
         False,
-        "Accepted for Kafka's sake: files grow as they are written.",
+        "Accepted for compatibility: files grow when they are written.",
         update=CLUSTER_WIDE,
         has_effect=False,
     ),
     int64(
         "log.initial.task.delay.ms",
         30_000,
-        "How long after the start retention and flushing begin.",
+        "The delay of the first retention and flush after the start.",
         LOW,
         check=at_least(0),
     ),
     int64(
         "log.dir.failure.timeout.ms",
         30_000,
-        "A broker that cannot tell the controller of a failed folder for this long stops.",
+        "A broker stops if it cannot report a failed folder to the controller for this time.",
         LOW,
         check=at_least(1),
     ),
@@ -209,7 +226,7 @@ LOG = (
     int32(
         "message.max.bytes",
         MIB + 12,
-        "The largest batch of records, compressed.",
+        "The maximum size of a batch of records, after compression.",
         HIGH,
         check=at_least(0),
         update=CLUSTER_WIDE,
@@ -217,40 +234,42 @@ LOG = (
     string(
         "log.message.timestamp.type",
         "CreateTime",
-        "Whose clock stamps records: the producer's (`CreateTime`) or the broker's (`LogAppendTime`).",
+        "The clock of the records' timestamps: the producer's (`CreateTime`) or the broker's "
+        "(`LogAppendTime`).",
         check=one_of("CreateTime", "LogAppendTime"),
         update=CLUSTER_WIDE,
     ),
     int64(
         "log.message.timestamp.before.max.ms",
         LONG_MAX,
-        "How far a record's timestamp may lie in the past.",
+        "How far the timestamp of a record may be in the past.",
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
     int64(
         "log.message.timestamp.after.max.ms",
         HOUR_MS,
-        "How far a record's timestamp may lie in the future.",
+        "How far the timestamp of a record may be in the future.",
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
     class_(
         "create.topic.policy.class.name",
         None,
-        "Must not be set: a Java class cannot be loaded, and its rules would not hold.",
+        "Must not be set, because a Java class cannot be loaded, and its rules would not be checked.",
         LOW,
     ),
     class_(
         "alter.config.policy.class.name",
         None,
-        "Must not be set: a Java class cannot be loaded, and its rules would not hold.",
+        "Must not be set, because a Java class cannot be loaded, and its rules would not be checked.",
         LOW,
     ),
     string(
         "compression.type",
         "producer",
-        "The codec of stored batches; those of another one are recompressed. `producer`: as they come.",
+        "The codec of stored batches. Batches with another codec are recompressed. `producer` keeps "
+        "the codec of the producer.",
         HIGH,
         check=one_of(*COMPRESSION_TYPES),
         update=CLUSTER_WIDE,
@@ -258,28 +277,28 @@ LOG = (
     int32(
         "compression.gzip.level",
         -1,
-        "The level of gzip, where the broker compresses.",
+        "The compression level of gzip, if the broker compresses.",
         check=gzip_level(),
         update=CLUSTER_WIDE,
     ),
     int32(
         "compression.lz4.level",
         9,
-        "The level of lz4, where the broker compresses.",
+        "The compression level of lz4, if the broker compresses.",
         check=between(1, 17),
         update=CLUSTER_WIDE,
     ),
     int32(
         "compression.zstd.level",
         3,
-        "The level of zstd, where the broker compresses.",
+        "The compression level of zstd, if the broker compresses.",
         check=between(-131072, 22),
         update=CLUSTER_WIDE,
     ),
 )
 
 CLEANER = (
-    boolean("log.cleaner.enable", True, "Compaction runs."),
+    boolean("log.cleaner.enable", True, "Whether logs are compacted."),
     int32(
         "log.cleaner.threads",
         1,
@@ -292,7 +311,7 @@ CLEANER = (
     double(
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE_MAX,
-        "The rate that compaction may read and write at.",
+        "The maximum rate at which compaction reads and writes.",
         check=above(0),
         update=CLUSTER_WIDE,
     ),
@@ -305,7 +324,7 @@ CLEANER = (
     int32(
         "log.cleaner.io.buffer.size",
         512 * KIB,
-        "Accepted for Kafka's sake: compaction reads and writes in slices of its own.",
+        "Accepted for compatibility: compaction uses slices of a fixed size.",
         check=at_least(0),
         update=CLUSTER_WIDE,
         has_effect=False,
@@ -313,21 +332,21 @@ CLEANER = (
     double(
         "log.cleaner.io.buffer.load.factor",
         0.9,
-        "How full the memory for keys may become.",
+        "The share of the memory for keys that may be filled.",
         check=above(0, up_to=1),
         update=CLUSTER_WIDE,
     ),
     int64(
         "log.cleaner.backoff.ms",
         15_000,
-        "How long compaction sleeps when there is nothing to do.",
+        "How long compaction waits if there is nothing to do.",
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
     double(
         "log.cleaner.min.cleanable.ratio",
         0.5,
-        "The share of dirty bytes from which a log is compacted.",
+        "The share of bytes that are not compacted yet from which on a log is compacted.",
         check=between(0, 1),
         update=CLUSTER_WIDE,
     ),
@@ -341,14 +360,14 @@ CLEANER = (
     int64(
         "log.cleaner.min.compaction.lag.ms",
         0,
-        "How long a record stays uncompacted at least.",
+        "The minimum time before a record may be compacted.",
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
     int64(
         "log.cleaner.max.compaction.lag.ms",
         LONG_MAX,
-        "How long a record stays uncompacted at most.",
+        "The maximum time before a record is compacted.",
         check=at_least(1),
         update=CLUSTER_WIDE,
     ),

@@ -24,7 +24,7 @@ from moldau.config.keys.rows import (
 )
 
 _PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
-_NO_THREADS = "Accepted for Kafka's sake: one event loop serves all of it here."
+_NO_THREADS = "Accepted for compatibility: one event loop does this work."
 
 NODE = (
     list_(
@@ -39,49 +39,54 @@ NODE = (
     boolean(
         "broker.id.generation.enable",
         True,
-        "Accepted for Kafka's sake; ids are always given.",
+        "Accepted for compatibility; every node has a configured id.",
         has_effect=False,
     ),
     int32(
         "reserved.broker.max.id",
         1000,
-        "Accepted for Kafka's sake; ids are always given.",
+        "Accepted for compatibility; every node has a configured id.",
         check=at_least(0),
         has_effect=False,
     ),
     string(
         "broker.rack",
         None,
-        "The rack or zone of this broker, for placing replicas and for reading from close by.",
+        "The rack or zone of this broker. It is used to place replicas, and to let consumers read "
+        "from a near replica.",
     ),
     int32(
         "initial.broker.registration.timeout.ms",
         MINUTE_MS,
         "How long a starting broker tries to register before it gives up.",
     ),
-    int32("broker.heartbeat.interval.ms", 2000, "How often a broker tells the controller that it lives."),
+    int32("broker.heartbeat.interval.ms", 2000, "The interval of a broker's heartbeats to the controller."),
     int32(
         "broker.session.timeout.ms",
         9000,
-        "After this long without a heartbeat the controller fences a broker.",
+        "The controller fences a broker that has sent no heartbeat for this time.",
     ),
     int64(
         "server.max.startup.time.ms",
         2**63 - 1,
-        "A node that has not started after this long gives up.",
+        "A node that has not started after this time stops.",
         check=at_least(0),
     ),
-    boolean("controlled.shutdown.enable", True, "A stopping broker first hands its partitions over."),
+    boolean(
+        "controlled.shutdown.enable",
+        True,
+        ("Whether a stopping broker first moves the leadership of its partitions to other brokers."),
+    ),
     int32(
         "controlled.shutdown.max.retries",
         3,
-        "Accepted for Kafka's sake; the controller decides when a broker may go.",
+        "Accepted for compatibility; the controller decides when a broker may stop.",
         has_effect=False,
     ),
     int64(
         "controlled.shutdown.retry.backoff.ms",
         5000,
-        "Accepted for Kafka's sake; the controller decides when a broker may go.",
+        "Accepted for compatibility; the controller decides when a broker may stop.",
         has_effect=False,
     ),
     int32(
@@ -114,22 +119,37 @@ NODE = (
         has_effect=False,
         limits=IN_STEPS | SAME_FOR_LISTENERS,
     ),
-    int32("request.timeout.ms", 30_000, "How long this node waits for the answer of another one.", HIGH),
+    int32("request.timeout.ms", 30_000, "How long this node waits for the answer of another node.", HIGH),
     int64(
         "socket.connection.setup.timeout.ms",
         10_000,
-        "How long this node waits for a connection to another one.",
+        "How long this node waits for a connection to another node.",
     ),
-    int64("socket.connection.setup.timeout.max.ms", 30_000, "The longest such wait after failures in a row."),
-    boolean("unstable.api.versions.enable", False, "Offer versions of APIs that are not final yet.", HIGH),
-    boolean("unstable.feature.versions.enable", False, "Accept feature levels that are not final yet.", HIGH),
+    int64(
+        "socket.connection.setup.timeout.max.ms",
+        30_000,
+        ("The longest wait for a connection after several failures in a row."),
+    ),
+    boolean(
+        "unstable.api.versions.enable",
+        False,
+        ("Whether versions of APIs that are not final yet are offered."),
+        HIGH,
+    ),
+    boolean(
+        "unstable.feature.versions.enable",
+        False,
+        ("Whether feature levels that are not final yet are accepted."),
+        HIGH,
+    ),
 )
 
 LISTENERS = (
     list_(
         "listeners",
         ("PLAINTEXT://:9092",),
-        "Where to listen: a list of `NAME://host:port`. An empty host is every interface, port 0 a free one.",
+        "The addresses to listen on: a list of `NAME://host:port`. An empty host means every "
+        "interface, and port 0 a free port.",
         HIGH,
         check=list_of_any(may_be_empty=False),
         update=PER_BROKER,
@@ -137,7 +157,7 @@ LISTENERS = (
     list_(
         "advertised.listeners",
         None,
-        "The addresses that clients are told, when they differ from `listeners`.",
+        "The addresses that are sent to clients, if they differ from `listeners`.",
         HIGH,
         check=list_of_any(may_be_empty=False),
     ),
@@ -158,13 +178,13 @@ LISTENERS = (
     string(
         "inter.broker.listener.name",
         None,
-        "The listener on which brokers talk to each other.",
+        "The listener for requests between brokers.",
         check=not_empty(),
     ),
     string(
         "security.inter.broker.protocol",
         "PLAINTEXT",
-        "The security protocol among brokers, where `inter.broker.listener.name` is not set.",
+        "The security protocol between brokers, if `inter.broker.listener.name` is not set.",
         check=one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
     list_(
@@ -177,29 +197,32 @@ LISTENERS = (
     int32(
         "socket.send.buffer.bytes",
         100 * KIB,
-        "`SO_SNDBUF` of client connections; unless it is set here, the system's own sizing is used.",
+        "`SO_SNDBUF` of client connections. If the key is not set, the system chooses the size.",
         HIGH,
     ),
     int32(
         "socket.receive.buffer.bytes",
         100 * KIB,
-        "`SO_RCVBUF` of client connections; unless it is set here, the system's own sizing is used.",
+        "`SO_RCVBUF` of client connections. If the key is not set, the system chooses the size.",
         HIGH,
     ),
     int32(
         "socket.request.max.bytes",
         100 * MIB,
-        "The largest request; a larger one closes its connection.",
+        "The maximum size of a request. A larger request closes its connection.",
         HIGH,
         check=at_least(1),
     ),
     int32(
-        "socket.listen.backlog.size", 50, "How many connections may wait to be accepted.", check=at_least(1)
+        "socket.listen.backlog.size",
+        50,
+        "The maximum number of connections that wait to be accepted.",
+        check=at_least(1),
     ),
     int32(
         "max.connections",
         INT_MAX,
-        "Connections at the same time.",
+        "The maximum number of connections at the same time.",
         check=at_least(0),
         update=CLUSTER_WIDE,
         limits=AT_LEAST_ONE | SAME_FOR_LISTENERS,
@@ -207,40 +230,43 @@ LISTENERS = (
     int32(
         "max.connections.per.ip",
         INT_MAX,
-        "Connections at the same time from one address.",
+        "The maximum number of connections at the same time from one address.",
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
     string(
         "max.connections.per.ip.overrides",
         "",
-        "Other bounds for single addresses: `host:count,…`.",
+        "Other limits for single addresses: `host:count,…`.",
         update=CLUSTER_WIDE,
     ),
     int32(
         "max.connection.creation.rate",
         INT_MAX,
-        "Accepted for Kafka's sake; connections are bounded in number, not in rate.",
+        "Accepted for compatibility. The number of connections is limited, but not their rate.",
         check=at_least(0),
         update=CLUSTER_WIDE,
         has_effect=False,
         limits=AT_LEAST_ONE | SAME_FOR_LISTENERS,
     ),
-    int64("connections.max.idle.ms", 10 * MINUTE_MS, "A connection that is silent for this long is closed."),
+    int64(
+        "connections.max.idle.ms", 10 * MINUTE_MS, "A connection without requests for this time is closed."
+    ),
     int32(
         "connection.failed.authentication.delay.ms",
         100,
-        "How long a refused log-in waits for its answer.",
+        "The delay of the answer to a refused log-in.",
         LOW,
         check=at_least(0),
     ),
     int64(
-        "connections.max.reauth.ms", 0, "When positive, SASL clients must authenticate anew within this time."
+        "connections.max.reauth.ms", 0, "If positive, SASL clients must authenticate again within this time."
     ),
     int32(
         "queued.max.requests",
         500,
-        "Accepted for Kafka's sake: there is no queue; bytes, and requests of a connection, are bounded.",
+        "Accepted for compatibility: there is no queue. The bytes of requests, and the requests of a "
+        "connection, are limited.",
         HIGH,
         check=at_least(1),
         has_effect=False,
@@ -248,7 +274,8 @@ LISTENERS = (
     int64(
         "queued.max.request.bytes",
         -1,
-        "Bytes of requests that are held, over all connections, before reading stops; -1 is no bound.",
+        "The maximum bytes of requests in memory, of all connections. Above it no more requests are "
+        "read; -1 means no limit.",
     ),
 )
 
@@ -257,10 +284,15 @@ QUORUM = (
     list_(
         "controller.quorum.bootstrap.servers",
         (),
-        "Where to find the controllers of a dynamic quorum: `host:port,…`.",
+        "Addresses of controllers of a dynamic quorum: `host:port,…`.",
         HIGH,
     ),
-    boolean("controller.quorum.auto.join.enable", False, "A new controller adds itself to the voters.", LOW),
+    boolean(
+        "controller.quorum.auto.join.enable",
+        False,
+        ("Whether a new controller adds itself to the voters."),
+        LOW,
+    ),
     int32(
         "controller.quorum.election.timeout.ms",
         1000,
@@ -271,27 +303,29 @@ QUORUM = (
     int32(
         "controller.quorum.fetch.timeout.ms",
         2000,
-        "How long without a fetch from the leader, or from most voters, before the leader is given up.",
+        "A voter that could not fetch from the leader for this time starts an election. A leader "
+        "resigns if it gets no fetches from a majority of the voters for 1.5 times this time.",
         HIGH,
         check=at_least(0),
     ),
     int32(
         "controller.quorum.election.backoff.max.ms",
         1000,
-        "The longest wait between elections that nobody won; it is a random part of this.",
+        "The longest wait between elections without a winner. The actual wait is a random part of it.",
         HIGH,
         check=at_least(0),
     ),
     int32(
         "controller.quorum.append.linger.ms",
         25,
-        "How long the leader gathers records before it writes them; unless set here, until the disk is free.",
+        "How long the leader gathers records before it writes them. If the key is not set, it writes "
+        "as soon as the disk is free.",
         check=at_least(0),
     ),
     int32(
         "controller.quorum.request.timeout.ms",
         2000,
-        "How long a controller waits for the answer of another one.",
+        "How long a controller waits for the answer of another controller.",
         check=at_least(0),
     ),
     int32(
@@ -301,9 +335,15 @@ QUORUM = (
         LOW,
         check=at_least(0),
     ),
-    int32("controller.quorum.retry.backoff.max.ms", 1000, "The longest such wait.", LOW, check=at_least(0)),
+    int32(
+        "controller.quorum.retry.backoff.max.ms",
+        1000,
+        "The longest wait between repeated attempts.",
+        LOW,
+        check=at_least(0),
+    ),
     string(
-        "metadata.log.dir", None, "Where the metadata log lives; by default in the first of `log.dirs`.", HIGH
+        "metadata.log.dir", None, "The folder of the metadata log; by default the first of `log.dirs`.", HIGH
     ),
     int32(
         "metadata.log.segment.bytes",
@@ -328,30 +368,31 @@ QUORUM = (
     int64(
         "metadata.log.max.snapshot.interval.ms",
         HOUR_MS,
-        "The longest time between snapshots when there are new records; 0 is never by time.",
+        "The longest time between snapshots while there are new records; 0 means no limit of time.",
         HIGH,
         check=at_least(0),
     ),
     int64(
         "metadata.max.retention.bytes",
         100 * MIB,
-        "Bytes of metadata segments and snapshots above which the oldest snapshot is deleted; -1 is never.",
+        "The oldest snapshot is deleted if metadata segments and snapshots have more bytes than "
+        "this; -1 means never.",
         HIGH,
     ),
     int64(
         "metadata.max.retention.ms",
         7 * DAY_MS,
-        "Age of the last record in a metadata snapshot from which on it is deleted; -1 is never.",
+        "A metadata snapshot is deleted if its last record is older than this; -1 means never.",
         HIGH,
     ),
     int32(
         "metadata.max.idle.interval.ms",
         500,
-        "Interval at which the active controller writes a record without content (KIP-835); 0 is never.",
+        "Interval at which the active controller writes a record without content (KIP-835); 0 means never.",
         LOW,
         check=at_least(0),
     ),
     int32("controller.socket.timeout.ms", 30_000, "How long a broker waits for the answer of a controller."),
-    string("metadata.recovery.strategy", "rebootstrap", "Accepted for Kafka's sake.", LOW, has_effect=False),
-    string("authorizer.class.name", "", "The authorizer; empty allows everything.", LOW),
+    string("metadata.recovery.strategy", "rebootstrap", "Accepted for compatibility.", LOW, has_effect=False),
+    string("authorizer.class.name", "", "The authorizer. If it is empty, everything is allowed.", LOW),
 )

@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.config.definition import ConfigKey
-from moldau.config.keys import groups, log, node, security, serving, share, tiers
+from moldau.config.keys import groups, log, node, operations, security, serving, share, tiers
 
 SECTIONS: Final[tuple[tuple[str, tuple[ConfigKey, ...]], ...]] = (
     ("The node", node.NODE),
@@ -17,7 +17,7 @@ SECTIONS: Final[tuple[tuple[str, tuple[ConfigKey, ...]], ...]] = (
     ("Share groups", share.SHARE),
     ("Committed offsets", serving.OFFSETS),
     ("Producers and transactions", serving.TRANSACTIONS),
-    ("Quotas, metrics, security", serving.OPERATIONS),
+    ("Quotas, metrics, security", operations.OPERATIONS),
     ("TLS", security.TLS),
     ("SASL", security.SASL),
     ("Tiered storage", tiers.TIERED),

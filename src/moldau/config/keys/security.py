@@ -28,11 +28,13 @@ TLS = (
         "DEFAULT",
         "Rules that turn the name in a certificate into a principal.",
     ),
-    boolean("ssl.allow.dn.changes", False, "A reloaded certificate may have another distinguished name."),
+    boolean(
+        "ssl.allow.dn.changes", False, "Whether a reloaded certificate may have another distinguished name."
+    ),
     boolean(
         "ssl.allow.san.changes",
         False,
-        "A reloaded certificate may lack alternative names of the earlier one.",
+        "Whether a reloaded certificate may lack alternative names of the earlier certificate.",
     ),
     string("ssl.protocol", "TLSv1.3", "The TLS protocol of new contexts.", update=PER_BROKER),
     string("ssl.provider", None, "The security provider for TLS.", update=PER_BROKER),
@@ -122,7 +124,7 @@ TLS = (
     list_(
         "ssl.cipher.suites",
         (),
-        "Cipher suites that connections may use; empty is all of them.",
+        "Cipher suites that connections may use. If it is empty, they may use all.",
         check=list_of_any(),
         update=PER_BROKER,
     ),
@@ -144,7 +146,7 @@ SASL = (
     string(
         "sasl.mechanism.inter.broker.protocol",
         "GSSAPI",
-        "The SASL mechanism among brokers.",
+        "The SASL mechanism between brokers.",
         update=PER_BROKER,
     ),
     list_(
@@ -180,7 +182,12 @@ SASL = (
         "The share of a ticket's life after which it is renewed.",
         update=PER_BROKER,
     ),
-    double("sasl.kerberos.ticket.renew.jitter", 0.05, "The random share of that time.", update=PER_BROKER),
+    double(
+        "sasl.kerberos.ticket.renew.jitter",
+        0.05,
+        "The random share of the time before a renewal.",
+        update=PER_BROKER,
+    ),
     int64(
         "sasl.kerberos.min.time.before.relogin",
         60000,
@@ -193,7 +200,12 @@ SASL = (
         "The share of a credential's life after which it is refreshed.",
         update=PER_BROKER,
     ),
-    double("sasl.login.refresh.window.jitter", 0.05, "The random share of that time.", update=PER_BROKER),
+    double(
+        "sasl.login.refresh.window.jitter",
+        0.05,
+        "The random share of the time before a renewal.",
+        update=PER_BROKER,
+    ),
     int16(
         "sasl.login.refresh.min.period.seconds",
         60,
@@ -203,7 +215,7 @@ SASL = (
     int16(
         "sasl.login.refresh.buffer.seconds",
         300,
-        "The time before expiry that a refresh keeps free.",
+        "The minimum time between a refresh and the expiry of a credential.",
         update=PER_BROKER,
     ),
     int32("sasl.login.connect.timeout.ms", None, "How long a connection to an identity provider may take."),
@@ -220,7 +232,7 @@ SASL = (
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
         "The class that validates tokens.",
     ),
-    string("sasl.oauthbearer.scope", None, "The scope that a token is asked for."),
+    string("sasl.oauthbearer.scope", None, "The scope in the request for a token."),
     string(
         "sasl.oauthbearer.client.credentials.client.id",
         None,
@@ -245,11 +257,13 @@ SASL = (
         check=between(0, 86400),
     ),
     string("sasl.oauthbearer.assertion.claim.iss", None, "The issuer claim of an assertion."),
-    boolean("sasl.oauthbearer.assertion.claim.jti.include", False, "An assertion has an id of its own."),
+    boolean(
+        "sasl.oauthbearer.assertion.claim.jti.include", False, "Whether an assertion has an id of its own."
+    ),
     int32(
         "sasl.oauthbearer.assertion.claim.nbf.seconds",
         60,
-        "How long before now an assertion becomes valid.",
+        "The age at which a new assertion is already valid: its start is this long before its creation.",
         check=between(0, 3600),
     ),
     string("sasl.oauthbearer.assertion.claim.sub", None, "The subject claim of an assertion."),

@@ -1,6 +1,6 @@
-"""Fetching, replication, groups, offsets, producers and transactions."""
+"""Fetching, replication, offsets, producers and transactions."""
 
-from moldau.config.bounds import at_least, between, list_of_any
+from moldau.config.bounds import at_least, between
 from moldau.config.keys.rows import (
     CLUSTER_WIDE,
     DAY_MS,
@@ -8,31 +8,29 @@ from moldau.config.keys.rows import (
     HOUR_MS,
     IN_STEPS,
     KIB,
-    LONG_MAX,
     LOW,
     MIB,
     MINUTE_MS,
     boolean,
-    class_,
     int16,
     int32,
     int64,
-    list_,
-    password,
     string,
 )
 
-_NO_JAVA = "Accepted for Kafka's sake; a Java class cannot be loaded."
-_ONE_WAITING_ROOM = "Accepted for Kafka's sake: what waits is removed when it ends."
+_ONE_WAITING_ROOM = "Accepted for compatibility: a pending request is removed when it ends."
 
 REPLICATION = (
     int32(
-        "default.replication.factor", 1, "Replicas of a topic that does not say how many.", check=at_least(1)
+        "default.replication.factor",
+        1,
+        "The number of replicas of a new topic whose request does not set it.",
+        check=at_least(1),
     ),
     int32(
         "min.insync.replicas",
         1,
-        "With acks=all, how many replicas must have a record before it counts.",
+        "The number of in-sync replicas that an append with acks=all requires.",
         HIGH,
         check=at_least(1),
         update=CLUSTER_WIDE,
@@ -40,7 +38,8 @@ REPLICATION = (
     boolean(
         "unclean.leader.election.enable",
         False,
-        "A replica that lacks records may lead when no other is left; records are lost then.",
+        "Whether a replica that lacks records may become the leader if no other is left. Records are "
+        "lost then.",
         HIGH,
         update=CLUSTER_WIDE,
     ),
@@ -50,17 +49,27 @@ REPLICATION = (
         "A follower that has not caught up for this long is out of sync.",
         HIGH,
     ),
-    int32("replica.socket.timeout.ms", 30_000, "How long a follower waits for its leader.", HIGH),
+    int32(
+        "replica.socket.timeout.ms", 30_000, "How long a follower waits for an answer of its leader.", HIGH
+    ),
     int32(
         "replica.socket.receive.buffer.bytes",
         64 * KIB,
-        "Accepted for Kafka's sake; the system sizes the buffer.",
+        "Accepted for compatibility; the system chooses the size of the buffer.",
         HIGH,
         has_effect=False,
     ),
-    int32("replica.fetch.max.bytes", MIB, "Bytes a follower asks for, per partition.", check=at_least(0)),
     int32(
-        "replica.fetch.response.max.bytes", 10 * MIB, "Bytes a follower asks for, in all.", check=at_least(0)
+        "replica.fetch.max.bytes",
+        MIB,
+        "The maximum bytes of a partition in a fetch of a follower.",
+        check=at_least(0),
+    ),
+    int32(
+        "replica.fetch.response.max.bytes",
+        10 * MIB,
+        "The maximum bytes in a fetch of a follower.",
+        check=at_least(0),
     ),
     int32(
         "replica.fetch.wait.max.ms",
@@ -68,12 +77,17 @@ REPLICATION = (
         "How long a leader may wait for new records before it answers a follower.",
         HIGH,
     ),
-    int32("replica.fetch.min.bytes", 1, "Bytes for which a leader waits before it answers a follower.", HIGH),
+    int32(
+        "replica.fetch.min.bytes",
+        1,
+        ("The minimum bytes in an answer to a follower; the leader waits for them."),
+        HIGH,
+    ),
     int32("replica.fetch.backoff.ms", 1000, "How long a follower waits after an error.", check=at_least(0)),
     int32(
         "num.replica.fetchers",
         1,
-        "Connections over which a follower follows one broker.",
+        "The number of connections from a follower to one leader.",
         HIGH,
         check=at_least(1),
         update=CLUSTER_WIDE,
@@ -82,46 +96,49 @@ REPLICATION = (
     int32(
         "num.replica.alter.log.dirs.threads",
         None,
-        "Accepted for Kafka's sake: the event loop does this.",
+        "Accepted for compatibility: the event loop does this work.",
         HIGH,
         has_effect=False,
     ),
     int64(
         "replica.high.watermark.checkpoint.interval.ms",
         5000,
-        "How often high watermarks are written down.",
+        "The interval at which high watermarks are stored.",
         HIGH,
     ),
     boolean(
         "follower.fetch.last.tiered.offset.enable",
         False,
-        "A new follower starts at the end of the tiered part.",
+        "Whether a new follower starts at the end of the tiered part of the log.",
     ),
-    boolean("auto.leader.rebalance.enable", True, "Leadership goes back to the preferred replica.", HIGH),
+    boolean(
+        "auto.leader.rebalance.enable", True, "Whether the leadership returns to the preferred replica.", HIGH
+    ),
     int64(
         "leader.imbalance.check.interval.seconds",
         300,
-        "How often that is looked at.",
+        "The interval between checks whether preferred replicas lead.",
         HIGH,
         check=at_least(1),
     ),
     int32(
         "leader.imbalance.per.broker.percentage",
         10,
-        "Accepted for Kafka's sake; every imbalance is mended.",
+        "Accepted for compatibility; every imbalance is corrected.",
         HIGH,
         has_effect=False,
     ),
     int64(
         "unclean.leader.election.interval.ms",
         5 * MINUTE_MS,
-        "How often the controller looks for partitions that wait for an unclean election.",
+        "The interval between searches of the controller for partitions that need an unclean election.",
         check=at_least(1),
     ),
     string(
         "replica.selector.class",
         None,
-        "How a reader's replica is chosen: Kafka's `RackAwareReplicaSelector` is known by name.",
+        "The class that chooses a consumer's replica. Only the name of Kafka's "
+        "`RackAwareReplicaSelector` is supported.",
     ),
     int32("fetch.purgatory.purge.interval.requests", 1000, _ONE_WAITING_ROOM, has_effect=False),
     int32("producer.purgatory.purge.interval.requests", 1000, _ONE_WAITING_ROOM, has_effect=False),
@@ -129,17 +146,17 @@ REPLICATION = (
 )
 
 FETCHING = (
-    int32("fetch.max.bytes", 55 * MIB, "Bytes in one fetch response.", check=at_least(1024)),
+    int32("fetch.max.bytes", 55 * MIB, "The maximum bytes in a fetch response.", check=at_least(1024)),
     int32(
         "max.incremental.fetch.session.cache.slots",
         1000,
-        "Incremental fetch sessions that are kept.",
+        "The maximum number of incremental fetch sessions.",
         check=at_least(0),
     ),
     int32(
         "max.request.partition.size.limit",
         2000,
-        "Partitions in one DescribeTopicPartitions response.",
+        "The maximum number of partitions in a DescribeTopicPartitions response.",
         check=at_least(1),
     ),
     int32(
@@ -149,24 +166,28 @@ FETCHING = (
         check=at_least(1),
         update=CLUSTER_WIDE,
     ),
-    int32("remote.max.partition.fetch.bytes", MIB, "Accepted for Kafka's sake.", has_effect=False),
+    int32("remote.max.partition.fetch.bytes", MIB, "Accepted for compatibility.", has_effect=False),
 )
 
 OFFSETS = (
     int32(
-        "offset.metadata.max.bytes", 4096, "The size of the text that may go with a committed offset.", HIGH
+        "offset.metadata.max.bytes",
+        4096,
+        "The maximum size of the metadata text of a committed offset.",
+        HIGH,
     ),
     int32(
         "offsets.topic.num.partitions",
         50,
-        "Partitions of `__consumer_offsets`; not to be changed later.",
+        "Partitions of `__consumer_offsets`. Do not change it later.",
         HIGH,
         check=at_least(1),
     ),
     int16(
         "offsets.topic.replication.factor",
         3,
-        "Replicas of `__consumer_offsets`, which is not created with fewer; 1 in `moldau dev`.",
+        "Replicas of `__consumer_offsets`. The topic is not created with fewer replicas. `moldau "
+        "dev` uses 1.",
         HIGH,
         check=at_least(1),
     ),
@@ -187,7 +208,7 @@ OFFSETS = (
     int32(
         "offsets.load.buffer.size",
         5 * MIB,
-        "Accepted for Kafka's sake: the files that are loaded are mapped.",
+        "Accepted for compatibility: files are loaded by memory maps.",
         HIGH,
         check=at_least(1),
         has_effect=False,
@@ -202,7 +223,7 @@ OFFSETS = (
     int64(
         "offsets.retention.check.interval.ms",
         10 * MINUTE_MS,
-        "How often expired offsets are looked for.",
+        "The interval between searches for expired offsets.",
         HIGH,
         check=at_least(1),
     ),
@@ -213,7 +234,7 @@ TRANSACTIONS = (
     int32(
         "producer.id.expiration.ms",
         DAY_MS,
-        "How long an idle idempotent producer is remembered.",
+        "How long the state of an idle idempotent producer is kept.",
         LOW,
         check=at_least(1),
         update=CLUSTER_WIDE,
@@ -221,48 +242,49 @@ TRANSACTIONS = (
     int32(
         "producer.id.expiration.check.interval.ms",
         10 * MINUTE_MS,
-        "How often expired producers are looked for.",
+        "The interval between searches for expired producers.",
         LOW,
         check=at_least(1),
     ),
     boolean(
         "transaction.partition.verification.enable",
         True,
-        "A transactional write is checked against its transaction.",
+        "Whether a transactional write is checked against its transaction.",
         LOW,
         update=CLUSTER_WIDE,
     ),
     boolean(
         "transaction.two.phase.commit.enable",
         False,
-        "Transactions without a time-out (two-phase commit) are allowed.",
+        "Whether transactions without a time-out (two-phase commit) are allowed.",
         LOW,
     ),
     int32(
         "transaction.max.timeout.ms",
         15 * MINUTE_MS,
-        "The longest time-out that a transaction may ask for.",
+        "The longest time-out that a producer may request for its transactions.",
         HIGH,
         check=at_least(1),
     ),
     int32(
         "transactional.id.expiration.ms",
         7 * DAY_MS,
-        "How long an idle transactional id is remembered.",
+        "How long the state of an idle transactional id is kept.",
         HIGH,
         check=at_least(1),
     ),
     int32(
         "transaction.state.log.num.partitions",
         50,
-        "Partitions of `__transaction_state`; not to be changed later.",
+        "Partitions of `__transaction_state`. Do not change it later.",
         HIGH,
         check=at_least(1),
     ),
     int16(
         "transaction.state.log.replication.factor",
         3,
-        "Replicas of `__transaction_state`; fewer where there are fewer brokers (`moldau dev`).",
+        "Replicas of `__transaction_state`. There are fewer replicas if there are fewer brokers "
+        "(`moldau dev`).",
         HIGH,
         check=at_least(1),
     ),
@@ -290,168 +312,29 @@ TRANSACTIONS = (
     int32(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10_000,
-        "How often transactions past their time-out are looked for.",
+        "The interval between searches for transactions whose time-out has passed.",
         LOW,
         check=at_least(1),
     ),
     int32(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         HOUR_MS,
-        "How often expired transactional ids are looked for.",
+        "The interval between searches for expired transactional ids.",
         LOW,
         check=at_least(1),
     ),
     int32(
         "add.partitions.to.txn.retry.backoff.ms",
         20,
-        "How long a check of a transaction waits before it is repeated.",
+        "The wait before a failed check of a transaction is repeated.",
         HIGH,
         check=at_least(1),
     ),
     int32(
-        "add.partitions.to.txn.retry.backoff.max.ms", 100, "The longest such wait.", HIGH, check=at_least(0)
-    ),
-)
-
-OPERATIONS = (
-    int32("quota.window.num", 11, "Samples that a client quota is measured over.", LOW, check=at_least(1)),
-    int32("quota.window.size.seconds", 1, "Length of such a sample.", LOW, check=at_least(1)),
-    int32(
-        "replication.quota.window.num",
-        11,
-        "Samples that a replication quota is measured over.",
-        LOW,
-        check=at_least(1),
-    ),
-    int32("replication.quota.window.size.seconds", 1, "Length of such a sample.", LOW, check=at_least(1)),
-    int64(
-        "leader.replication.throttled.rate",
-        LONG_MAX,
-        "Bytes a second of throttled replicas that this broker's leaders give to followers (KIP-73).",
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        100,
+        "The longest wait between repeated attempts.",
+        HIGH,
         check=at_least(0),
-        update=CLUSTER_WIDE,
-    ),
-    int64(
-        "follower.replication.throttled.rate",
-        LONG_MAX,
-        "Bytes a second of throttled replicas that this broker's followers take (KIP-73).",
-        check=at_least(0),
-        update=CLUSTER_WIDE,
-    ),
-    int64(
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-        LONG_MAX,
-        "Maximum bytes a second that this broker copies between its log folders (KIP-113).",
-        check=at_least(0),
-        update=CLUSTER_WIDE,
-    ),
-    int32(
-        "controller.quota.window.num",
-        11,
-        "Samples that the quota of changes is measured over.",
-        LOW,
-        check=at_least(1),
-    ),
-    int32("controller.quota.window.size.seconds", 1, "Length of such a sample.", LOW, check=at_least(1)),
-    list_(
-        "metric.reporters",
-        (),
-        "Accepted for Kafka's sake; see `metrics.listener`.",
-        LOW,
-        check=list_of_any(),
-        update=CLUSTER_WIDE,
-        has_effect=False,
-    ),
-    int32(
-        "alter.log.dirs.replication.quota.window.num",
-        11,
-        "Number of samples that measure the rate of moves between log folders.",
-        LOW,
-        check=at_least(1),
-    ),
-    int32(
-        "alter.log.dirs.replication.quota.window.size.seconds",
-        1,
-        "The length of a sample of the rate of moves between log folders.",
-        LOW,
-        check=at_least(1),
-    ),
-    class_(
-        "client.quota.callback.class",
-        None,
-        "Must not be set: a Java class cannot be loaded, and its quotas would not hold.",
-        LOW,
-    ),
-    string("security.providers", None, _NO_JAVA, LOW, has_effect=False),
-    list_(
-        "config.providers",
-        (),
-        "Must not be set in a node's file: a Java class cannot be loaded, and values would stay as `${…}`.",
-        LOW,
-        check=list_of_any(),
-        update=CLUSTER_WIDE,
-    ),
-    list_(
-        "kafka.metrics.reporters",
-        (),
-        "Accepted for Kafka's sake; see `metrics.listener`.",
-        LOW,
-        check=list_of_any(),
-        has_effect=False,
-    ),
-    int32(
-        "kafka.metrics.polling.interval.secs",
-        10,
-        "Accepted for Kafka's sake; see `metrics.listener`.",
-        LOW,
-        check=at_least(1),
-        has_effect=False,
-    ),
-    int32(
-        "metrics.num.samples",
-        2,
-        "Accepted for Kafka's sake; rates are left to Prometheus.",
-        LOW,
-        check=at_least(1),
-        has_effect=False,
-    ),
-    int64(
-        "metrics.sample.window.ms",
-        30_000,
-        "Accepted for Kafka's sake; rates are left to Prometheus.",
-        LOW,
-        check=at_least(1),
-        has_effect=False,
-    ),
-    string(
-        "metrics.recording.level",
-        "INFO",
-        "Accepted for Kafka's sake; every meter is always on.",
-        LOW,
-        has_effect=False,
-    ),
-    int32("telemetry.max.bytes", MIB, "The largest push of client metrics.", LOW, check=at_least(1)),
-    boolean("allow.everyone.if.no.acl.found", False, "With an authorizer, what has no ACL is allowed.", LOW),
-    string("super.users", "", "Principals that may do everything: `User:name;User:name`.", LOW),
-    string("sasl.mechanism.controller.protocol", "GSSAPI", "The SASL mechanism towards controllers.", HIGH),
-    password("delegation.token.secret.key", None, "The key that delegation tokens are signed with."),
-    int64(
-        "delegation.token.max.lifetime.ms",
-        7 * DAY_MS,
-        "How long a delegation token may be renewed.",
-        check=at_least(1),
-    ),
-    int64(
-        "delegation.token.expiry.time.ms",
-        DAY_MS,
-        "How long a delegation token is valid without renewal.",
-        check=at_least(1),
-    ),
-    int64(
-        "delegation.token.expiry.check.interval.ms",
-        HOUR_MS,
-        "How often expired delegation tokens are looked for.",
-        LOW,
-        check=at_least(1),
     ),
 )

@@ -13,15 +13,15 @@ SHARE = (
     int32(
         "group.share.partition.max.record.locks",
         2000,
-        "Records of one partition that members of a share group may hold.",
+        "The maximum number of records of a partition that are locked for members of a share group.",
         check=between(100, 10_000),
     ),
-    int32("group.share.max.share.sessions", 2000, "Share sessions that are kept.", check=at_least(1)),
+    int32("group.share.max.share.sessions", 2000, "The maximum number of share sessions.", check=at_least(1)),
     int32("share.fetch.purgatory.purge.interval.requests", 1000, "Waiting share fetches between two purges."),
     int32(
         "share.coordinator.state.topic.num.partitions",
         50,
-        "Partitions of `__share_group_state`; not to be changed later.",
+        "Partitions of `__share_group_state`. Do not change it later.",
         HIGH,
         check=at_least(1),
     ),
@@ -57,7 +57,7 @@ SHARE = (
     int32(
         "share.coordinator.snapshot.update.records.per.snapshot",
         500,
-        "Updates of a share group's state between two snapshots.",
+        "The number of updates of a share group's state between two snapshots.",
         check=between(0, 500),
     ),
     int32(

@@ -22,44 +22,47 @@ from moldau.config.keys.rows import (
 )
 
 _TOPIC_BASED = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
-_OWN_THREADS = "Accepted for Kafka's sake: the event loop and the worker threads of the process do this."
+_OWN_THREADS = (
+    "Accepted for compatibility: the event loop and the worker threads of the process do this work."
+)
 
 TIERED = (
-    boolean("remote.log.storage.system.enable", False, "Tiered storage is on.", HIGH),
+    boolean("remote.log.storage.system.enable", False, "Whether tiered storage is on.", HIGH),
     string(
         "remote.log.storage.manager.impl.prefix",
         "rsm.config.",
-        "Keys with this prefix are handed to the storage manager.",
+        "The prefix of keys that are passed to the storage manager.",
         check=not_empty(),
     ),
     string(
         "remote.log.metadata.manager.impl.prefix",
         "rlmm.config.",
-        "Keys with this prefix are handed to the metadata manager.",
+        "The prefix of keys that are passed to the metadata manager.",
         check=not_empty(),
     ),
     string(
         "remote.log.storage.manager.class.name",
         None,
-        "The storage manager; by default Moldau's own, on `rsm.config.url` or else `diskless.storage.url`.",
+        "The storage manager. The default is Moldau's own; its URL is `rsm.config.url` or, if that "
+        "is not set, `diskless.storage.url`.",
         check=not_empty(),
     ),
     string(
         "remote.log.storage.manager.class.path",
         None,
-        "Accepted for Kafka's sake; Java classes are not loaded.",
+        "Accepted for compatibility; Java classes are not loaded.",
         has_effect=False,
     ),
     string(
         "remote.log.metadata.manager.class.name",
         _TOPIC_BASED,
-        "The metadata manager; Kafka's name of the topic-based one stands for Moldau's.",
+        "The metadata manager. The name of Kafka's topic-based manager means that of Moldau.",
         check=not_empty(),
     ),
     string(
         "remote.log.metadata.manager.class.path",
         None,
-        "Accepted for Kafka's sake; Java classes are not loaded.",
+        "Accepted for compatibility; Java classes are not loaded.",
         has_effect=False,
     ),
     string(
@@ -71,28 +74,29 @@ TIERED = (
     int32(
         "remote.log.metadata.custom.metadata.max.bytes",
         128,
-        "The size of the metadata of a segment that a storage manager may add.",
+        "The maximum size of the metadata that a storage manager adds to a segment.",
         LOW,
         check=at_least(0),
     ),
     int32(
         "remote.log.metadata.topic.num.partitions",
         50,
-        "Partitions of `__remote_log_metadata`; not to be changed later.",
+        "Partitions of `__remote_log_metadata`. Do not change it later.",
         LOW,
         check=at_least(1),
     ),
     int16(
         "remote.log.metadata.topic.replication.factor",
         3,
-        "Replicas of `__remote_log_metadata`, which is not created with fewer; 1 in `moldau dev`.",
+        "Replicas of `__remote_log_metadata`. The topic is not created with fewer replicas. `moldau "
+        "dev` uses 1.",
         LOW,
         check=at_least(1),
     ),
     int64(
         "remote.log.metadata.topic.retention.ms",
         -1,
-        "How long `__remote_log_metadata` keeps records; -1 for ever.",
+        "How long `__remote_log_metadata` keeps records; -1 means forever.",
         LOW,
     ),
     int64(
@@ -105,14 +109,14 @@ TIERED = (
     int64(
         "remote.log.metadata.initialization.retry.interval.ms",
         100,
-        "After what time it is tried again when `__remote_log_metadata` cannot be used yet.",
+        "The interval between attempts while `__remote_log_metadata` cannot be used yet.",
         LOW,
         check=at_least(0),
     ),
     int64(
         "remote.log.metadata.initialization.retry.max.timeout.ms",
         120_000,
-        "Accepted for Kafka's sake: it is tried until it succeeds.",
+        "Accepted for compatibility: the initialization is repeated until it succeeds.",
         LOW,
         check=at_least(0),
         has_effect=False,
@@ -136,7 +140,7 @@ TIERED = (
     int32(
         "remote.log.manager.copier.thread.pool.size",
         10,
-        "Segments that are copied at the same time.",
+        "The maximum number of segments that are copied at the same time.",
         check=at_least(1),
         update=CLUSTER_WIDE,
         limits=IN_STEPS,
@@ -144,7 +148,7 @@ TIERED = (
     int32(
         "remote.log.manager.expiration.thread.pool.size",
         10,
-        "Partitions whose remote segments are removed at the same time.",
+        "The maximum number of partitions whose remote segments are removed at the same time.",
         check=at_least(1),
         update=CLUSTER_WIDE,
         limits=IN_STEPS,
@@ -161,71 +165,82 @@ TIERED = (
     int64(
         "remote.log.manager.task.interval.ms",
         30_000,
-        "How often it is looked what to copy and to remove.",
+        "The interval between searches for segments to copy or to remove.",
         LOW,
         check=at_least(1),
     ),
     int64(
         "remote.log.manager.task.retry.backoff.ms",
         500,
-        "How long to wait after a failure.",
+        "The wait after a failure.",
         LOW,
         check=at_least(1),
     ),
     int64(
         "remote.log.manager.task.retry.backoff.max.ms",
         30_000,
-        "The longest such wait.",
+        "The longest wait between repeated attempts.",
         LOW,
         check=at_least(1),
     ),
     double(
         "remote.log.manager.task.retry.jitter",
         0.2,
-        "The random share of such a wait.",
+        "The random share of the wait between attempts.",
         LOW,
         check=between(0, 0.5),
     ),
     int32(
         "remote.log.reader.threads",
         10,
-        "Remote reads at the same time.",
+        "The maximum number of remote reads at the same time.",
         check=at_least(1),
         update=CLUSTER_WIDE,
         limits=IN_STEPS,
     ),
-    int32("remote.log.reader.max.pending.tasks", 100, "Remote reads that may wait.", check=at_least(1)),
+    int32(
+        "remote.log.reader.max.pending.tasks",
+        100,
+        "The maximum number of remote reads that wait.",
+        check=at_least(1),
+    ),
     int64(
         "remote.log.manager.copy.max.bytes.per.second",
         LONG_MAX,
-        "The rate at which segments are copied.",
+        "The maximum rate at which segments are copied.",
         check=at_least(1),
         update=CLUSTER_WIDE,
     ),
     int32(
         "remote.log.manager.copy.quota.window.num",
         11,
-        "Samples that this rate is measured over.",
+        "The number of samples for the measurement of this rate.",
         check=at_least(1),
     ),
     int32(
-        "remote.log.manager.copy.quota.window.size.seconds", 1, "Length of such a sample.", check=at_least(1)
+        "remote.log.manager.copy.quota.window.size.seconds",
+        1,
+        "The length of one sample of this measurement.",
+        check=at_least(1),
     ),
     int64(
         "remote.log.manager.fetch.max.bytes.per.second",
         LONG_MAX,
-        "The rate at which remote segments are read.",
+        "The maximum rate at which remote segments are read.",
         check=at_least(1),
         update=CLUSTER_WIDE,
     ),
     int32(
         "remote.log.manager.fetch.quota.window.num",
         11,
-        "Samples that this rate is measured over.",
+        "The number of samples for the measurement of this rate.",
         check=at_least(1),
     ),
     int32(
-        "remote.log.manager.fetch.quota.window.size.seconds", 1, "Length of such a sample.", check=at_least(1)
+        "remote.log.manager.fetch.quota.window.size.seconds",
+        1,
+        "The length of one sample of this measurement.",
+        check=at_least(1),
     ),
     int64(
         "remote.list.offsets.request.timeout.ms",
@@ -237,42 +252,45 @@ TIERED = (
 )
 
 DISKLESS = (
-    boolean("diskless.system.enable", False, "Diskless topics are on.", HIGH),
+    boolean("diskless.system.enable", False, "Whether diskless topics are enabled.", HIGH),
     boolean(
         "log.diskless.enable",
         False,
-        "Whether a new topic that does not say is diskless; compacted and internal topics never are.",
+        "Whether a new topic is diskless if its request does not set `diskless.enable`. Compacted "
+        "and internal topics are never diskless.",
         update=CLUSTER_WIDE,
     ),
     class_(
         "diskless.storage.class.name",
         None,
-        "The object storage of diskless topics; by default Moldau's own, on `diskless.storage.url`.",
+        "The class of the object storage of diskless topics. The default is Moldau's own, with "
+        "`diskless.storage.url`.",
     ),
     string(
         "diskless.storage.class.path",
         None,
-        "Accepted for the KIP's sake; Java classes are not loaded.",
+        "Accepted as in KIP-1163; Java classes are not loaded.",
         LOW,
         has_effect=False,
     ),
     class_(
         "diskless.batch.coordinator.class.name",
         None,
-        "A Python class or function, by dotted path, that makes the coordinator; by default Moldau's own.",
+        "The dotted path of a Python class or function that makes the coordinator. The default is "
+        "Moldau's own coordinator.",
         LOW,
     ),
     string(
         "diskless.batch.coordinator.class.path",
         None,
-        "Accepted for the KIP's sake; Java classes are not loaded.",
+        "Accepted as in KIP-1163; Java classes are not loaded.",
         LOW,
         has_effect=False,
     ),
     int32(
         "diskless.append.commit.interval.ms",
         250,
-        "How long records are gathered before their object is closed and uploaded.",
+        "How long a broker gathers records before it closes their object and uploads it.",
         HIGH,
         check=at_least(1),
         update=CLUSTER_WIDE,
@@ -280,7 +298,8 @@ DISKLESS = (
     int32(
         "diskless.append.buffer.max.bytes",
         8 * MIB,
-        "The size at which an object is closed and uploaded before that time.",
+        "The size at which an object is closed and uploaded before "
+        "`diskless.append.commit.interval.ms` is over.",
         HIGH,
         check=at_least(1),
         update=CLUSTER_WIDE,
@@ -288,21 +307,21 @@ DISKLESS = (
     int32(
         "diskless.metadata.topic.num.partitions",
         50,
-        "Partitions that `__diskless_metadata` is created with, which is the number of coordinators; a later"
-        " change has no effect.",
+        "The number of partitions of a new `__diskless_metadata`. It is the number of coordinators. "
+        "A later change has no effect.",
         HIGH,
         check=at_least(1),
     ),
     int64(
         "diskless.coordinator.orphan.scan.interval.ms",
         60 * MINUTE_MS,
-        "How often objects that nobody refers to are looked for.",
+        "The interval between searches for objects that no coordinator refers to.",
         check=at_least(1),
     ),
     int64(
         "diskless.coordinator.orphan.scan.grace.period.ms",
         60 * MINUTE_MS,
-        "How long an object stays after it may be deleted.",
+        "How long an object is kept after its last use, before it is deleted.",
         check=at_least(1),
     ),
 )
@@ -311,85 +330,96 @@ MOLDAU = (
     string(
         "diskless.storage.url",
         None,
-        "Where objects live: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///path` or `memory://`.",
+        "The place of the objects: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///path` or `memory://`.",
         HIGH,
     ),
     int16(
         "diskless.metadata.topic.replication.factor",
         3,
-        "Replicas of `__diskless_metadata`, which is not created with fewer; 1 in `moldau dev`.",
+        "Replicas of `__diskless_metadata`. The topic is not created with fewer replicas. `moldau "
+        "dev` uses 1.",
         HIGH,
         check=at_least(1),
     ),
     int64(
         "diskless.metadata.max.new.records.between.snapshots",
         20_000,
-        "After how many new records in a partition of `__diskless_metadata` its coordinator takes a snapshot"
-        " and shortens the log.",
+        "The number of new records in a partition of `__diskless_metadata` after which its "
+        "coordinator writes a snapshot and shortens the log.",
         check=at_least(1),
     ),
     int64(
         "diskless.cache.max.bytes",
         4096 * MIB,
-        "How much disk a broker gives to the local segments of diskless topics, which are a cache.",
+        "The maximum disk space of a broker for the local segments of diskless topics, which are a cache.",
         check=at_least(16 * MIB),
     ),
     int32(
         "diskless.append.early.close.puts.per.second",
         -1,
-        "Objects a second up to which a broker closes one before its time when producers have fallen quiet;"
-        " 0 turns that off, and -1 is 8, or 100 where requests cost nothing (files, memory).",
+        "When its producers are idle, a broker closes an object early, up to this number of objects "
+        "per second. 0 turns this off. -1 means 8, or 100 if the store charges nothing for requests "
+        "(files, memory).",
         check=at_least(-1),
     ),
     boolean(
         "diskless.consolidation.enable",
         True,
-        "Whether brokers with tiered storage build the segments of diskless topics themselves; false where an"
-        " outside engine does. What was recorded is kept in order, and expires, all the same.",
+        "Whether brokers with tiered storage build the segments of diskless topics. Set it to false "
+        "if an external engine builds them. Existing segments are maintained and expire in both "
+        "cases.",
         update=CLUSTER_WIDE,
     ),
     int32(
         "diskless.consolidation.interval.ms",
         30_000,
-        "How often a broker looks whether the WAL of a partition that it leads makes a segment.",
+        "The interval at which a broker checks whether the WAL of a partition that it leads has "
+        "enough bytes for a segment.",
         check=at_least(1),
     ),
     int32(
         "diskless.consolidation.segment.bytes",
         64 * MIB,
-        "The size at which batches in the WAL make a segment; a topic's smaller `segment.bytes` counts.",
+        "The bytes of batches in the WAL from which a segment is built. A smaller `segment.bytes` of "
+        "a topic overrides it.",
         check=at_least(1),
         update=CLUSTER_WIDE,
     ),
     int64(
         "diskless.consolidation.max.age.ms",
         60 * MINUTE_MS,
-        "How long a batch stays in the WAL before it makes a segment with those behind it, however few they"
-        " are; a topic's smaller `segment.ms` counts.",
+        "The maximum time that a batch stays in the WAL. Then a segment is built from it and the "
+        "batches after it, even if they are few. A smaller `segment.ms` of a topic overrides it.",
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
     int64(
         "diskless.wal.backlog.max.bytes",
         100 * GIB,
-        "From how many bytes in the WAL on producers are read more slowly, so that consolidation keeps up; -1"
-        " for never. It counts only where there is tiered storage for them to go to.",
+        "The bytes in the WAL above which requests of producers are read more slowly, so that "
+        "consolidation keeps up; -1 means never. It has an effect only with tiered storage.",
         check=at_least(-1),
         update=CLUSTER_WIDE,
     ),
     int32(
         "max.broker.partitions",
         100_000,
-        "How many partitions the controller places on one broker, internal topics included; more are refused"
-        " with POLICY_VIOLATION. A partition takes about 10 KB of memory.",
+        "The maximum number of partitions that the controller places on one broker, including "
+        "internal topics. More partitions are refused with POLICY_VIOLATION. A partition needs about "
+        "10 KB of memory.",
         check=at_least(1),
     ),
     int64(
         "log.stray.delete.delay.ms",
         7 * DAY_MS,
-        "How long the folder of a partition that is not in the metadata is kept, as `….ID-stray`, counted"
-        " from the last start; -1 for ever.",
+        "How long the folder of a partition that is not in the metadata is kept, with the name "
+        "`….ID-stray`. The time starts with the last start of the node; -1 means forever.",
         check=at_least(-1),
     ),
-    string("metrics.listener", None, "Where `/metrics` and `/health` are served, as `host:port`.", LOW),
+    string(
+        "metrics.listener",
+        None,
+        ("The address at which `/metrics` and `/health` are served, as `host:port`."),
+        LOW,
+    ),
 )

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from moldau.config.keys import security, share
 
 _WAITING: Mapping[str, tuple[str, ...]] = {
-    "clusters of several nodes": (
+    "further settings of clusters": (
         "controller.quorum.retry.backoff.max.ms",
         "controller.socket.timeout.ms",
         "follower.fetch.last.tiered.offset.enable",
@@ -15,7 +15,7 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
     ),
-    "a bound on the time of a start": ("server.max.startup.time.ms",),
+    "a limit of the time of a start": ("server.max.startup.time.ms",),
     "versions that are not final": ("unstable.api.versions.enable", "unstable.feature.versions.enable"),
     "the group protocols of KIP-848, KIP-932 and KIP-1071": (
         "group.consumer.assignors",
@@ -72,7 +72,7 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         *(key.name for key in (*security.TLS, *security.SASL)),
     ),
     "telemetry of clients": ("telemetry.max.bytes",),
-    "a bound on the bytes of a load": ("transaction.state.log.load.buffer.size",),
+    "a limit of the bytes of a load": ("transaction.state.log.load.buffer.size",),
     "two-phase commit (KIP-939)": ("transaction.two.phase.commit.enable",),
 }
 

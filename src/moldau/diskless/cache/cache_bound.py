@@ -32,7 +32,9 @@ class CacheBound:
         self._check_every_bytes = min(max(_CHECK_BYTES_MIN, max_bytes // 64), max(1, max_bytes // 2))
         self._unchecked_bytes = 0
         scope = meters.scoped("moldau.diskless", "Cache")
-        self._evicted = scope.counter("EvictedBytesPerSec", "Bytes of local segments dropped for room.")
+        self._evicted = scope.counter(
+            "EvictedBytesPerSec", "Bytes of local segments that were deleted to free disk space."
+        )
 
     @staticmethod
     def segment_bytes(max_bytes: int) -> int:

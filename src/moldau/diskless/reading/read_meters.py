@@ -13,32 +13,43 @@ class ReadMeters:
     def __init__(self, meters: Meters, path: str) -> None:
         scope = meters.scoped("moldau.diskless", "Read")
         self.gets = scope.counter("ObjectGetsPerSec", "Ranged requests to the object store.", path=path)
-        self.get_bytes = scope.counter("ObjectGetBytesPerSec", "Bytes of those requests.", path=path)
+        self.get_bytes = scope.counter(
+            "ObjectGetBytesPerSec", "Bytes of ranged requests to the object store.", path=path
+        )
         self.get_errors = scope.counter(
-            "ObjectGetErrorsPerSec", "Requests that failed in the end.", path=path
+            "ObjectGetErrorsPerSec",
+            "Requests to the object store that failed, also when they were repeated.",
+            path=path,
         )
         self.get_time_ms = scope.histogram("ObjectGetTimeMs", "Time of a ranged request.", path=path)
         self.memory_reads = scope.counter(
-            "MemoryReadsPerSec", "Ranges of objects that this broker wrote itself: no request.", path=path
-        )
-        self.memory_bytes = scope.counter("MemoryReadBytesPerSec", "Bytes of those ranges.", path=path)
-        self.find_time_ms = scope.histogram(
-            "FindBatchesTimeMs",
-            "Time of asking the coordinator where batches lie, without waiting for them.",
+            "MemoryReadsPerSec",
+            "Ranges that were read from memory, without a request, because this broker wrote the object.",
             path=path,
         )
-        self.rounds = scope.counter("RoundsPerSec", "Rounds that found something to read.", path=path)
+        self.memory_bytes = scope.counter(
+            "MemoryReadBytesPerSec", "Bytes of ranges that were read from memory.", path=path
+        )
+        self.find_time_ms = scope.histogram(
+            "FindBatchesTimeMs",
+            "Time of requests to the coordinator for the positions of batches, without the wait for "
+            "new batches.",
+            path=path,
+        )
+        self.rounds = scope.counter("RoundsPerSec", "Rounds of reads that found batches.", path=path)
         self.gets_per_round = scope.histogram(
-            "ObjectGetsPerRound", "Ranged requests that a round needed.", GETS_BOUNDS, path=path
+            "ObjectGetsPerRound", "Ranged requests of one round of reads.", GETS_BOUNDS, path=path
         )
         self.round_bytes = scope.histogram(
-            "RoundBytes", "Bytes of batches that a round read.", BYTES_BOUNDS, path=path
+            "RoundBytes", "Bytes of batches in one round of reads.", BYTES_BOUNDS, path=path
         )
         self.lost_objects = scope.counter(
-            "ObjectsGonePerSec", "Objects that were gone when they were read; looked up again.", path=path
+            "ObjectsGonePerSec",
+            "Objects that were missing when they were read. Their batches are looked up again.",
+            path=path,
         )
         self.corrupt_batches = scope.counter(
-            "CorruptBatchesPerSec", "Batches whose bytes are not what was committed.", path=path
+            "CorruptBatchesPerSec", "Batches whose bytes differ from the committed ones.", path=path
         )
 
 
@@ -47,16 +58,33 @@ class RackReadMeters:
 
     def __init__(self, meters: Meters) -> None:
         scope = meters.scoped("moldau.diskless", "RackReads")
-        self.gets = scope.counter("ObjectGetsPerSec", "Objects read whole from the store, for the rack.")
-        self.get_bytes = scope.counter("ObjectGetBytesPerSec", "Bytes of those objects.")
-        self.get_errors = scope.counter("ObjectGetErrorsPerSec", "Requests that failed in the end.")
+        self.gets = scope.counter(
+            "ObjectGetsPerSec", "Whole objects that this broker read from the store for its rack."
+        )
+        self.get_bytes = scope.counter(
+            "ObjectGetBytesPerSec", "Bytes of whole objects that this broker read for its rack."
+        )
+        self.get_errors = scope.counter(
+            "ObjectGetErrorsPerSec",
+            ("Requests to the object store that failed, also when they were repeated."),
+        )
         self.get_time_ms = scope.histogram("ObjectGetTimeMs", "Time of a request for a whole object.")
-        self.peer_reads = scope.counter("PeerReadsPerSec", "Ranges that another broker of the rack had.")
-        self.peer_bytes = scope.counter("PeerReadBytesPerSec", "Bytes of those ranges.")
-        self.served = scope.counter("ServedPerSec", "Ranges that other brokers of the rack were given.")
-        self.served_bytes = scope.counter("ServedBytesPerSec", "Bytes of those ranges.")
+        self.peer_reads = scope.counter(
+            "PeerReadsPerSec", "Ranges that this broker read from another broker of its rack."
+        )
+        self.peer_bytes = scope.counter(
+            "PeerReadBytesPerSec", "Bytes of ranges from other brokers of the rack."
+        )
+        self.served = scope.counter(
+            "ServedPerSec", "Ranges that this broker sent to other brokers of its rack."
+        )
+        self.served_bytes = scope.counter(
+            "ServedBytesPerSec", "Bytes of ranges for other brokers of the rack."
+        )
         self.fallbacks = scope.counter(
-            "FallbacksPerSec", "Ranges read from the store because the rack's reader of the object failed."
+            "FallbacksPerSec",
+            "Ranges that were read from the store because the broker that reads the object for the "
+            "rack failed.",
         )
 
 
@@ -68,7 +96,7 @@ class ColdReadMeters(ReadMeters):
         scope = meters.scoped("moldau.diskless", "Fetch")
         self.gets_per_fetch = scope.histogram(
             "ObjectGetsPerFetch",
-            "Ranged requests for a Fetch request that local segments could not answer alone.",
+            "Ranged requests to the object store for a Fetch request that needed more than local segments.",
             GETS_BOUNDS,
         )
 
@@ -79,7 +107,9 @@ class FetchMeters:
     def __init__(self, meters: Meters) -> None:
         scope = meters.scoped("moldau.diskless", "Fetch")
         self.cache_hits = scope.counter("CacheHitsPerSec", "Reads answered from local segments.")
-        self.cache_hit_bytes = scope.counter("CacheHitBytesPerSec", "Bytes of those reads.")
+        self.cache_hit_bytes = scope.counter(
+            "CacheHitBytesPerSec", "Bytes of reads answered from local segments."
+        )
         self.cold_reads = scope.counter("ColdReadsPerSec", "Reads answered from objects.")
-        self.cold_bytes = scope.counter("ColdReadBytesPerSec", "Bytes of those reads.")
+        self.cold_bytes = scope.counter("ColdReadBytesPerSec", "Bytes of reads answered from objects.")
         self.errors = scope.counter("ErrorsPerSec", "Reads that failed at the object store or a coordinator.")

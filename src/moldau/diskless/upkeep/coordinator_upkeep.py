@@ -62,7 +62,7 @@ class CoordinatorUpkeep:
         self._policies = policies
         self._snapshot_records = snapshot_records
         scope = meters.scoped("moldau.diskless", "Retention")
-        self._deletions = scope.counter("DeletionsPerSec", "Moves of a partition's log start by retention.")
+        self._deletions = scope.counter("DeletionsPerSec", "Log start offsets that retention has moved.")
 
     def _active(self) -> list[int]:
         return [found for found in self._coordinators.coordinator_ids if self._coordinators.is_active(found)]

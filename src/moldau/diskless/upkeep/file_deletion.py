@@ -77,10 +77,17 @@ class FileReclaimer:
         self._grace_ms = grace_ms
         self._released: dict[int, set[str]] = {}
         scope = meters.scoped("moldau.diskless", "Reclaim")
-        self._deleted = scope.counter("FilesDeletedPerSec", "Objects deleted because nobody needs them.")
-        self._deleted_bytes = scope.counter("FileBytesDeletedPerSec", "Bytes of those objects.")
-        self._handed_over = scope.counter("FilesHandedOverPerSec", "Files given to their next owner.")
-        self._errors = scope.counter("ErrorsPerSec", "Deletions and hand-overs that have to be repeated.")
+        self._deleted = scope.counter(
+            "FilesDeletedPerSec", "Objects that were deleted because they are not used any more."
+        )
+        self._deleted_bytes = scope.counter(
+            "FileBytesDeletedPerSec",
+            "Bytes of the objects that were deleted because they are not used any more.",
+        )
+        self._handed_over = scope.counter(
+            "FilesHandedOverPerSec", "Files that were handed over to their next owner."
+        )
+        self._errors = scope.counter("ErrorsPerSec", "Deletions and hand-overs that failed and are repeated.")
 
     async def run_once(self) -> Reclaimed:
         """A limited pass over all coordinators that this broker leads."""

@@ -98,8 +98,12 @@ class OrphanScan:
         self._resume_after: dict[str, str] = {}
         self.last_report: OrphanReport | None = None
         scope = meters.scoped("moldau.diskless", "Orphans")
-        self._deleted = scope.counter("DeletedPerSec", "Objects that no coordinator knew, deleted.")
-        self._deleted_bytes = scope.counter("DeletedBytesPerSec", "Bytes of those objects.")
+        self._deleted = scope.counter(
+            "DeletedPerSec", "Objects that were deleted because no coordinator referred to them."
+        )
+        self._deleted_bytes = scope.counter(
+            "DeletedBytesPerSec", "Bytes of the objects that no coordinator referred to."
+        )
         scope.gauge("Found", lambda: self.last_report.orphans if self.last_report else 0)
 
     async def run(self, *, dry_run: bool = False) -> OrphanReport:

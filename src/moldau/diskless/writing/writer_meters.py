@@ -16,29 +16,48 @@ class WriterMeters:
     ) -> None:
         scope = meters.scoped("moldau.diskless", "Writer")
         self._closed = {
-            reason: scope.counter("FilesClosedPerSec", "Objects begun, by reason.", reason=reason.value)
+            reason: scope.counter(
+                "FilesClosedPerSec", "Objects that were closed, by reason.", reason=reason.value
+            )
             for reason in CloseReason
         }
-        self._uploads = scope.counter("FilesUploadedPerSec", "Objects stored.")
-        self._upload_bytes = scope.counter("UploadBytesPerSec", "Bytes of objects stored.")
-        self._upload_errors = scope.counter("UploadErrorsPerSec", "Uploads that failed and were tried again.")
+        self._uploads = scope.counter("FilesUploadedPerSec", "Objects that were uploaded.")
+        self._upload_bytes = scope.counter("UploadBytesPerSec", "Bytes of objects that were uploaded.")
+        self._upload_errors = scope.counter("UploadErrorsPerSec", "Uploads that failed and were repeated.")
         self._given_up = scope.counter(
-            "UploadsGivenUpPerSec", "Objects dropped after all their producers had timed out."
+            "UploadsGivenUpPerSec",
+            "Objects that were not uploaded because all their producers had timed out.",
         )
         self._size = scope.histogram("FileSizeBytes", "Sizes of objects.", BYTES_BOUNDS)
-        self._batches = scope.histogram("BatchesPerFile", "Batches in an object.", BYTES_BOUNDS)
-        self._wait_ms = scope.histogram("BufferTimeMs", "From the first batch to the close of its buffer.")
-        self._upload_ms = scope.histogram("UploadTimeMs", "From the close of a buffer to the stored object.")
-        self._commits = scope.counter("CommitsPerSec", "Commits that were answered.")
-        self._committed = scope.counter("BatchesCommittedPerSec", "Batches in them.")
-        self._rejected = scope.counter("BatchesRejectedPerSec", "Batches that got no offset.")
-        self._commit_errors = scope.counter(
-            "CommitErrorsPerSec", "Commits whose outcome had to be asked again."
+        self._batches = scope.histogram("BatchesPerFile", "Number of batches in an object.", BYTES_BOUNDS)
+        self._wait_ms = scope.histogram(
+            "BufferTimeMs", "Time from the first batch of a buffer to the close of the buffer."
         )
-        self._commit_ms = scope.histogram("CommitTimeMs", "From the first try to the known outcome.")
-        self._deleted = scope.counter("FilesDeletedPerSec", "Objects removed since no batch was accepted.")
-        scope.gauge("BufferedBytes", buffered_bytes, "Bytes that wait for upload, commit or answer.")
-        scope.gauge("RecentBytes", recent_bytes, "Memory of objects kept for this broker's own cacher.")
+        self._upload_ms = scope.histogram(
+            "UploadTimeMs", "Time from the close of a buffer to the end of the upload."
+        )
+        self._commits = scope.counter("CommitsPerSec", "Commits that were answered.")
+        self._committed = scope.counter("BatchesCommittedPerSec", "Batches that were committed.")
+        self._rejected = scope.counter(
+            "BatchesRejectedPerSec", "Batches that were refused and got no offset."
+        )
+        self._commit_errors = scope.counter(
+            "CommitErrorsPerSec", "Commits with an unknown outcome, which had to be repeated."
+        )
+        self._commit_ms = scope.histogram(
+            "CommitTimeMs", "Time from the first attempt of a commit to its known outcome."
+        )
+        self._deleted = scope.counter(
+            "FilesDeletedPerSec", "Objects that were deleted because no batch of them was accepted."
+        )
+        scope.gauge(
+            "BufferedBytes",
+            buffered_bytes,
+            ("Bytes of batches that wait for their upload, their commit or their answer."),
+        )
+        scope.gauge(
+            "RecentBytes", recent_bytes, "Memory of objects that are kept for this broker's own cacher."
+        )
 
     def closed(self, reason: CloseReason, size_bytes: int, batch_count: int, waited_ms: float) -> None:
         self._closed[reason].value += 1

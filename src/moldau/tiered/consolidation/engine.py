@@ -93,8 +93,12 @@ class BrokerEngine:
         self._reading = asyncio.Lock()
         scope = meters.scoped("moldau.diskless", "Consolidation")
         self._segments = scope.counter("SegmentsPerSec", "Segments that this broker has built and copied.")
-        self._bytes = scope.counter("BytesPerSec", "Bytes of those segments.")
-        self._failures = scope.counter("ErrorsPerSec", "Units that failed and are planned anew.")
+        self._bytes = scope.counter(
+            "BytesPerSec", "Bytes of the segments that this broker has built and copied."
+        )
+        self._failures = scope.counter(
+            "ErrorsPerSec", "Consolidation units that failed. They are planned again."
+        )
 
     async def run_once(self) -> int:
         """Reconcile the recorded segments, then consolidate. Returns the number of copied bytes.

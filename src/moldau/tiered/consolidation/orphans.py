@@ -61,7 +61,9 @@ class SegmentOrphanScan:
         self._grace_ms = grace_ms
         self._after = ""
         scope = meters.scoped("moldau.diskless", "SegmentOrphans")
-        self._deleted = scope.counter("DeletedPerSec", "Objects of segments that nobody referred to.")
+        self._deleted = scope.counter(
+            "DeletedPerSec", "Objects of segments that were deleted because no metadata referred to them."
+        )
 
     async def run(self) -> int:
         """Scan once. Returns the number of deleted objects. Raises only defects."""

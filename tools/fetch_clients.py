@@ -1,8 +1,9 @@
 """Fetch the foreign clients that the integration tests use into ``.tools/``.
 
-Kafka's own jars, Spark's connector and Avro's Java library come from Maven, the JavaScript clients from npm
-(the versions are pinned in ``tools/clients/``), kafka-python's test suite from its source distribution (the
-version that is installed). None of them is needed to run Moldau. Exits 1 when one is not available.
+Kafka's own jars and its metadata shell, Spark's connector and Avro's Java library come from Maven,
+the JavaScript clients from npm (the versions are pinned in ``tools/clients/``), kafka-python's test suite
+from its source distribution (the version that is installed). None of them is needed to run Moldau. Exits 1
+when one is not available.
 """
 
 import importlib.metadata
@@ -32,6 +33,11 @@ def _fetch_from_maven(pom: pathlib.Path, folder: pathlib.Path) -> None:
 def fetch_jars() -> None:
     """Kafka's broker, clients and tools, with their dependencies, into ``.tools/jars``."""
     _fetch_from_maven(HERE / "pom.xml", TARGET / "jars")
+
+
+def fetch_metadata_shell() -> None:
+    """Kafka's metadata shell into ``.tools/shell``; it runs with the jars of ``.tools/jars``."""
+    _fetch_from_maven(HERE / "shell" / "pom.xml", TARGET / "shell")
 
 
 def fetch_spark_connector() -> None:
@@ -98,6 +104,7 @@ def main() -> int:
     failures = 0
     fetches = (
         fetch_jars,
+        fetch_metadata_shell,
         fetch_spark_connector,
         fetch_avro,
         fetch_iceberg,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from foreign_clients import JARS, JAVASCRIPT_PACKAGES, Java, JavaScript, Kcat
+from foreign_clients import JARS, JAVASCRIPT_PACKAGES, METADATA_SHELL, Java, JavaScript, Kcat
 
 from moldau.testing import Node
 
@@ -62,6 +62,13 @@ def java() -> Java:
     program = shutil.which("java")
     require(program is not None and JARS.is_dir(), "java, or Kafka's jars in .tools/jars,")
     return Java(program or "")
+
+
+@pytest.fixture(scope="session")
+def java_with_metadata_shell(java: Java) -> Java:
+    """The same, with Kafka's metadata shell beside them."""
+    require(METADATA_SHELL.is_dir(), "Kafka's metadata shell in .tools/shell")
+    return java
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".tools"
 JARS = TOOLS / "jars"
+METADATA_SHELL = TOOLS / "shell"
 JAVASCRIPT_PACKAGES = TOOLS / "node" / "node_modules"
 TIMEOUT_S = 500
 """One call of Java makes many checks; this is much more than they need on a busy machine."""
@@ -38,7 +39,7 @@ class Java:
     def command(self, *arguments: str) -> list[str]:
         # The serial collector and the first compiler only: short runs on few cores.
         options = ["-Xmx256m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        return [self.program, *options, "-cp", f"{JARS}/*", *arguments]
+        return [self.program, *options, "-cp", f"{JARS}/*:{METADATA_SHELL}/*", *arguments]
 
     def tool(self, main_class: str, *arguments: str, stdin: str | None = None) -> str:
         """Run one of Kafka's tools."""
@@ -47,12 +48,20 @@ class Java:
     def tools(self, *calls: list[str]) -> list[str]:
         """Run several of Kafka's tools in one JVM; returns their outputs."""
         joined = [word for call in calls for word in (";", *call)][1:]
-        shown = self.source("Tools", *joined)
-        return [part.partition("\n")[2] for part in shown.split("#### ")[1:]]
+        return _parts(self.source("Tools", *joined))
+
+    def metadata_trees(self, *files: Path) -> list[str]:
+        """What Kafka's metadata shell loads from each file: a snapshot, or a segment of the metadata log."""
+        return _parts(self.source("MetadataTrees", *map(str, files)))
 
     def source(self, name: str, *arguments: str) -> str:
         """Run ``java/<name>.java`` from its source."""
         return run(self.command(str(HERE / "java" / f"{name}.java"), *arguments))
+
+
+def _parts(shown: str) -> list[str]:
+    """The outputs after lines ``#### N``."""
+    return [part.partition("\n")[2] for part in shown.split("#### ")[1:]]
 
 
 @dataclass(frozen=True)

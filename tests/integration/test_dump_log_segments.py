@@ -1,6 +1,7 @@
-"""Kafka's DumpLogSegments checks every file that a stopped node leaves behind."""
+"""Kafka's DumpLogSegments checks every file that a stopped node leaves behind; its metadata shell, two."""
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,23 @@ def test_the_metadata_log_and_its_snapshots(java: Java, folder: Path) -> None:
     assert "SnapshotFooter" in shown
     assert "LeaderChange" in shown
     assert "Could not" not in shown
+
+
+def test_the_metadata_shell_loads_the_log_and_a_snapshot(
+    java_with_metadata_shell: Java, folder: Path
+) -> None:
+    metadata = folder / "__cluster_metadata-0"
+    snapshot, end = max(metadata.glob("*.checkpoint")), int(max(metadata.glob("*.snapshot")).stem)
+    of_log, of_snapshot = java_with_metadata_shell.metadata_trees(metadata / f"{0:020}.log", snapshot)
+    assert f"offset {end - 1}, epoch 1" in of_log
+    for tree in (of_log, of_snapshot):
+        assert "BrokerRegistration(id=1, " in tree
+        assert re.search(r"TOPIC:t:\s+index.interval.bytes:\s+500\s+segment.bytes:\s+1048576\n", tree)
+        assert re.search(r"finalized_eligible.leader.replicas.version:\s+1\n", tree)
+        assert " t:\n" in tree.partition("byName:")[2]
+    by_name = of_log.partition("byName:")[2]
+    assert [name for name in ("__consumer_offsets", "stamped") if f" {name}:\n" not in by_name] == []
+    # The log ends with the deletion of the last topic and the clean stop of the broker.
+    assert "passing" not in by_name
+    assert "inControlledShutdown=true" in of_log
+    assert by_name.count("PartitionRegistration(replicas=[1], ") == 6

@@ -1,1 +1,1 @@
-"""Benchmarks: a whole broker process under clients in processes of their own. Run ``python -m bench``."""
+"""Benchmarks: a whole broker process, and clients in separate processes. Run ``python -m bench``."""

@@ -32,8 +32,8 @@ def throughput_row(name: str, size: int, partitions: int, sample: Sample) -> dic
 
 
 def limit_of(sample: Sample) -> str:
-    """The process that was busy nearly all the time; neither means that both waited, for a core or for the
-    disk."""
+    """The process that was busy nearly all the time. If there is none, both processes waited for a core or
+    for the disk."""
     if sample.broker_share > BUSY_SHARE:
         return "broker"
     return "client" if sample.client_cpu_s / sample.wall_s > BUSY_SHARE else "neither"
@@ -56,7 +56,7 @@ def bench_throughput(report: Report, broker: Broker, plan: Plan) -> None:
 
 
 def bench_latency(report: Report, broker: Broker, plan: Plan) -> None:
-    """A fixed, moderate rate."""
+    """Measure the latency at a fixed, moderate rate."""
     for size in plan.latency_sizes:
         for partitions in PARTITION_COUNTS:
             with topic(broker, f"latency-{size}-{partitions}", partitions) as name:
@@ -72,7 +72,7 @@ def bench_latency(report: Report, broker: Broker, plan: Plan) -> None:
 
 
 def bench_requests(report: Report, broker: Broker, plan: Plan) -> None:
-    """Produce requests of one 1 KiB record each, from canned bytes."""
+    """Produce requests of one 1 KiB record each, from bytes that were encoded before."""
     for connections in (1, 4):
         samples = []
         for repeat in range(max(1, plan.repeats)):
@@ -127,7 +127,7 @@ CONSOLIDATION = "consolidation"
 TIERED = "tiered"
 SPARK = "spark"
 OF_THEIR_OWN = (DISKLESS, CONSOLIDATION, TIERED, SPARK)
-"""The parts that have nodes of their own."""
+"""The parts that start their own nodes."""
 
 
 def can_run_spark() -> bool:

@@ -17,7 +17,7 @@ from moldau.records.record import Record
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 11
-"""Old enough that every Kafka since 2.4 answers them in the same way; both name topics by name."""
+"""Versions so old that every Kafka since 2.4 answers them in the same way. Both identify topics by name."""
 PIPELINE_DEPTH = 256
 """Number of requests in one write; at most twice as many are in flight (Moldau reads up to 512)."""
 
@@ -157,7 +157,7 @@ def hold_long_polls(bootstrap: str, topic: str, count: int, max_wait_ms: int) ->
     for position in range(count):
         connections.append(connect(bootstrap))
         if position % 20 == 19:
-            time.sleep(0.01)  # the default socket.listen.backlog.size is 50, in Kafka too
+            time.sleep(0.01)  # the default socket.listen.backlog.size is 50, as in Kafka
     return LongPolls(connections, request)
 
 

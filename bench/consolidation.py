@@ -46,7 +46,7 @@ BROKER: Final = "Consolidation in the broker: files to files, batches of 16 KiB"
 
 
 def bench_consolidation(report: Report, folder: pathlib.Path, plan: Plan) -> None:
-    """Both parts."""
+    """Measure both parts."""
     for batch_size in BATCH_SIZES:
         report.add(BUILDER, build(batch_size, max(3, plan.repeats)))
     broker = DisklessMoldau(folder / "consolidation", SETTINGS)
@@ -121,7 +121,7 @@ def consolidate(broker: Broker, name: str, partitions: int, plan: Plan) -> Sampl
 
 
 def produce(broker: Broker, name: str, partitions: int, records: int) -> None:
-    """One record a batch."""
+    """Produce one record in each batch."""
     value = os.urandom(BROKER_BATCH_BYTES - 90)
     sender = Producer(
         {"bootstrap.servers": broker.bootstrap, "batch.num.messages": 1, "linger.ms": 0, "acks": "all"}

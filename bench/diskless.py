@@ -1,8 +1,8 @@
 """Diskless topics: ``python -m bench --only diskless``, or ``python -m bench.diskless --store file``.
 
-Each store is a node of its own. ``file`` is the store of a development node. ``memory`` keeps objects for a
-moment only and shows what the broker itself can do: it writes local segments, and reads none of the objects
-that it has just stored. ``s3`` is ``memory`` behind S3's latency, with S3's budget of requests.
+Each store has a node of its own. ``file`` is the store of a development node. ``memory`` keeps objects only
+for a moment, and shows the limits of the broker itself, which writes local segments and does not read objects
+that it has just stored. ``s3`` is ``memory`` with the latency of S3 and a budget for requests to S3.
 """
 
 import argparse
@@ -90,7 +90,7 @@ class MemoryWatch:
 
 
 def bench_diskless(report: Report, folder: pathlib.Path, plan: Plan, stores: Sequence[str]) -> None:
-    """Every store in turn."""
+    """Measure every store in turn."""
     for store in stores:
         broker = DisklessMoldau(folder / store, STORES[store])
         try:
@@ -159,7 +159,7 @@ def throughput_row(store: str, partitions: int, what: str, samples: list[Sample]
 
 
 def one_idempotent_producer(report: Report, broker: Broker, plan: Plan, store: str) -> None:
-    """Five requests in flight: together with the store's latency, that bounds the throughput."""
+    """One producer with five requests in flight. This number and the store's latency limit the throughput."""
     for partitions in PARTITION_COUNTS:
         records = records_of(plan, store)
         if store == "s3":
@@ -212,7 +212,7 @@ def producer_performance(bootstrap: str, name: str, records: int) -> dict[str, f
 
 
 def p50_ms(before: dict[float, float], after: dict[float, float]) -> float:
-    """The median of the values between two reads, to the width of a bucket."""
+    """The median of the values between two reads, with the precision of a bucket."""
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in sorted(after)}
     half, below, low = max(counts.values(), default=0.0) / 2, 0.0, 0.0
     for bound, count in counts.items():

@@ -1,8 +1,9 @@
 """The diskless coordinator alone: ``python -m bench.diskless_coordinator [--live-batches 5000000]``.
 
 Commits files of 500 batches over 50 partitions and 10 idempotent producers through log, replay and SQLite,
-four at a time; then, with the live batches there, FindBatches of 64 batches at random places, a snapshot
-while commits continue, and restarts: clean, and from snapshot and log after SQLite's file is lost.
+four at a time. Then, while all batches are live, it measures FindBatches of 64 batches at random places, a
+snapshot while commits continue, and two restarts: a clean one, and one from the snapshot and the log after
+the loss of SQLite's file.
 """
 
 import argparse
@@ -49,7 +50,7 @@ class Bench:
         self.files = 0
 
     async def start(self) -> float:
-        """Seconds until it answers."""
+        """Start the coordinator; return the seconds until it answers."""
         began = time.perf_counter()
         self.epoch += 1
         self.snapshots = SnapshotLog.open(
@@ -131,7 +132,8 @@ class Bench:
         print(f"find 64 batches: {_ms(latencies)}")
 
     async def snapshot(self) -> None:
-        """Commits at a fixed rate, and at the maximum rate: without a snapshot, then while one is written."""
+        """Measure commits at a fixed rate and at the maximum rate, first without a snapshot, then while a
+        snapshot is written."""
         for name, pause_s in (("50 files/s", 0.02), ("4 in flight", 0.0)):
             alone = await self._latencies_until(asyncio.sleep(2), pause_s)
             began = time.perf_counter()
@@ -142,8 +144,7 @@ class Bench:
             )
 
     async def _latencies_until(self, end: Coroutine[Any, Any, object], pause_s: float) -> list[float]:
-        """Times of commits in a row with a pause in between, or of IN_FLIGHT at a time, while ``end``
-        runs."""
+        """Times of commits while ``end`` runs: one after the other with a pause, or IN_FLIGHT at a time."""
         latencies: list[float] = []
         ending = asyncio.ensure_future(end)
         calls = [self.call() for _ in range(IN_FLIGHT)]
@@ -178,7 +179,7 @@ def _ms(latencies: list[float]) -> str:
 
 async def _run(folder: Path, live_batches: int) -> None:
     bench = Bench(folder)
-    collect_rarely()  # as the node does
+    collect_rarely()  # as a node does
     await bench.start()
     await bench.service.create_partitions(0, [PartitionsToCreate(TOPIC, "bench", range(PARTITIONS))])
     await bench.commit_many(live_batches)

@@ -9,7 +9,7 @@ Spec = dict[str, Any]
 
 
 def produce_by_many(spec: Spec) -> load.Result:
-    """``records`` in total by ``producers`` librdkafka producers in parallel; done at the last answer."""
+    """``records`` in total by ``producers`` librdkafka producers in parallel, until the last answer."""
     from bench.rdkafka import BatchProducer
 
     partitions, producers, left = spec["partitions"], spec["producers"], spec["records"]

@@ -1,9 +1,9 @@
-"""Requests that are designed to be expensive: the waiting time of another client meanwhile, and the node's
-memory.
+"""Requests that are designed to be expensive. The benchmark measures the waiting time of another client
+meanwhile, and the node's memory.
 
-``python -m bench.hostile`` starts a node, and beside each attack a bystander produces and asks for metadata
-on a connection of its own. ``--only NAME`` runs some attacks, ``--source FOLDER`` is another copy
-of the code.
+``python -m bench.hostile`` starts a node, and during each attack another client (the bystander) produces and
+requests metadata on its own connection. ``--only NAME`` runs some attacks, ``--source FOLDER`` is another
+copy of the code.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 ``python -m bench.inside`` runs a node in this process, gives one of its connections the bytes that a producer
 would send, and measures the CPU time of this thread. Other processes have little effect, so two versions of
-the code can be compared on a busy machine. ``--profile`` prints where the time goes (calls weigh too much in
-it).
+the code can be compared on a busy machine. ``--profile`` prints where the time goes (it overstates the cost
+of calls).
 
 ``python -m bench.inside validation`` compares the rules for a produced batch's header with less: rounds in
 turns, in one process.
@@ -167,7 +167,7 @@ def print_profile(profile: cProfile.Profile) -> None:
 
 
 def _size_and_crc(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
-    """The check that a batch is whole, and no other check."""
+    """Check only that a batch is whole."""
     header = parse_header(buffer)
     size = header[1] + LOG_OVERHEAD_BYTES  # by index, as the rules do
     if (

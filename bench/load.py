@@ -1,7 +1,7 @@
 """A load in a process of its own: ``python -m bench.load SPEC`` with a JSON object that describes it.
 
-It prepares (connects, learns the metadata, asks for the end offsets), prints ``ready``, waits for a
-line on stdin, runs, and prints its result as JSON. The parent measures the broker between the two.
+It prepares (connects, fetches the metadata and the end offsets), prints ``ready``, waits for a line on stdin,
+runs, and prints its result as JSON. The parent measures the broker between the line on stdin and the result.
 """
 
 import json
@@ -23,7 +23,7 @@ TIMEOUT_S = 120.0
 
 
 def produce(spec: Spec) -> Result:
-    """All records of ``records``, spread over ``partitions``; done when the last is acknowledged."""
+    """All records of ``records``, spread over ``partitions``; until the last one is acknowledged."""
     from bench.rdkafka import BatchProducer
 
     partitions, records = spec["partitions"], spec["records"]
@@ -171,7 +171,7 @@ def cpu_s() -> float:
 
 
 def wait_for_go() -> float:
-    """Say that everything is prepared, wait for the parent; return the start time."""
+    """Report that everything is prepared, and wait for the parent. Returns the start time."""
     global _cpu_at_start
     print("ready", flush=True)
     sys.stdin.readline()
@@ -180,7 +180,7 @@ def wait_for_go() -> float:
 
 
 def finished() -> None:
-    """Mark the end of the measured part, where closing uses CPU time itself."""
+    """Mark the end of the measured part, because closing the clients uses CPU time, too."""
     global _cpu_at_end
     _cpu_at_end = cpu_s()
     print("finished", flush=True)

@@ -12,7 +12,7 @@ from bench.brokers import Broker, usage_of
 
 MEGABYTE = 1_000_000
 BUSY_SHARE = 0.85
-"""A process above this share of a core limits a load."""
+"""A process that uses more than this share of a core limits the load."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,13 +44,13 @@ def open_log(folder: str) -> PartitionLog:
 
 
 def recover(folder: str, batch: bytes, count: int) -> str:
-    """Opening after a kill, with everything to be checked."""
+    """Open a log after a kill; everything in it is checked."""
     write_segment(folder, batch, count)
     return timed(lambda: open_log(folder))
 
 
 def dump(folder: str, batch: bytes) -> str:
-    """``moldau dump-log --deep``."""
+    """Run ``moldau dump-log --deep``."""
     path = write_segment(folder, batch, 1)
 
     def run() -> None:
@@ -62,7 +62,7 @@ def dump(folder: str, batch: bytes) -> str:
 
 
 def roll(folder: str) -> str:
-    """Closing a segment and making the files of the next."""
+    """Close a segment, and make the files of the next one."""
     log = open_log(folder)
     headers = validate_produce(SMALL, max_batch_bytes=1 << 20)
     took = []

@@ -99,7 +99,7 @@ class RestartableMoldau(Moldau):
     """A node that can be started again over its data."""
 
     def restart(self) -> float:
-        """Stop it and start it again; the seconds from the start to the first answer."""
+        """Stop the node and start it again. Returns the seconds from the start to the first answer."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(STOP_TIMEOUT_S)
         start = time.perf_counter()
@@ -111,7 +111,8 @@ class RestartableMoldau(Moldau):
 
 
 def produce_to_all(connection: Connection, topic: str, count: int) -> None:
-    """One record to each partition, in order; repeated for a partition that does not exist yet."""
+    """Send one record to each partition, in order. The request is repeated for a partition that does not
+    exist yet."""
     batch = build_batch([Record(0, 0, None, b"value", ())])
     for start in range(0, count, 100):
         waiting = list(range(start, min(start + 100, count)))

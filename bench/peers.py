@@ -26,7 +26,7 @@ def run_both(broker: Broker, plan: Plan, size: int, partitions: int, name: str) 
 
 
 def warm_up(broker: Broker, plan: Plan) -> None:
-    """Until the JVM has compiled the code of the load."""
+    """Run the load until the JVM has compiled its code."""
     for number in range(plan.warm_up_rounds):
         size = RECORD_SIZES[number % len(RECORD_SIZES)]
         with topic(broker, f"warm-up-{number}", 4) as name:

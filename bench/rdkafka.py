@@ -1,6 +1,6 @@
 """librdkafka by ctypes, from the wheel of confluent-kafka: batches go in and out without Python objects.
 
-confluent-kafka's own interface makes one Python object for each record, whose cost would dominate the
+confluent-kafka's own interface makes one Python object for each record, and its cost would dominate the
 measurement. Here a producer hands over an array of messages that share one payload
 (``rd_kafka_produce_batch``), and a consumer drains its queue in C (``rd_kafka_consume_callback_queue`` with a
 callback that does nothing).

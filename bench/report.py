@@ -1,4 +1,4 @@
-"""Tables for people (rich on a terminal, Markdown in a file) and JSON for programs."""
+"""Reports: tables for people (rich on a terminal, Markdown in a file), and JSON for programs."""
 
 import json
 import os
@@ -32,7 +32,8 @@ class Report:
         samples: Sequence[Sample] = (),
         slices: Sequence[dict[str, float]] = (),
     ) -> None:
-        """A row for people, and the runs, or the slices of one, behind it for the JSON file."""
+        """Add a row for people, and for the JSON file the runs, or the slices of a run, from which it was
+        computed."""
         self.tables.setdefault(table, []).append(row)
         runs = [*(asdict(sample) for sample in samples), *slices]
         self.samples.append({"table": table, "row": row, "runs": runs})

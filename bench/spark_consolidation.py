@@ -1,8 +1,8 @@
 """Consolidation on Spark: ``python -m bench.spark_consolidation``.
 
-Batches of 16 KiB in the WAL become segments, from files in the page cache to synced files; by tasks of a warm
-session, and by the same function in two plain processes. For comparison, the same processes copy the same
-objects, and sync each copy. It needs PySpark.
+Batches of 16 KiB in the WAL become segments: files in the page cache are read, and synced files are written.
+This is done by tasks of a warm session, and by the same function in two plain processes. For comparison, the
+same processes copy the same objects, and sync each copy. It needs PySpark.
 """
 
 import argparse
@@ -44,13 +44,13 @@ class Round:
     jvm_bytes: int
     """Peak memory of this process so far."""
     python_bytes: int
-    """Peak memory of the task's Python process that used most."""
+    """Peak memory of the Python process of a task, at its maximum."""
 
 
 def bench_spark_consolidation(
     report: Report, folder: pathlib.Path, plan: Plan, units: Sequence[int] = (UNITS,)
 ) -> None:
-    """By tasks and by plain processes, in turns; one session for all numbers of units."""
+    """Measure tasks and plain processes in turns, with one session for all numbers of units."""
     from moldau.pipeline.session import SparkPool
 
     broker = DisklessMoldau(folder / "spark-consolidation", SETTINGS)
@@ -129,7 +129,7 @@ def _consolidate(broker: Broker, name: str, units: int, run: RunUnits, is_copy: 
 
 
 def _peaks(found: Sequence[Process]) -> tuple[int, int]:
-    """Memory of the JVM, and of the largest of its children."""
+    """Memory of the JVM, and of its largest child process."""
     jvms = {one.pid: one.peak_bytes for one in found if one.name == "java"}
     daemons = {one.pid for one in found if one.parent in jvms}
     tasks = [one.peak_bytes for one in found if one.parent in daemons]
@@ -137,7 +137,7 @@ def _peaks(found: Sequence[Process]) -> tuple[int, int]:
 
 
 class _Copied(Exception):
-    """The rest of a consolidation is not needed."""
+    """Raised after the measured part, because the rest of a consolidation is not needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""``format("moldau")`` beside Spark's own connector: ``python -m bench.spark_source``.
+"""``format("moldau")`` compared with Spark's own connector: ``python -m bench.spark_source``.
 
 Each row is a query that reads every value of the same diskless topic, with all columns decoded, on a warm
-session, whose code is compiled. The cost of a query for one record of each partition is shown separately. CPU
-is the time of the driver, the JVM and the Python workers, without the broker's. It needs PySpark and, for the
+session with compiled code. The cost of a query for one record of each partition is shown separately. CPU is
+the time of the driver, the JVM and the Python workers, without the broker's. It needs PySpark and, for the
 comparison, the connector's jars (``tools/fetch_clients.py``).
 """
 
@@ -80,7 +80,7 @@ def _compare(
             wall_s = _query(frame, reader, records)
             runs.append((wall_s, spent(before, cpu_seconds([broker.pid]))))
         walls[reader], cpus[reader] = (statistics.median(column) for column in zip(*runs, strict=True))
-        ending = frame.option("endingOffsets", first)  # the last one: it changes the frame
+        ending = frame.option("endingOffsets", first)  # This comes last, because it changes the frame.
         fixed[reader] = statistics.median(_query(ending, reader, PARTITIONS) for _ in range(repeats))
     for reader, wall_s in walls.items():
         row = {

@@ -56,7 +56,7 @@ class ForgetfulStorage:
 
 
 class BottomlessStorage(ForgetfulStorage):
-    """Accepts everything and stores nothing: the cost of a store that needs neither disk nor memory."""
+    """Accepts all objects and stores nothing. It shows the cost without a disk and without memory."""
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         pass
@@ -70,11 +70,11 @@ def open_bottomless_tier(
 
 
 def open_forgetful(url: str, options: Mapping[str, str], machine: Machine) -> ForgetfulStorage:
-    """A maker."""
+    """Make a :class:`ForgetfulStorage`."""
     return ForgetfulStorage()
 
 
 def open_like_s3(url: str, options: Mapping[str, str], machine: Machine) -> FaultyStorage:
-    """A maker: the same store with S3's latency, without the latency of a disk."""
+    """Make a :class:`ForgetfulStorage` with S3's latency, without the latency of a disk."""
     weather = StorageWeather(put_latency=S3_LATENCY, get_latency=S3_LATENCY)
     return FaultyStorage(ForgetfulStorage(), machine.entropy, weather)

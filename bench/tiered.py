@@ -1,7 +1,7 @@
 """Tiered topics: ``python -m bench.tiered``.
 
-The cost of tiering for producers, and the speed and cost of catching up from the remote tier: at stores
-without latency, and at files, which share the disk with the log.
+It measures the cost of tiering for producers, and the speed and cost of catching up from the remote tier. The
+stores are one without latency, and files that share the disk with the log.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from bench.tiered_slices import (
 SEGMENT_BYTES: Final = 16 << 20
 RECORD_SIZE: Final = 10_240
 QUOTA_BYTES_PER_S: Final = 340_000_000
-"""Rate limit of catching up, where there is one: somewhat above the goal."""
+"""Rate limit of catching up, if it is limited. It is a little above the goal."""
 ROUNDS_MIN: Final = 6
 WARM_UP_S: Final = 2.0
 SETTLE_S: Final = 1.0
@@ -111,7 +111,7 @@ def topic(broker: Broker, name: str, partitions: int, *, tiered: bool) -> Iterat
 
 
 def bench_tiered(report: Report, folder: pathlib.Path, plan: Plan, wanted: Wanted = EVERYTHING) -> None:
-    """All parts, on nodes of their own."""
+    """Measure all parts, each on its own nodes."""
     for store, settings in WRITTEN.items():
         if wanted.has("produce", store):
             with node(folder / f"tiered-to-{store}", settings) as broker:
@@ -147,7 +147,8 @@ def nodes(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[tuple[Broke
 
 
 def produce_latency(report: Report, broker: Broker, plan: Plan, store: str, partitions: int) -> None:
-    """Several segments a second in total are closed, copied and removed meanwhile, or only closed."""
+    """Measure the latency while several segments a second in total are closed, copied and removed, or only
+    closed."""
     rate, seconds = 2 * plan.latency_rate, 2 * plan.latency_s
     slices: dict[bool, list[Slice]] = {False: [], True: []}
     with (
@@ -204,7 +205,7 @@ def steady(broker: Broker, partitions: int, rate: int) -> AbstractContextManager
 
 @contextmanager
 def past(broker: Broker, plan: Plan, partitions: int) -> Iterator[str]:
-    """A topic that is remote except for its last segments."""
+    """Prepare a topic that is remote except for its last segments."""
     records = max(plan.bytes_by_record_size[RECORD_SIZE] // RECORD_SIZE, partitions * PAST_RECORDS)
     with topic(broker, f"past-{partitions}", partitions, tiered=True) as name:
         load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
@@ -214,7 +215,7 @@ def past(broker: Broker, plan: Plan, partitions: int) -> Iterator[str]:
 
 
 def catch_up(report: Report, pair: tuple[Broker, Broker], plan: Plan, store: str, partitions: int) -> None:
-    """Read the remote part, alone and beside a producer, at full speed."""
+    """Read the remote part at full speed, first alone and then while a producer runs."""
     broker = pair[0]
     with past(broker, plan, partitions) as name, past(pair[1], plan, partitions):
         load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
@@ -235,7 +236,7 @@ def catch_up(report: Report, pair: tuple[Broker, Broker], plan: Plan, store: str
 def catch_up_within_quota(
     report: Report, pair: tuple[Broker, Broker], plan: Plan, store: str, partitions: int
 ) -> None:
-    """A rate limit that an operator would set to protect producers."""
+    """Read the remote part at a rate limit that an operator would set to protect producers."""
     with past(pair[0], plan, partitions) as name, past(pair[1], plan, partitions):
         slices = beside_a_producer(pair, partitions, plan, name, rounds_of(plan))
     row = {"store": store, "partitions": partitions, **columns(slices), "goal": "300 MB/s, 1.5"}
@@ -243,7 +244,7 @@ def catch_up_within_quota(
 
 
 def columns(slices: dict[str, list[Slice]]) -> dict[str, Any]:
-    """The read bytes, and the producer's p99 without a reader, and with a reader of either node."""
+    """The read bytes, and the producer's p99 without a reader, and with a reader on each of the two nodes."""
     quiet, elsewhere, here = (slices[kind] for kind in (NOBODY, OTHER, SAME))
     return {
         "MB/s beside a producer": rounded(median_of(here, "mb_per_s")),
@@ -261,9 +262,11 @@ def columns(slices: dict[str, list[Slice]]) -> dict[str, Any]:
 def beside_a_producer(
     pair: tuple[Broker, Broker], partitions: int, plan: Plan, name: str, rounds: int
 ) -> dict[str, list[Slice]]:
-    """A steady producer to the first node: without a reader, with a reader of the second, of the first.
+    """A steady producer to the first node: without a reader, with a reader of the second node, and with a
+    reader of the first node.
 
-    The second is the control: the machine has the same work then, and the producer's node has none of it.
+    The reader of the second node is the control, because the machine has the same work then, and the
+    producer's node has none of it.
     """
     slices: dict[str, list[Slice]] = {NOBODY: [], OTHER: [], SAME: []}
     past_topic = {"topic": name, "partitions": partitions}
@@ -287,7 +290,7 @@ def beside_a_producer(
 
 @contextmanager
 def reading(reader: Steered | None) -> Iterator[Slice]:
-    """A reader runs meanwhile; its result is added at the end."""
+    """Run a reader during the block; its result is added at the end."""
     found: Slice = {}
     if reader is not None:
         reader.tell()
@@ -299,7 +302,7 @@ def reading(reader: Steered | None) -> Iterator[Slice]:
 
 
 def rounds_of(plan: Plan) -> int:
-    """Enough for a median and its quartiles."""
+    """A number of rounds that is enough for a median and its quartiles."""
     return max(ROUNDS_MIN, plan.repeats)
 
 

@@ -103,8 +103,8 @@ def tail(spec: dict[str, Any]) -> Iterator[Callable[[str], None]]:
 def catch_up(spec: dict[str, Any]) -> None:
     """One consumer that reads the remote part repeatedly; it stands for another machine.
 
-    So its process and its session have the lowest priority, and it reads only the ends of batches: the kernel
-    discards the rest without copying it. A command begins a slice, the next one ends it.
+    Therefore its process and its session have the lowest priority. It reads only the ends of batches, and the
+    kernel discards the other bytes without copying them. A command begins a slice, the next one ends it.
     """
     os.setsid()
     with contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ class CatchUpReader:
         return end
 
     def fetch(self) -> None:
-        """One request for all partitions, and its answer."""
+        """Send one request for all partitions, and read its answer."""
         parts = [
             FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES)
             for number, offset in enumerate(self._offsets)

@@ -1,8 +1,8 @@
-"""Fail when modules import each other in a circle, a module of the server knows too many others of it, a kind
-of coordinator knows another one, or a pure module imports what is not pure.
+"""Fail when modules import each other in a circle, a module of the server imports too many other modules of
+the server, a kind of coordinator imports another kind, or a pure module imports an impure one.
 
-A module or package is pure when the first paragraph of its docstring says "Pure.": a package with all that is
-in it. Imports for types alone count, too, except for circles in the groups below: see
+A module or package is pure when the first paragraph of its docstring says "Pure.": for a package this covers
+all its modules. Imports for types alone count, too, except for circles in the groups below: see
 docs/decisions/0021-circles-of-types.md.
 """
 
@@ -70,7 +70,7 @@ IMPURE: Final = frozenset(
         "uvloop",
     }
 )
-"""Modules with a loop, a file, a socket, a clock, a thread or chance."""
+"""Modules with a loop, a file, a socket, a clock, a thread or randomness."""
 TOOLS: Final = frozenset({"moldau.protocol.generate"})
 """Tools that are next to the code that they generate, in a pure package."""
 SOURCES: Final = pathlib.Path(__file__).parents[1] / "src"
@@ -79,7 +79,7 @@ Imports = Mapping[str, frozenset[str]]
 
 
 def imports(*, with_types: bool, external: bool = False) -> Imports:
-    """By module of the package, the modules that it imports: of the package, and ``external`` ones."""
+    """The imports of each module of the package: modules of the package, and those in ``external``."""
     graph = grimp.build_graph(
         PACKAGE,
         exclude_type_checking_imports=not with_types,
@@ -104,7 +104,7 @@ def is_in(module: str, group: Iterable[str]) -> bool:
 
 
 def joined(graph: Imports, groups: Iterable[tuple[str, ...]]) -> Imports:
-    """The graph with each group as one module, named by its first."""
+    """The graph with each group as one module, named after the group's first module."""
     name_of = {name: name for name in graph}
     for group in groups:
         name_of |= {name: group[0] for name in graph if is_in(name, group)}
@@ -128,7 +128,8 @@ def says_pure(module: str) -> bool:
 
 
 def impurities(everything: Imports, is_pure: Callable[[str], bool]) -> Iterator[str]:
-    """One line for each pure module that imports what is not pure. ``everything``: with external modules."""
+    """One line for each pure module that imports an impure one. ``everything`` also contains external
+    modules."""
     for name, imported in everything.items():
         if is_in(name, [PACKAGE]) and name not in TOOLS and (found := imported & IMPURE) and is_pure(name):
             yield f"{name} says that it is pure, and imports {', '.join(sorted(found))}"
@@ -148,7 +149,7 @@ def related_kinds(typed: Imports) -> Iterator[str]:
 
 
 def findings(typed: Imports, executed: Imports) -> Iterator[str]:
-    """One line for each mistake. ``typed``: with the imports for types alone."""
+    """One line for each mistake. ``typed`` also contains imports that are needed only for types."""
     if (circle := circle_in(executed)) is not None:
         yield f"circle of imports: {' <- '.join(circle)}"
     elif (circle := circle_in(joined(typed, CIRCLES_OF_TYPES))) is not None:

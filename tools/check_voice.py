@@ -1,7 +1,8 @@
-"""List what the glossary (docs/glossary.md) advises against, as warnings: to be read, not to be gamed.
+"""List violations of the glossary's advice (docs/glossary.md) as warnings. They are for people to read; no
+number of them is a goal.
 
-Docstrings that begin with a riddle, words with a plainer term, and folders with more files than a reader
-takes in. A class name with two meanings is an error: the exit code is 1.
+It lists docstrings that begin with a riddle, words with a simpler synonym, and folders with too many files. A
+class name with two meanings is an error: the exit code is 1.
 """
 
 import ast
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCES = ("src/moldau", "src/pyspark_moldau")
 GENERATED = "src/moldau/protocol/messages/"
-"""Kafka's own names: nested types of several messages share them."""
+"""Nested types of several messages have the same names, because these are Kafka's own."""
 FOLDER_FILES = 15
 
 RIDDLE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|The same|Those|Nobody|Somebody)\b")
@@ -68,7 +69,7 @@ def class_names(name: str, source: str) -> Iterator[tuple[str, str]]:
 
 
 def findings() -> tuple[list[str], list[str]]:
-    """Errors about names, and warnings, those about docstrings first."""
+    """Errors about names, and warnings. The warnings about docstrings come first."""
     warnings: list[str] = []
     places: dict[str, list[str]] = collections.defaultdict(list)
     files: collections.Counter[str] = collections.Counter()

@@ -18,7 +18,7 @@ TARGET = pathlib.Path(__file__).resolve().parent.parent / ".tools"
 
 
 def _fetch_from_maven(pom: pathlib.Path, folder: pathlib.Path) -> None:
-    """The dependencies of a project file, fetched once: a stamp in the folder identifies the file."""
+    """The dependencies of a project file, fetched once, because a stamp in the folder identifies the file."""
     stamp = folder / ".complete"
     if stamp.exists() and stamp.read_text() == pom.read_text():
         return
@@ -93,7 +93,8 @@ def fetch_kafka_python_tests() -> None:
     (unpacked / "test").rename(target / "test")
     # The package beside the tests would shadow the installed one.
     shutil.rmtree(unpacked)
-    # Left out of the distribution: without the first, the standard library's package "test" is found.
+    # Both files are missing in the distribution. Without the first one, the package "test" of the standard
+    # library is found.
     (target / "test" / "__init__.py").touch()
     shutil.copy(service, target / "test" / "service.py")
     stamp.write_text(content)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 FAILURES_MAX = 5
-"""With more failures than this the cause is an error, not a slow machine."""
+"""If there are more failures than this, the cause is an error, not a slow machine."""
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from moldau.runtime import ErrorCode, SystemEntropy
 
 NAMED_FETCH_VERSION, NAMED_PRODUCE_VERSION = 12, 12
 PATIENT = ClientLimits(connect_timeout_ms=60_000, request_timeout_ms=100_000)
-"""The time of an answer depends on the machine."""
+"""Time-out of tests, because the time of an answer depends on the machine."""
 
 
 def records(*values: bytes, timestamp: int = 1_000, step_ms: int = 0) -> list[Record]:
@@ -31,7 +31,7 @@ def records(*values: bytes, timestamp: int = 1_000, step_ms: int = 0) -> list[Re
 
 
 class Requests:
-    """One client of a node; an asynchronous context manager. Each call has a connection to itself."""
+    """One client of a node; an asynchronous context manager. Each call uses its own connection."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
@@ -60,7 +60,8 @@ class Requests:
     # -- topics -------------------------------------------------------------------------------
 
     async def create(self, name: str, partitions: int = 1, **configs: str) -> UUID:
-        """Create a topic; returns its id. ``configs`` have underscores for the dots of Kafka's names."""
+        """Create a topic; returns its id. ``configs`` have underscores instead of the dots of Kafka's
+        names."""
         rows = [
             creation.CreatableTopicConfig(name=key.replace("_", "."), value=value)
             for key, value in configs.items()
@@ -183,7 +184,7 @@ class Requests:
         return found
 
     async def offset_at(self, topic: str, timestamp: int, partition: int = 0) -> Any:
-        """The row of ListOffsets for a timestamp, special or not."""
+        """The row of ListOffsets for a timestamp, which may be a special one."""
         row = listing.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         topics = [listing.ListOffsetsTopic(name=topic, partitions=[row])]
         answer = await self.ask(listing.ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=60_000))

@@ -1,4 +1,4 @@
-"""FindCoordinator knows the kinds of coordinators of all subsystems, at any place in the list."""
+"""FindCoordinator supports the kinds of coordinators of all subsystems, at any position in the list."""
 
 import asyncio
 from types import SimpleNamespace

@@ -17,13 +17,13 @@ from moldau.testing import Node
 from request_classes import request_class
 
 NOT_YET = {
-    # Security.
+    # Security is not supported.
     ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS,
     ApiKey.DELETE_ACLS, ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN, ApiKey.DESCRIBE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS,
-    # Groups of KIP-848, share and streams groups, and the state of share groups.
+    # Groups of KIP-848, share groups, streams groups, and the state of share groups are not supported.
     ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.SHARE_GROUP_HEARTBEAT,
     ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE,
     ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE,
@@ -66,7 +66,7 @@ def plain(kind: Any) -> Any:
 
 
 def filled(cls: type[Message]) -> Message:
-    """A message with something in every field that the test knows how to fill."""
+    """A message with a value in every field that the test can fill."""
     hints = typing.get_type_hints(cls, vars(sys.modules[cls.__module__]))
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):

@@ -1,4 +1,4 @@
-"""Requests that their version does not allow yet, and other requests that Kafka refuses row by row."""
+"""Requests that are not allowed in their version, and other requests that Kafka refuses row by row."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Our own calls at the handlers: the caller's time-out begins with the arrival of its request."""
+"""Handlers of our own calls: the caller's time-out begins when its request arrives."""
 
 import asyncio
 import dataclasses
@@ -57,7 +57,7 @@ NESTED: dict[int, dict[str, type[Message]]] = {
     DisklessHandOverRequest.API_KEY: {"files": DisklessHandedOverFile},
     DisklessPruneRequest.API_KEY: {"topics": DisklessPruneTopic, "partitions": DisklessPrunePartition},
 }
-"""Rows without which a request has no effect."""
+"""Fields whose rows are necessary for an effect of the request."""
 
 
 def filled(kind: Any, nested: dict[str, type[Message]], **fields: Any) -> Message:

@@ -94,7 +94,7 @@ def test_steps_go_forward_in_order_and_back_in_reverse() -> None:
 
 
 def test_the_first_image_is_compared_with_nothing_once_for_all_subsystems() -> None:
-    """The comparison takes time in proportion to the number of topics."""
+    """A second comparison would take time in proportion to the number of topics."""
     deltas: list[MetadataDelta] = []
 
     class Keeper(Subsystem):
@@ -154,7 +154,7 @@ def test_a_kind_that_wraps_another_claims_topics_of_that_kind_only() -> None:
 
 
 class Answering(Subsystem):
-    """Contributes what it is given."""
+    """A subsystem that contributes the given handlers."""
 
     def __init__(self, contribution: Contribution) -> None:
         self._contribution = contribution

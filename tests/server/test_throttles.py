@@ -1,4 +1,4 @@
-"""The contract of throttles: where a subsystem slows the senders of requests down."""
+"""The contract of throttles, by which a subsystem slows down the senders of requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ VERSION = 3
 
 
 class Control:
-    """Records for how long a connection is not read."""
+    """Records the time for which a connection is not read."""
 
     def __init__(self) -> None:
         self.pauses_s: list[float] = []

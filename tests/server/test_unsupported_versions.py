@@ -1,4 +1,4 @@
-"""An unsupported version is refused explicitly, or not answered at all: never with success."""
+"""An unsupported version is refused explicitly, or not answered. It is never answered with success."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests to a node over the wire, one connection each time, for synchronous tests."""
+"""Requests to a node over the wire, each on its own connection, for synchronous tests."""
 
 import asyncio
 from typing import Any

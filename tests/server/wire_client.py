@@ -1,4 +1,4 @@
-"""A client that sends exactly the given frames, one at a time."""
+"""A client that sends exactly the given frames, one after the other."""
 
 import select
 import socket
@@ -59,7 +59,7 @@ class WireClient:
         return bytes(content)
 
     def create_topic(self, name, partitions=1, **configs):
-        """Create a topic; ``configs`` have underscores for the dots of Kafka's names."""
+        """Create a topic; ``configs`` have underscores instead of the dots of Kafka's names."""
         rows = [
             CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
         ]

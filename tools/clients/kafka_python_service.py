@@ -1,6 +1,6 @@
-"""Stands in for ``test/service.py``, which kafka-python's source distribution leaves out.
+"""Replaces ``test/service.py``, which is missing in kafka-python's source distribution.
 
-Its integration tests import the two names; with ``KAFKA_URI`` set they only use the first.
+Its integration tests import both names. If ``KAFKA_URI`` is set, they use only the first one.
 """
 
 
@@ -12,13 +12,13 @@ class ExternalService:
         self.port = port
 
     def open(self) -> None:
-        """There is nothing to start."""
+        """Nothing has to be started."""
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Nothing has to be stopped."""
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Nothing has to be stopped."""
 
     def dump_logs(self) -> None:
         """No logs are available."""

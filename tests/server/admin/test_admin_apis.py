@@ -1,4 +1,4 @@
-"""Requests of admin clients, through the whole stack."""
+"""Requests of admin clients through the whole server."""
 
 import shutil
 from collections.abc import Iterator

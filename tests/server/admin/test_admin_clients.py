@@ -1,4 +1,4 @@
-"""Admin clients of other projects send requests that only they support."""
+"""Admin clients of other projects send requests that no other clients send."""
 
 from collections.abc import Iterator
 

@@ -49,7 +49,7 @@ def values(node: Node, kind: int, name: str, *keys: str) -> dict[str, tuple[str 
 
 
 def change(*rows: tuple[int, str, str, int, str | None], validate_only: bool = False) -> Any:
-    """A request with one resource a row: kind, name, key, operation, value."""
+    """A request with one resource per row: kind, name, key, operation, value."""
     return incremental.IncrementalAlterConfigsRequest(
         resources=[
             incremental.AlterConfigsResource(

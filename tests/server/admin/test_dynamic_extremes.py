@@ -1,4 +1,4 @@
-"""One request must not make a node unusable: each dynamic key at its extremes, and back."""
+"""One request must not make a node unusable. Each dynamic key is set to its extremes, and back."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def node() -> Iterator[Node]:
 
 
 def ask(node: Node, message: Message) -> Any:
-    """Retries, because the previous connection may still be closing."""
+    """Send a request, and retry it because the previous connection may still be closing."""
     deadline = time.monotonic() + 60
     while True:
         try:

@@ -267,7 +267,7 @@ def test_groups_go_on_behind_garbage_in_their_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", STATE_TOPICS.values(), ids=lambda topic: topic.name)
 def test_development_gives_each_state_topic_the_replicas_that_its_brokers_allow(topic: StateTopic):
-    """A new state topic needs no line in the properties of development nodes."""
+    """A new state topic needs no entry in the properties of development nodes."""
     assert development_config("/data", 9092, {}).integer(topic.factor_key) == 1
     nodes = plan_nodes("/data", "127.0.0.1", [1, 2, 3, 4], [5], [])
     properties = properties_of(nodes[0], nodes, {})

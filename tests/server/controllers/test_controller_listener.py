@@ -1,4 +1,4 @@
-"""The controller's own listener: quorum and admin requests, and none of brokers."""
+"""The controller's own listener serves requests of the quorum and of admins, but no requests for brokers."""
 
 import asyncio
 from collections.abc import Callable

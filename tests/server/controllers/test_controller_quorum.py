@@ -1,4 +1,4 @@
-"""Separate controllers: three processes elect, one is killed, and the others continue."""
+"""Three separate controller processes elect a leader. One of them is killed, and the others continue."""
 
 import asyncio
 import contextlib

@@ -35,7 +35,7 @@ REQUEST = AddRaftVoterRequest(voter_id=7, listeners=[Listener(name="CONTROLLER",
 
 
 class Answering:
-    """A client of one listener, with the features that its node says it supports."""
+    """A client of one listener, with the features that its node reports as supported."""
 
     def __init__(self, *features: str) -> None:
         self._features = ("kraft.version", *features)
@@ -85,8 +85,8 @@ def test_a_level_and_a_voter_that_are_decided_at_once_exclude_each_other() -> No
     seen: list[frozenset[int]] = []
 
     def image() -> MetadataImage:
-        # From its first step on, a decision on a level counts the new voter; what was decided before that is
-        # in the image, which is read after the voter's answer.
+        # From its first step on, a decision about a level takes the new voter into account. Earlier decisions
+        # are in the image, which is read after the voter's answer.
         seen.append(changing.adding)
         return RAISED
 

@@ -1,4 +1,4 @@
-"""Clients' requests to a controller in another process, which gets the client's identity (KIP-590)."""
+"""Clients' requests to a controller in another process, which receives the client's identity (KIP-590)."""
 
 import logging
 

@@ -1,4 +1,5 @@
-"""A small data folder with every kind of file, as a stop or a kill leaves it; and reading all of it back."""
+"""A small data folder with every kind of file, after a stop or a kill, and a check that reads all its
+records."""
 
 import asyncio
 import shutil
@@ -37,7 +38,7 @@ Story = Callable[[Requests], Awaitable[None]]
 
 
 def node(folder: Path, **properties: str) -> Node:
-    """A node on this folder; names of ``properties`` have underscores for dots."""
+    """A node on this folder; the names of ``properties`` have underscores instead of dots."""
     given = {key.replace("_", "."): value for key, value in properties.items()}
     return Node(data=str(folder), properties={**PROPERTIES, **given}, diskless=True)
 

@@ -59,7 +59,8 @@ def folder(stopped: Path, tmp_path: Path) -> Path:
 
 
 def damaged(folder: Path, pattern: str, how: str) -> Path:
-    """Damage the first file of a pattern, or all of one that ends in a star; return its path."""
+    """Damage the first file that matches a pattern, or all files if the pattern ends in a star. Returns
+    the first path."""
     found = sorted(folder.glob(pattern))
     assert found, pattern
     for path in found if pattern.endswith("*") else found[:1]:
@@ -83,8 +84,7 @@ def test_what_is_made_anew_or_lost_is_told(folder: Path, name: str, caplog: pyte
         assert refusal(folder) is None
     told = [record.getMessage() for record in caplog.records]
     named = [line for line in told if str(path) in line or str(path.parent) + ":" in line]
-    # A segment that was cut in the middle of a log is reported for the cut, for its indexes, and for the gap
-    # behind it.
+    # A cut in the middle of a log is reported for the segment, for its indexes, and for the gap after it.
     assert 1 <= len(named) <= 3, told
 
 

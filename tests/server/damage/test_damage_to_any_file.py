@@ -1,7 +1,8 @@
-"""For any damaged file: everything is served, or the start is refused by name, or the loss is reported.
+"""For any damaged file, all records are served, or the start is refused and the file is named, or the loss is
+reported.
 
-No object is ever deleted because of it. For a long run set ``DAMAGE_SEEDS`` to the number of cases of each
-kind.
+No object is ever deleted because of the damage. For a long run, set ``DAMAGE_SEEDS`` to the number of cases
+of each kind.
 """
 
 import asyncio
@@ -135,7 +136,8 @@ def test_no_damage_is_silent(folders: dict[str, Path], tmp_path: Path, kind: str
             assert path.parent.name in OWN_LOGS, told
             assert path.suffix == ".log", told
             checks = health(running.monitoring_url)
-            sealed_and_trusted = state == "stopped"  # not read at the start, as in Kafka: a reader detects it
+            # It is not read at the start, as in Kafka, so a reader detects the damage.
+            sealed_and_trusted = state == "stopped"
             assert path.parent.name in checks["recovery"] or sealed_and_trusted, f"{told}: {checks}"
     finally:
         running.stop()

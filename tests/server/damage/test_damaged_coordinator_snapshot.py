@@ -1,6 +1,6 @@
-"""A diskless coordinator that needs a damaged snapshot stays unloaded, and reports it.
+"""A diskless coordinator that needs a damaged snapshot stays unloaded, and reports the damage.
 
-Nothing is deleted because of that, and with the restored file all records are available.
+No objects are deleted meanwhile. With the restored file all records are available.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ TOPIC = "kept"
 LOG = "__diskless_metadata-0"
 ROUNDS = 40
 SNAPSHOTS = {"diskless_metadata_max_new_records_between_snapshots": "1"}
-"""A snapshot is written, because each round of the coordinator has new records."""
+"""A snapshot is written because each round of the coordinator adds new records."""
 HASTE = {"diskless_coordinator_orphan_scan_interval_ms": "100"}
 RETRIABLE = {
     ErrorCode.leader_not_available,

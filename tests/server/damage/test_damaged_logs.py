@@ -1,4 +1,5 @@
-"""A damaged metadata log stops the start by name: an empty image would delete the objects' records."""
+"""A damaged metadata log stops the start, and the error names it, because an empty image would delete the
+records in objects."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +36,7 @@ def test_undamaged_everything_is_served(folder: Path) -> None:
 def test_flipped_bytes_stop_the_start(folder: Path, name: str, where: str) -> None:
     path = folder / name / LOG
     size = path.stat().st_size
-    # An acknowledgement does not sync the end of a group's log, so a kill may leave it torn.
+    # An acknowledgement does not sync the end of a group's log, so a kill may leave a partial batch there.
     if name == "__consumer_offsets-0" and where == "end" and not (folder / ".kafka_cleanshutdown").exists():
         where = "middle"
     before = objects(folder)
@@ -104,7 +105,7 @@ def test_folders_of_unknown_topics_stop_the_start_where_the_log_cannot_tell(
     (folder / "replication-offset-checkpoint").unlink()
     (metadata / "durable-offset").unlink()
     if lost is None:
-        # As with an older backup of the metadata folder alone.
+        # The situation is the same as after a restore of an older backup of the metadata folder alone.
         DurableOffset(LocalDisk(), str(metadata)).note(1, 0)
     reasons = {refusal(folder), refusal(folder)}
     (reason,) = reasons
@@ -126,7 +127,7 @@ def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_pa
     reason = refusal(folder)
     assert reason is not None
     assert "replication-offset-checkpoint" in reason
-    # Without that line, the epochs and the topic of the second run still prove the loss.
+    # Even without that line, the epochs and the topic of the second run prove the loss.
     (folder / "replication-offset-checkpoint").unlink()
     shutil.rmtree(folder / "second-0")
     reason = refusal(folder)

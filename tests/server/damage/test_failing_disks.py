@@ -1,4 +1,5 @@
-"""A real disk that fails a sync or turns read-only: nothing is acknowledged, and no sync is repeated."""
+"""A real disk that fails a sync or turns read-only: after it no record is acknowledged, and no sync is
+repeated."""
 
 import asyncio
 import errno
@@ -26,7 +27,7 @@ SYNCED = {
 
 
 class Faults:
-    """The operations that the disk refuses from now on, and the requested ones since then."""
+    """The operations that the disk refuses from now on, and the operations that were requested since then."""
 
     def __init__(self) -> None:
         self.failing_sync: str | None = None
@@ -48,7 +49,7 @@ class Faults:
 
 
 class FaultyFile:
-    """A real file behind the faults."""
+    """A real file with injected faults."""
 
     def __init__(self, file: Any, faults: Faults) -> None:
         self._file = file
@@ -69,7 +70,7 @@ class FaultyFile:
 
 
 class FaultyDisk(LocalDisk):
-    """Real files behind the faults."""
+    """Real files with injected faults."""
 
     def __init__(self) -> None:
         super().__init__()

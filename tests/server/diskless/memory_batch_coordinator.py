@@ -1,4 +1,4 @@
-"""A plug-in batch coordinator for ``diskless.batch.coordinator.class.name``: in memory."""
+"""A plug-in batch coordinator in memory, for ``diskless.batch.coordinator.class.name``."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The diskless coordinators' APIs over the wire: found by a key type of our own, protected, not
+"""The diskless coordinators' APIs over the wire: they are found by their own key type, protected, and not
 advertised."""
 
 import asyncio
@@ -57,7 +57,7 @@ def node():
 
 
 def until_loaded(node, coordinator_id):
-    """Wait until the coordinator is loaded: a node serves clients before that."""
+    """Wait until the coordinator is loaded, because a node serves clients earlier."""
     request = describe_coordinator.DisklessDescribeCoordinatorRequest(coordinator_id=coordinator_id)
     deadline = time.monotonic() + 60
     with WireClient(node.bootstrap_servers) as client:
@@ -93,7 +93,8 @@ def test_none_of_our_apis_is_advertised(client):
 
 
 def test_every_api_of_ours_has_a_handler():
-    # A call to a broker of the same rack, not to a coordinator; another subsystem has its handler.
+    # This API is a call to a broker of the same rack, not to a coordinator. Another subsystem has its
+    # handler.
     assert {*CALLS, READ_OBJECT.api_key} == {
         key for key, row in MODULES.items() if row[0].startswith(".diskless.")
     }
@@ -201,7 +202,7 @@ def test_a_coordinator_that_is_not_here_is_an_error_of_the_call(client):
 
 
 class NodesOnly:
-    """Allows everything to the principal ``node`` and nothing to others."""
+    """Allows all operations to the principal ``node``, and none to other principals."""
 
     def allows(self, context, operation, resource, name):
         return context.connection.principal.name == "node"

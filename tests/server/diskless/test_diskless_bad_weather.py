@@ -1,4 +1,4 @@
-"""A running node during failures of its object store, tested with ordinary clients."""
+"""Ordinary clients use a running node during failures of its object store."""
 
 import json
 import shutil
@@ -20,11 +20,11 @@ from moldau.runtime import Machine
 from moldau.testing import Node
 
 WEATHERS: dict[str, StorageWeather] = {}
-"""Weathers by the names that tests give."""
+"""The kinds of failures of the store, by name."""
 
 
 def open_faulty(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
-    """The function for ``diskless.storage.class.name``."""
+    """The function to which ``diskless.storage.class.name`` refers."""
     return FaultyStorage(open_by_url(url, {}, machine), machine.entropy, WEATHERS[options["weather"]])
 
 
@@ -42,7 +42,7 @@ def diskless(folder: Path, weather: str) -> dict[str, str]:
 
 
 def produce(bootstrap: str, count: int, **options: object) -> list[KafkaError]:
-    """The errors of this many records."""
+    """Produce ``count`` records; return their errors."""
     errors: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": bootstrap, **options})
 

@@ -1,4 +1,4 @@
-"""The calls of diskless coordinators: one contract, in process and over a connection."""
+"""The calls of diskless coordinators: one contract for calls in the process and over a connection."""
 
 import asyncio
 import sys
@@ -88,7 +88,7 @@ Story = Callable[[DisklessCoordinatorCalls], Awaitable[None]]
 
 @pytest.fixture(params=[local, remote], ids=["local", "remote"])
 def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], None]:
-    """Play a story with one form of the calls."""
+    """Play a story with calls in the process, or over a connection."""
 
     async def run(story: Story) -> None:
         house = House(tmp_path)
@@ -264,7 +264,7 @@ def test_a_call_that_a_listener_does_not_serve_is_refused_before_it_is_sent(tmp_
     async def story(broker: Broker, house: House) -> None:
         code = await code_of(broker.rpc.version_of("127.0.0.1", broker.port, 11656))
         assert code is ErrorCode.unsupported_version
-        # The connection was not closed by that.
+        # The failed call did not close the connection.
         assert await broker.coordinators().oldest_file(0) is None
 
     with_broker(tmp_path, story)
@@ -279,7 +279,7 @@ def test_a_broker_that_does_not_lead_the_coordinator_is_forgotten(tmp_path: Path
 
 
 class Reader:
-    """May read one topic and nothing else."""
+    """A principal that may read one topic and nothing else."""
 
     def allows(
         self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str

@@ -1,4 +1,4 @@
-"""A store that is slower than its producers: they are read more slowly, and nothing is lost.
+"""If the store is slower than the producers, their requests are read more slowly, and no record is lost.
 
 The file also tests a plug-in batch coordinator.
 """
@@ -106,7 +106,8 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
         assert runtime._coordinator.colour == "green"
         stored = set((tmp_path / "objects" / "wal").rglob("*-*"))
         assert stored
-        # Our own coordinators know none of these objects: an orphan scan that asked them would delete all.
+        # Our own coordinators know none of these objects, so an orphan scan that asked them would delete all
+        # objects.
         runtime.orphans.settings = replace(
             runtime.orphans.settings, max_commit_age_ms=0, clock_skew_ms=-1_000_000, grace_ms=-1_000_000
         )
@@ -122,7 +123,8 @@ def test_pauses_grow_with_the_excess_until_nothing_more_comes_than_leaves() -> N
     assert pauses[0] == pressure.CONGESTED_PAUSE_S
     assert pauses[-1] == pressure.CONGESTED_PAUSE_MAX_S
     assert all(later > 2 * earlier for earlier, later in pairwise(pauses))
-    # A small sender is delayed less than a large one, and no request is delayed until its time-out.
+    # A client that sends few bytes is delayed less than one that sends many. No request is delayed until its
+    # time-out.
     assert pressure.pause_of(1.0, 1_000) == pressure.CONGESTED_PAUSE_S
     assert pressure.pause_of(1.0, 50 * mebibyte) == pressure.CONGESTED_PAUSE_MAX_S
 

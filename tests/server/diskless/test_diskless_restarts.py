@@ -1,4 +1,4 @@
-"""Diskless topics over restarts: no acknowledged record is lost or duplicated, for any losses of the disk."""
+"""Diskless topics over restarts: no acknowledged record is lost or duplicated, whatever the disk has lost."""
 
 import asyncio
 import shutil
@@ -20,7 +20,7 @@ Story = Callable[[Requests], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def _patient_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longer time limits: the usual wait is milliseconds, but longer on a busy machine."""
+    """Use longer time limits. A wait usually takes milliseconds, but it takes longer on a busy machine."""
     for name in (
         "partition.partition._KNOWN_TIMEOUT_S",
         "partition.partition._KEPT_TIMEOUT_S",
@@ -64,7 +64,7 @@ def test_a_producer_is_remembered(tmp_path: Path, lost: str | None) -> None:
             again = await client.produce("t", numbered(2 * n, 2))
             assert (again.error_code, again.base_offset) == (ErrorCode.none, 2 * n)
         gap = await client.produce("t", numbered(20, 1))
-        # 14 to 19 may be in other requests in flight
+        # records 14 to 19 may be in other requests in flight
         assert gap.error_code is ErrorCode.not_leader_or_follower
         assert (await client.produce("t", numbered(14, 2))).base_offset == 14
         assert values(await client.read("t", 0, 16)) == [b"%d" % n for n in range(16)]

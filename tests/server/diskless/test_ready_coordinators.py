@@ -1,4 +1,4 @@
-"""A node is ready when its coordinators are loaded, within a limit."""
+"""A node is ready when its coordinators are loaded, or after a time limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,8 @@
-"""The worst requests of every API, beside an ordinary client: no step of the event loop becomes long.
+"""The worst requests of every API do not block the event loop for long, so an ordinary client is still
+served.
 
-The cost of a step is the number of its calls, counted by the interpreter: the same on any machine. A step of
-a hundred thousand calls takes some 10 to 50 ms.
+The cost of a step is the number of its calls, which the interpreter counts, because this number is the same
+on any machine. A step of a hundred thousand calls takes some 10 to 50 ms.
 """
 
 import socket
@@ -37,7 +38,7 @@ CALLS_A_STEP = 100_000
 OBJECTS_MAX = 1_500_000
 FIND_BATCHES = 11645
 CALLS_TO_FIND_BATCHES = 500_000
-"""A broker that follows 15,000 partitions: one answer for all of them, which waits for enough bytes."""
+"""Maximum calls for the one answer to a broker that follows 15,000 partitions and waits for bytes."""
 SIZES = (30_000, 250_000)
 ANSWERED_BYTES = 80_000
 ANSWERED_BYTES_RATIO = 16
@@ -48,7 +49,7 @@ ANSWERED_IN_SLICES = (
     (ApiKey.OFFSET_COMMIT, 2),
     (ApiKey.DELETE_RECORDS, 0),
 )
-"""APIs that answer an item of a few bytes with a row of its own, in the version of the smallest items."""
+"""APIs that answer each item of a few bytes with a separate row, and the version with the smallest items."""
 DECIDED_AS_A_WHOLE = (
     (ApiKey.ALTER_CONFIGS, 2),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1),
@@ -56,13 +57,13 @@ DECIDED_AS_A_WHOLE = (
     (ApiKey.UPDATE_FEATURES, 0),
     (ApiKey.TXN_OFFSET_COMMIT, 0),
 )
-"""Those that need all rows at once, and whose parsed requests are bounded the more."""
+"""APIs that need all rows at once. The size of their parsed requests has a stricter limit."""
 LAST = 77
-"""The correlation id of the request behind the attack; its answer shows that the attack is over."""
+"""The correlation id of the request after the attack. Its answer shows that the attack is over."""
 
 
 class Steps:
-    """Counts the calls that each callback of the node's event loop makes."""
+    """Counts the function calls in each callback of the node's event loop."""
 
     def __init__(self):
         self.longest = 0
@@ -99,7 +100,8 @@ def controller_port():
 
 @pytest.fixture(scope="module")
 def node(steps, controller_port):
-    """A node whose loop is counted. Worker threads are not counted, because they do not block it."""
+    """A node in whose event loop calls are counted. Worker threads are not counted, because they do not
+    block it."""
 
     def watch(frame, event, argument):
         sys.setprofile(steps if threading.current_thread().name == "moldau-node" else None)
@@ -130,8 +132,8 @@ def target(request, node, controller_port):
 
 
 def attack(address, api_key, version, body):
-    """Send a request and another one behind it; returns whether that one was answered, or the connection
-    closed."""
+    """Send a request and then another one. Returns whether the second one was answered or the connection
+    was closed."""
     host, port = address.rsplit(":", 1)
     header = struct.pack(">hhih", api_key, version, 1, -1)
     header += b"\0" if request_header_version(api_key, version) == 2 else b""
@@ -164,7 +166,7 @@ def _exactly(connection, size):
 
 
 class Bystander(threading.Thread):
-    """Requests metadata until it is stopped; counts right answers."""
+    """Another client: it requests metadata until it is stopped, and counts correct answers."""
 
     def __init__(self, node):
         super().__init__(name="bystander", daemon=True)
@@ -223,7 +225,8 @@ def quiet_node():
 
 
 def test_answers_take_no_more_memory_than_requests_may(quiet_node):
-    """The peak of Python's allocations while a request is handled: the request, its slices, its answer."""
+    """The measure is the peak of Python's allocations while a request is handled. It includes the request,
+    its slices and its answer."""
     answered = 0
     over = {}
     for api_key, version in (*ANSWERED_IN_SLICES, *DECIDED_AS_A_WHOLE):

@@ -1,5 +1,5 @@
-"""Batches that are expensive to open: refused by rules, or opened by a worker while the node serves
-others."""
+"""Batches that are expensive to open: they are refused by rules, or opened by a worker while the node
+serves other clients."""
 
 import threading
 import time
@@ -50,7 +50,7 @@ def now_ms():
 
 @pytest.fixture
 def opened_by(monkeypatch):
-    """The names of the threads in which batches of more than a few records were opened."""
+    """The names of the threads that opened batches of more than a few records."""
     names = set()
     original = record_module.open_batch
 
@@ -132,7 +132,8 @@ def test_what_is_produced_behind_a_long_batch_comes_behind_it(node, topic, opene
 @pytest.mark.parametrize("timestamp", ["beyond", "latest"])
 @pytest.mark.parametrize("diskless", ["false", "true"])
 def test_a_planted_timestamp_is_looked_for_by_a_worker(node, topic, opened_by, diskless, timestamp):
-    """Batches with a header timestamp that none of their records has, before the batch that has it."""
+    """Before the batch with the timestamp there are batches whose headers promise it, but whose records do
+    not have it."""
     day_ms = 86_400_000
     begin_ms = now_ms()
     planted = tiny_records(Compression.GZIP, 20_000, begin_ms, max_timestamp_ms=begin_ms + 9 * day_ms)
@@ -154,7 +155,8 @@ def test_a_planted_timestamp_is_looked_for_by_a_worker(node, topic, opened_by, d
 
 
 def test_bystanders_are_answered_while_batches_are_opened(node, topic):
-    """Each long batch lets many requests of other clients pass, because the event loop does not open it."""
+    """While a long batch is opened, many requests of other clients are answered, because the event loop
+    does not open it."""
     batch = tiny_records(Compression.GZIP, 100_000, now_ms())
     with (
         WireClient(node.bootstrap_servers) as attacker,

@@ -1,4 +1,5 @@
-"""Deleted partitions leave no cycles of references: 10,000 of them would be a second of collecting."""
+"""Deleted partitions leave no reference cycles, because the garbage collection of 10,000 of them would
+take a second."""
 
 import gc
 import time
@@ -22,7 +23,7 @@ KINDS = {
 
 @pytest.fixture
 def no_collections():
-    """No collections, and no objects of earlier tests among those that are found."""
+    """Turn collections off, and exclude objects of earlier tests from the search."""
     enabled = gc.isenabled()
     gc.disable()
     gc.collect()

@@ -1,4 +1,4 @@
-"""Requests that are well formed and make no sense get Kafka's error codes, and nothing in the error log."""
+"""Well-formed requests without a meaning get Kafka's error codes, and cause no line in the error log."""
 
 import logging
 import time

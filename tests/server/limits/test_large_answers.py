@@ -1,4 +1,5 @@
-"""Small requests with large answers: many partitions are rendered in steps, and encoded by a worker."""
+"""Small requests with large answers do not block the loop: the rows are made in steps, and a worker
+encodes them."""
 
 import asyncio
 import uuid
@@ -42,7 +43,7 @@ IMAGE = image_of(records())
 
 
 def asked(request):
-    """The answer to a request, the turns of the loop before it, and the jobs of a worker."""
+    """The answer to a request, the number of turns of the loop before it, and the jobs of the worker."""
     view = ClusterView("cluster", 1, lambda: IMAGE)
     creator = SimpleNamespace(auto_create=False, name_error=lambda name: None)
     authorizer = SimpleNamespace(allows=lambda *_: True)

@@ -195,7 +195,7 @@ REPEATED = {
 
 @pytest.mark.parametrize("field", REPEATED)
 def test_rows_that_ask_for_the_same_are_answered_once(cuts, field):
-    """However far apart they are: the answer may be many times as long as the row."""
+    """Equal rows are found at any distance, because the answer may be many times as long as the row."""
     api_key, cls, row = REPEATED[field]
     request = cls(**{field: [row(number) for number in (*range(40), *range(40)) for _ in range(300)]})
     parts = list(slices(request, cut_of(cuts[api_key], request)))

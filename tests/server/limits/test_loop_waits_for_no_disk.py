@@ -1,5 +1,5 @@
-"""While partitions are created, written to for the first time and deleted, the event loop waits for no
-disk."""
+"""The event loop does not wait for a disk while partitions are created, written to for the first time, or
+deleted."""
 
 import asyncio
 import dataclasses
@@ -83,7 +83,7 @@ def test_the_event_loop_waits_for_no_disk_while_partitions_come_and_go(tmp_path)
             await asyncio.to_thread(use_partitions, str(address))
             disk.watched_thread = None
             assert disk.found == []
-            # Once for many partitions, except each partition's own folder.
+            # There is one sync for many partitions, in addition to one for each partition's own folder.
             assert disk.folder_syncs[str(tmp_path)] <= FOLDER_SYNCS_MAX
         finally:
             await node.stop()

@@ -1,4 +1,4 @@
-"""More partitions than the process may have open files."""
+"""A node with more partitions than the process may have open files."""
 
 import os
 import pathlib
@@ -42,7 +42,7 @@ def test_soft_limit_of_open_files_does_not_bound_the_partitions(few_open_files):
 
 
 def test_hard_limit_of_open_files_does_not_bound_the_partitions():
-    # In a process of its own, because a hard limit cannot be raised again.
+    # The test runs in a separate process, because a hard limit cannot be raised again.
     program = (
         "import sys; sys.path.insert(1, '..'); from test_many_partitions import *; holds_many_partitions()"
     )
@@ -77,7 +77,7 @@ def _produce(client, partitions):
 
 
 def _held(client):
-    """Number of own batches of each partition."""
+    """Number of each partition's batches."""
     found = {}
     for start in range(0, PARTITIONS, A_REQUEST):
         rows = [

@@ -1,5 +1,5 @@
-"""A compacted topic on a running node: old values are removed, readers continue, and a restart finds
-everything."""
+"""A compacted topic on a running node: old values are removed, readers continue, and all latest values
+exist after a restart."""
 
 import contextlib
 import time

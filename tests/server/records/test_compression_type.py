@@ -1,5 +1,5 @@
-"""``compression.type``: the codec in which a node stores a topic; for both kinds of topics, with other
-clients."""
+"""``compression.type`` is the codec in which a node stores a topic. Foreign clients test it with both
+kinds of topics."""
 
 import asyncio
 import uuid

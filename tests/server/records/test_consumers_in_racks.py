@@ -41,7 +41,7 @@ def read_in_rack(cluster: moldau.testing.Cluster, rack: str, count: int) -> tupl
         message = consumer.poll(0.1)
         seen += message is not None and message.error() is None
         if seen == count:
-            brokers.clear()  # the last ones count
+            brokers.clear()  # only the last ones are returned
             seen += 1
     consumer.close()
     return seen - 1, brokers[-1]

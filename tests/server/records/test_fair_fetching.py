@@ -29,8 +29,7 @@ def test_who_was_served_is_the_last_in_the_sessions_next_fetch(node: Node) -> No
                 fetching.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
                 for index in range(PARTITIONS)
             ]
-            # The bytes are enough for one batch, and no offset advances; each partition gets bytes in its
-            # turn.
+            # The limit is enough for one batch, and no offset advances. Each partition gets its turn.
             opened = await fetch(client, 0, 0, [fetching.FetchTopic(topic="fair", partitions=rows)])
             served = with_records(opened)
             for epoch in range(1, 2 * PARTITIONS):

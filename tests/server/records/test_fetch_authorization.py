@@ -1,4 +1,4 @@
-"""Fetch checks the rights of its principal by the topic's name, for any form of the request."""
+"""Fetch checks the rights of its principal by the topic's name, for every form of the request."""
 
 import asyncio
 from typing import cast
@@ -37,7 +37,7 @@ class Readable:
 
 
 class Judge:
-    """Forbids one name, of a topic or the cluster."""
+    """An authorizer that forbids one name, which is a topic or the cluster."""
 
     def __init__(self, forbidden: str) -> None:
         self.forbidden = forbidden

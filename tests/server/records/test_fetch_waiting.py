@@ -1,4 +1,4 @@
-"""A waiting fetch is woken by everything that happens after its first look."""
+"""A waiting fetch is woken by each event after its first read."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -20,7 +20,7 @@ from moldau.simulation.world.world import World
 
 
 class Growing:
-    """A partition that a test fills; with ``remote``, its reads return a future."""
+    """A partition that a test fills. With ``remote``, its reads return a future."""
 
     topic = "t"
     key = PartitionKey(UUID(int=1), 0)
@@ -60,7 +60,7 @@ def test_an_append_at_any_moment_wakes_a_fetch(remote: bool, turns: int) -> None
         context = RequestContext(1, 12, 0, None, ConnectionContext("c", "PLAINTEXT"))
         outcome = cast(Awaitable[Any], handlers.fetch(context, request))
         if turns == 0:
-            partition.grow()  # before the coroutine has begun
+            partition.grow()  # before the coroutine runs
         waiting = asyncio.ensure_future(outcome)
         for _ in range(turns - 1):
             await asyncio.sleep(0)
@@ -75,7 +75,7 @@ def test_an_append_at_any_moment_wakes_a_fetch(remote: bool, turns: int) -> None
 
 
 class Small(Growing):
-    """One of many partitions."""
+    """One of many small partitions."""
 
     def __init__(self, arrivals: WaitingRoom[PartitionKey], number: int) -> None:
         super().__init__(arrivals, remote=False)

@@ -1,4 +1,4 @@
-"""Classic and diskless topics have the same answers to the same requests."""
+"""Classic and diskless topics give the same answers to the same requests."""
 
 import asyncio
 import uuid
@@ -21,7 +21,7 @@ EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4,
 Story = Callable[[Requests, str], Awaitable[None]]
 LAST_SEQUENCE = 2**31 - 1
 FOREVER_MS = 2**31 - 1
-"""Maximum wait of a fetch that must be woken; a story fails long before."""
+"""Maximum wait of a fetch that must be woken. The time limit of a story is much shorter."""
 
 
 @pytest.fixture(scope="module", params=["classic", "diskless"])
@@ -47,7 +47,7 @@ def play(node: Node) -> Callable[[Story], None]:
 
 
 def numbered(first: int, count: int, *, producer_id: int = 77, epoch: int = 0) -> bytes:
-    """A batch of an idempotent producer; sequences wrap."""
+    """A batch of an idempotent producer. Sequence numbers wrap around."""
     batch = [b"%d" % ((first + n) % (LAST_SEQUENCE + 1)) for n in range(count)]
     return build_batch(records(*batch), producer_id=producer_id, producer_epoch=epoch, base_sequence=first)
 
@@ -111,7 +111,7 @@ def test_a_mixed_request_is_answered_whole(play: Any) -> None:
 
 
 GAPS = (ErrorCode.out_of_order_sequence_number, ErrorCode.not_leader_or_follower)
-"""A missing batch may reach a diskless coordinator through another broker."""
+"""Errors for a missing batch, which may also reach a diskless coordinator through another broker."""
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ def test_duplicates_are_answered_with_their_offsets_and_gaps_refused(play: Any) 
         assert (await client.produce(topic, numbered(0, 2, epoch=1))).base_offset == 6
         old = await client.produce(topic, numbered(6, 1))
         assert old.error_code is ErrorCode.invalid_producer_epoch
-        # Sequences of a new epoch begin at 0, and a batch of the new epoch is no duplicate of an old one.
+        # Sequences of a new epoch begin at 0. A batch of the new epoch is not a duplicate of an older batch.
         gap = await client.produce(topic, numbered(7, 1, epoch=2))
         assert gap.error_code in GAPS
         assert len(await client.read(topic, 0, 8)) == 8
@@ -145,7 +145,7 @@ def test_five_batches_in_flight_twice(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
         batches = [numbered(2 * n, 2) for n in range(5)]
-        # On separate connections, so that they may be in one file; retries precede the answers.
+        # They use separate connections, so that they may be in one file. Retries come before the answers.
         first = [asyncio.create_task(client.produce(topic, batch)) for batch in batches[:1]]
         second = [asyncio.create_task(client.produce(topic, batch)) for batch in batches[:1]]
         answers = await asyncio.gather(*first, *second)
@@ -353,7 +353,7 @@ def test_without_acknowledgement_records_arrive_too(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
         batch = {(topic, 0): build_batch(records(b"v"))}
-        # They get no answer, so a reader shows when they are stored.
+        # The requests get no answer, so a reader shows when the records are stored.
         sending = [asyncio.create_task(client.produce_all(batch, acks=0)) for _ in range(10)]
         assert len(await client.read(topic, 0, 10)) == 10
         for task in sending:
@@ -374,7 +374,7 @@ def test_a_topic_of_the_same_name_begins_anew(play: Any) -> None:
             polling = asyncio.create_task(client.fetch(topic, 2, max_wait_ms=FOREVER_MS))
             await asyncio.sleep(0.02)
             await client.delete(topic)
-            # A waiting reader is told immediately.
+            # A waiting reader is answered immediately.
             assert (await polling).error_code is not ErrorCode.none
             gone = await client.produce(topic, numbered(6, 1))
             assert gone.error_code is ErrorCode.unknown_topic_or_partition
@@ -410,7 +410,8 @@ def test_retention_by_time(play: Any) -> None:
             return (await client.fetch(topic, 0)).error_code is ErrorCode.offset_out_of_range
 
         await eventually(moved, "the old record goes")
-        # The owner of the offset knows it first, and the broker that serves the reads a moment later.
+        # The log start moves first where the offsets are assigned. The broker that serves the reads gets
+        # it a moment later.
         await eventually(refused, "the old record is out of range")
         assert values(await client.read(topic, 1, 1)) == [b"new"]
 

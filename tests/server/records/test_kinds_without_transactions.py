@@ -1,4 +1,5 @@
-"""A kind of partition that implements no transactions refuses their batches, and holds up no transaction."""
+"""A kind of partition that implements no transactions refuses transactional batches, and delays no
+transaction."""
 
 import asyncio
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ BATCH = memoryview(
 
 
 class MirroredPartition(Partition):
-    """A third kind: it appends everything that it gets, and says nothing about transactions."""
+    """A third kind: it appends all batches, and does not implement transactions."""
 
     key = PartitionKey(UUID(int=1), 0)
     topic = "mirrored"

@@ -46,7 +46,7 @@ NO_TRANSACTIONS = TransactionalAppends(_admit, UnexpectedErrors())
 
 
 class OnePartition(WithoutLog):
-    """Records appends, and gives one outcome, now or later."""
+    """Records appends, and returns one outcome, immediately or later."""
 
     def __init__(self, topic_id, outcome, later):
         self.key = PartitionKey(topic_id, 0)
@@ -148,7 +148,7 @@ def test_same_requests_same_answers(version, seed):
 
 @pytest.mark.parametrize("version", [9, 12, 13])
 def test_the_authorizer_is_asked_for_the_name(version):
-    """Also for a topic id, because access control lists know names only."""
+    """Requests with a topic id are checked by name, too, because access control lists contain only names."""
     topic = {"topic_id": ORDERS} if version >= 13 else {"name": "orders"}
     request = ProduceRequest(
         acks=-1,

@@ -16,7 +16,7 @@ CLASSIC, DISKLESS, GONE = (TxnPartition(name, 0) for name in ("classic", "diskle
 
 
 def written(answers: dict[TxnPartition, ErrorCode]) -> tuple[set[TxnPartition], list[TxnPartition]]:
-    """The remaining partitions, and the requested ones."""
+    """The partitions that are left, and the partitions that were requested."""
     asked: list[TxnPartition] = []
     view: Any = SimpleNamespace(
         leader_of=lambda name, index: {"classic": 1, "diskless": -1}.get(name),

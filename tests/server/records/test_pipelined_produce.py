@@ -1,5 +1,5 @@
-"""Pipelined requests of a producer, some for other partitions, some reads: the results are those of single
-requests."""
+"""Pipelined requests of a producer, mixed with requests for other partitions and with reads, have the same
+results as single requests."""
 
 from wire_client import PRODUCE, WireClient
 

@@ -1,4 +1,5 @@
-"""Every field of a batch's header, at and beyond its bounds, on each path of a produce request.
+"""Every field of a batch's header is set to values at and beyond its limits, on each path of a produce
+request.
 
 The expected answers are those of Kafka's broker (``validate_produce`` names the exceptions). Classic and
 diskless topics are written by requests for one partition, which use the fast path, and for several.
@@ -141,7 +142,7 @@ def test_each_value_of_each_field_is_answered_alike_everywhere(clients: str) -> 
 
 
 def test_accepted_batches_are_read_back_as_they_were_sent(clients: str) -> None:
-    """With all their attributes; and every request about them is answered."""
+    """They are stored with all their attributes, and every request about them is answered."""
 
     async def story() -> None:
         async with Requests(clients) as client, asyncio.timeout(200):
@@ -169,8 +170,8 @@ def test_accepted_batches_are_read_back_as_they_were_sent(clients: str) -> None:
 
 
 def test_timestamps_beyond_64_bits_wrap(clients: str) -> None:
-    """Two records, the second one a millisecond after the last timestamp of 64 bits; Kafka's arithmetic
-    wraps."""
+    """The second record is a millisecond after the last timestamp of 64 bits. Kafka's arithmetic wraps
+    around."""
 
     async def story() -> None:
         async with Requests(clients) as client, asyncio.timeout(200):
@@ -184,7 +185,8 @@ def test_timestamps_beyond_64_bits_wrap(clients: str) -> None:
                 for timestamp in (-3, -1, 500):
                     answer = await client.offset_at(topic, timestamp)
                     assert answer.error_code is OK, (topic, timestamp, answer)
-                # A topic with its own codec has the batch opened, and the first record is too new.
+                # A topic with its own codec has the batch opened, and the timestamp of the first record is
+                # too far in the future.
                 topic = f"{kind}-recompressed"
                 await client.create(topic, diskless_enable=diskless, compression_type="gzip")
                 assert (await client.produce(topic, two)).error_code is BAD_TIME

@@ -1,4 +1,4 @@
-"""Legal values that refuse every producer are reported, by key, while they are set."""
+"""Legal values with which every producer is refused are reported, with their keys, while they are set."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
 """A plug-in metadata manager, named by ``remote.log.metadata.manager.class.name`` in tests.
 
-Its content outlives its node, in this process: for each cluster.
+The content of each cluster outlives its nodes within this process.
 """
 
 from collections import defaultdict

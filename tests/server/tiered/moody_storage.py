@@ -35,7 +35,7 @@ class Mood:
 
     @contextlib.contextmanager
     def broken(self) -> Iterator[None]:
-        """Its code has a defect: it raises exceptions that are not errors of a store."""
+        """The store has a defect: it raises exceptions that are not errors of a store."""
         self.is_broken = True
         try:
             yield

@@ -82,7 +82,7 @@ async def code_of(call: Awaitable[object]) -> ErrorCode:
 
 
 async def plan_and_publish(leader: ConsolidationCalls) -> None:
-    """The work of one engine, for all forms of the calls."""
+    """Do the work of one engine, with any form of the calls."""
     assert await code_of(leader.plan(PlanCall("e", 0))) is ErrorCode.invalid_request
     plan, place = await leader.plan(PlanCall("e", 1 << 20, 60_000, ["t"]))
     assert place == PLACE
@@ -132,7 +132,7 @@ def test_a_broker_without_a_remote_tier_refuses_each_call() -> None:
 
 
 class Reader:
-    """May read one topic and nothing else."""
+    """A principal that may read one topic and nothing else."""
 
     def allows(
         self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str
@@ -153,7 +153,7 @@ def test_a_reader_may_only_list_segments_of_its_topics() -> None:
             assert {await code_of(call) for call in refused} == {ErrorCode.cluster_authorization_failed}
             other = tier.list_segments(ListSegmentsCall("other", 0))
             assert await code_of(other) is ErrorCode.topic_authorization_failed
-            # The right exists; the remote tier does not.
+            # The principal has the right, but there is no remote tier.
             own = tier.list_segments(ListSegmentsCall("t", 0))
             assert await code_of(own) is ErrorCode.unsupported_version
 

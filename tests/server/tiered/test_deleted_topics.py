@@ -1,4 +1,4 @@
-"""A topic counts as deleted only when the committed metadata, after a grace period, do not contain it."""
+"""A topic is treated as deleted only if, after a grace period, the committed metadata do not contain it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ GRACE_S = 4.0
 
 
 class Broker:
-    """The image of a broker, and the committed metadata beyond it."""
+    """The image of a broker, and committed metadata that the image does not contain yet."""
 
     def __init__(self) -> None:
         self.image = self.committed = MetadataImage()

@@ -1,4 +1,4 @@
-"""A plug-in storage manager that violates its contract: this is detected, counted and survived."""
+"""A plug-in storage manager violates its contract. The broker detects this, counts it, and continues."""
 
 import asyncio
 import re
@@ -71,7 +71,7 @@ def test_what_it_raises_counts_as_a_failure_of_the_store(node: Node) -> None:
 
 
 def test_too_large_custom_metadata_keep_diskless_records_in_the_wal(node: Node) -> None:
-    """When they are small again, a diskless topic has the usual meters of the remote tier."""
+    """When the metadata are small again, the meters of the remote tier have their usual values."""
     seen: dict[str, float] = {}
 
     async def has(*wanted: tuple[str, Callable[[float], bool]]) -> bool:

@@ -1,4 +1,4 @@
-"""``__remote_log_metadata`` over a partition on the real disk: written events, and unknown outcomes."""
+"""``__remote_log_metadata`` over a partition on the real disk: written events and unknown outcomes."""
 
 import asyncio
 import contextlib
@@ -92,7 +92,7 @@ class House:
 
     async def flushed(self, offset: int) -> None:
         """Wait until the appended events are on the disk."""
-        await asyncio.sleep(0)  # the append itself comes first
+        await asyncio.sleep(0)  # The append itself comes first.
         assert await self.log.flush() >= offset
 
     def lead(self, epoch: int = 4, *, replicas: tuple[int, ...] = (1,)) -> None:
@@ -100,7 +100,7 @@ class House:
         self.coordinators.leads(self.partition, epoch)
 
     def show_tiered(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """The metadata contain this leader epoch of a tiered partition."""
+        """Show metadata that contain this leader epoch of a tiered partition."""
         known = PartitionRegistration(
             replicas=(1,), isr=(1,), leader=1, leader_epoch=leader_epoch, partition_epoch=leader_epoch
         )
@@ -296,7 +296,7 @@ def test_the_topic_has_as_many_partitions_as_are_configured(tmp_path: Path) -> N
 
 
 def planted(*batches: bytes) -> bytes:
-    """Adjacent batches, with offsets as of a leader of epoch 3."""
+    """Adjacent batches, with offsets that a leader of epoch 3 assigned."""
     content, offset = bytearray(), 0
     for batch in batches:
         copy = bytearray(batch)

@@ -137,7 +137,7 @@ def test_who_is_behind_does_not_wait_for_min_bytes(play: Callable[[Story], None]
         await fill(client, topic, 4)
         if enable == "true":
             await until_tiers(client, topic, 0, 9, 8)
-        # Answered long before the story's time limit.
+        # The fetch is answered long before the story's time limit.
         answer = await client.fetch(topic, 0, max_wait_ms=2**31 - 1, min_bytes=1 << 20)
         assert [record.offset for record in unpack(answer.records)][:BATCH_RECORDS] == [0, 1, 2]
 

@@ -1,4 +1,4 @@
-"""A broker's knowledge of its remote tier after it was stopped, killed, or has lost its checkpoints."""
+"""The state of the remote tier at a broker that was stopped or killed, or that has lost its checkpoints."""
 
 import asyncio
 import shutil

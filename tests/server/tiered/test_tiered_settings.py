@@ -1,4 +1,4 @@
-"""From ``remote.log.*`` to managers and the metadata topic; errors name the key."""
+"""``remote.log.*`` keys configure the managers and the metadata topic. Errors name the key."""
 
 import asyncio
 from typing import cast
@@ -111,7 +111,7 @@ def test_the_metadata_topic_is_made_as_kafka_makes_it() -> None:
     assert (topic.name, topic.partition_count, topic.replication_factor) == ("__remote_log_metadata", 50, 3)
     assert topic.configs["cleanup.policy"] == "delete"
     assert topic.configs["retention.ms"] == topic.configs["retention.bytes"] == "-1"
-    # With the prefix, where Kafka's brokers look for it, and without.
+    # The key is accepted with the prefix, as Kafka's brokers expect it, and without.
     keys = {
         "remote.log.metadata.topic.num.partitions": "9",
         "rlmm.config.remote.log.metadata.topic.num.partitions": "5",

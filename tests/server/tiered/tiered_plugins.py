@@ -30,7 +30,7 @@ class Takes:
 
 
 def open_nothing(configs: Mapping[str, str], machine: Machine, meters: Meters) -> None:
-    """A maker that returns nothing."""
+    """Return nothing instead of a manager."""
 
 
 def open_badly(configs: Mapping[str, str], machine: Machine, meters: Meters) -> ObjectStorageManager:

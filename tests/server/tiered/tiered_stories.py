@@ -19,7 +19,7 @@ PROPERTIES = {
     "remote.log.manager.task.retry.backoff.max.ms": "100",
     "log.retention.check.interval.ms": "100",
     "log.index.interval.bytes": "1",
-    # A fetch has its records in the first answer, even if they take long.
+    # The first answer to a fetch contains its records, even if they take long.
     "remote.fetch.max.wait.ms": "60000",
 }
 TIERED = {
@@ -29,7 +29,8 @@ TIERED = {
     "retention_ms": "-1",
     "file_delete_delay_ms": "0",
 }
-"""Every batch of :func:`fill` closes the previous batch's segment, and copied segments leave the disk."""
+"""With these configs, every batch of :func:`fill` closes the segment of the previous batch, and copied
+segments are deleted from the disk."""
 
 
 def value(offset: int) -> bytes:
@@ -41,7 +42,8 @@ async def fill(
 ) -> int:
     """Append ``count`` batches, a second apart; returns the timestamp of the first."""
     if start_ms is None:
-        # Later than the existing records; otherwise it would not close their segment.
+        # The timestamps are later than those of the existing records. Otherwise the batch would not close
+        # their segment.
         start_ms = SystemClock().now_ms() - 600_000 + await end_of(client, topic, partition) * STEP_MS
     for number in range(count):
         first = await end_of(client, topic, partition)

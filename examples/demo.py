@@ -1,5 +1,5 @@
-"""Moldau in a minute: a stream into object storage, a crash in the middle, no record missing, and the number
-of requests.
+"""Moldau in a minute: a stream goes into object storage, the node crashes in the middle, and no record is
+missing.
 
 The demo starts ``moldau dev`` on a temporary folder. All topics are diskless, so records are in the object
 store when they are acknowledged. It produces a stream of orders with an ordinary Kafka client (librdkafka).
@@ -164,8 +164,8 @@ def show_table(node: Node, acknowledged: set[int]) -> bool:
 
 
 def show_bill(node: Node) -> None:
-    """Print the number of requests to the store. A short stream has a higher number for each GiB than a long
-    one.
+    """Print the number of requests to the store. A short stream needs more requests for each GiB than a long
+    stream.
     """
     stored = stored_objects(node)
     table = Table(title="The bill")

@@ -1,4 +1,5 @@
-"""A coordinator in memory as readers see it, objects to read from it, and the reading part of a broker."""
+"""Fakes for reading: a coordinator in memory as readers see it, objects that it refers to, and the reading
+part of a broker."""
 
 import asyncio
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ class Known:
 
 
 class MemoryCoordinator:
-    """Answers like the real one; a test may make it unavailable, or make it forget."""
+    """Answers like a real coordinator. A test may make it unavailable, or let it forget batches."""
 
     def __init__(self) -> None:
         self.partitions: dict[PartitionId, Known] = {}
@@ -189,7 +190,7 @@ class MemoryCoordinator:
 
 
 class NoWriter:
-    """Writes nothing; remembers the calls."""
+    """Writes nothing, and records the calls."""
 
     def __init__(self) -> None:
         self.appended: list[tuple[PartitionKey, bytes, int]] = []
@@ -346,7 +347,7 @@ class ReadingBroker:
         return object_key
 
     def rounds(self) -> int:
-        """Rounds of the cacher that found something to read."""
+        """Rounds of the cacher that found batches to read."""
         scope = self.meters.scoped("moldau.diskless", "Read")
         return int(sum(scope.value("RoundsPerSec", path=path) or 0 for path in ("tail", "catch-up")))
 
@@ -378,7 +379,7 @@ async def read(
 
 
 def values_of(outcome: ReadOutcome, from_offset: int) -> list[tuple[int, bytes]]:
-    """Offsets and values as a consumer takes them out of a fetch."""
+    """Offsets and values as a consumer reads them from a fetch."""
     found = []
     for view in outcome.views:
         for position, header in iter_headers(view):

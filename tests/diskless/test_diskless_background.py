@@ -91,7 +91,7 @@ class Cluster:
     async def commit(
         self, key: str, *partitions: int, created_ms: int | None = None, owners: Sequence[int] = ()
     ) -> None:
-        """Commit one batch in each partition; partition n belongs to coordinator n."""
+        """Commit one batch in each partition; coordinator n has partition n."""
         created_ms = self.clock.now_ms() if created_ms is None else created_ms
         for number in partitions:
             batch = BatchToCommit(TOPIC, number, 0, 100 * number, 100, 9, 10, self.clock.now_ms(), 0)
@@ -110,7 +110,7 @@ class Cluster:
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    """In virtual time: background work runs at its time, even on a busy machine."""
+    """Run a story in virtual time, so that background work runs at its time even on a busy machine."""
     with World(1) as world:
         world.run(story)
 
@@ -132,7 +132,7 @@ def test_a_file_is_deleted_after_its_grace_and_only_when_every_owner_is_done(tmp
             await here.commit(key, 0, 1)
             await here.delete_all(0)
             here.clock.time_ms += HOUR_MS
-            # The first owner has released it; its next one still has a batch in it.
+            # The first owner has released the file. Its next owner still has a batch in it.
             assert (await here.reclaimer.run_once()).handed_over == 1
             assert (await here.reclaimer.run_once()).deleted == 0
             assert here.stored() == {key}
@@ -235,7 +235,7 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
             assert await strays.run() == 0  # its uploader might still commit it
             here.clock.time_ms += HOUR_MS
             here.service.unload(0)
-            assert await strays.run() == 0  # the owner cannot be asked
+            assert await strays.run() == 0  # the owner does not answer
             await here.load(0, epoch=1)
             assert await strays.run() == 1
             assert await strays.run() == 0
@@ -273,7 +273,7 @@ def test_retention_by_time_goes_on_until_nothing_is_too_old(
 
             await here.service.apply_retention(0, policies(0))
             (described,) = await here.service.describe_topics(0)
-            assert described.log_start_offset == 10  # the work of a pass is bounded
+            assert described.log_start_offset == 10  # the work of one pass is limited
             upkeep = CoordinatorUpkeep(here.service, policies, Meters(), snapshot_records=1)
             await upkeep.apply_retention()
             (described,) = await here.service.describe_topics(0)
@@ -285,7 +285,7 @@ def test_retention_by_time_goes_on_until_nothing_is_too_old(
 
 
 async def nothing_new() -> None:
-    """The broker's metadata are up to date with everything that is committed."""
+    """The broker's metadata contain all committed changes."""
 
 
 def _topic(number: int, owners: Sequence[int]) -> Topic:

@@ -1,4 +1,4 @@
-"""The bill: requests to the store for each GiB, as ``/metrics`` shows them."""
+"""Requests to the store for each GiB (the bill), as ``/metrics`` shows them."""
 
 import time
 import urllib.request

@@ -1,4 +1,4 @@
-"""The disk of a node holds metadata and a cache of diskless topics, and nothing else."""
+"""The disk of a node holds metadata and a cache of diskless topics, but no other data."""
 
 import shutil
 import time
@@ -92,5 +92,5 @@ def test_offsets_are_metadata_and_outlive_the_objects(tmp_path: Path) -> None:
             strict=True,
         )
         consumer.close()
-    # The offsets are metadata, so the coordinator still has them; only the store had the bytes.
+    # The coordinator still has the offsets, because they are metadata. Only the store had the bytes.
     assert sum(high) - sum(low) == COUNT

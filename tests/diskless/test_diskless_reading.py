@@ -101,7 +101,7 @@ def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
         partition = broker.open(K)
         await asyncio.sleep(1)
         for number in range(5):
-            stamped = number == 3  # LogAppendTime: its bytes are changed in a copy
+            stamped = number == 3  # with LogAppendTime, its bytes are changed in a copy
             await broker.commit((K, [b"%d" % number]), at_once=True, timestamp_type=stamped)
             assert (await read(partition, number + 1)).high_watermark == number + 1
             assert values_of(await read(partition, number), number) == [(number, b"%d" % number)]
@@ -138,7 +138,7 @@ def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
             await committing
         assert broker.rounds() == 0
         assert broker.gets() == 0
-        # A waiting reader is answered when the partition leaves.
+        # A waiting reader is answered when the partition is removed.
         partition.cache.promised_offset = 21
         reading = asyncio.ensure_future(read(partition, 20))
         await asyncio.sleep(0.01)
@@ -149,7 +149,8 @@ def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
 
 
 async def beside(broker: ReadingBroker, other: PartitionKey) -> DisklessPartition:
-    """Another open partition beside ``K``; own commits reach the caches as soon as possible."""
+    """Another open partition in addition to ``K``. The broker's own commits reach the caches as soon as
+    possible."""
     for each in (K, other):
         broker.coordinator.create(each)
     broker.open(K)
@@ -403,8 +404,8 @@ def test_lookups_by_time_are_exact_to_the_record() -> None:
         with pytest.raises(KafkaError):
             await find(-7)
         await partition.delete_records(2)
-        # The latest record of the first batch is deleted: the batch's header promises a timestamp that no
-        # remaining record has.
+        # The latest record of the first batch is deleted, so no remaining record has the timestamp in the
+        # batch's header.
         assert await find(201) == (3, 250)
         assert await find(-2) == (2, -1)
 
@@ -464,7 +465,8 @@ def test_an_object_that_is_gone_is_looked_up_again() -> None:
         known.batches[1] = second._replace(object_key="wal/moved", byte_offset=0)
         await broker.memory.delete([second.object_key, first])
         assert values_of(await read(partition, 1), 1) == [(1, b"b")]
-        # A permanently missing object is an error that clients retry, never a hole.
+        # A permanently missing object causes an error that clients retry. It never causes a gap in the
+        # records.
         assert (await read(partition, 0)).error is ErrorCode.kafka_storage_error
 
     run(story, settings=CacherSettings(tail_max_wait_ms=600_000))
@@ -487,7 +489,7 @@ def test_who_reads_where_an_object_is_lost_is_told_and_others_go_on() -> None:
         await broker.commit((keys[0], [b"later"]), (keys[1], [b"other"]))
         assert await consume(other, 0, 1) == {0: b"other"}
         assert values_of(await read(partition, 1), 1) == [(1, b"later")]
-        # If the store has it again (it was moved, or restored), reads succeed without further action.
+        # If the object exists again (because it was moved or restored), reads succeed without further action.
         await broker.memory.upload(lost, content, len(content))
         await broker.until_cached(partition, 2)
         assert await consume(partition, 0, 2) == {0: b"lost", 1: b"later"}

@@ -1,4 +1,4 @@
-"""Reads and lookups below the WAL's start, and of records that leave the WAL during the read."""
+"""Reads and lookups below the WAL's start, also of records that leave the WAL during the read."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ FAR = CacherSettings(tail_max_wait_ms=600_000)
 
 
 class Remote:
-    """Remote storage with some batches of one record each; ``missing`` were deleted there."""
+    """Remote storage with some batches of one record each; the segments in ``missing`` were deleted there."""
 
     def __init__(self) -> None:
         self.batches: dict[int, bytes] = {}
@@ -104,7 +104,7 @@ def test_what_has_left_the_wal_a_moment_ago_is_read_where_it_is_now() -> None:
         partition.begin_remote(remote)
         await broker.until_cached(partition, 3)
         await partition.cache.restart_at(3)
-        await read(partition, 0, 1)  # the coordinates of the others are remembered
+        await read(partition, 0, 1)  # the coordinates of the other batches are cached
         for number in range(2):
             remote.add(number, b"%d" % number)
         broker.coordinator.partitions[K].wal_start = 2
@@ -155,7 +155,7 @@ def test_times_are_looked_up_in_both_parts() -> None:
             return found.offset
 
         assert [await find(time_ms) for time_ms in (1, 1_001, 5_000, 5_001)] == [0, 1, 1, -1]
-        assert await find(MAX_TIMESTAMP) == 1  # the first of two
+        assert await find(MAX_TIMESTAMP) == 1  # the first of two records with this timestamp
         known.log_start = 2
         assert [await find(time_ms) for time_ms in (1, 3_001)] == [2, 3]
         assert await find(MAX_TIMESTAMP) == 3

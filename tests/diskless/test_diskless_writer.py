@@ -88,7 +88,7 @@ async def wait(answer: AppendAnswer) -> AppendOutcome:
     return answer if isinstance(answer, AppendOutcome) else await answer
 
 
-# Good weather ---------------------------------------------------------------------------------------
+# Without failures ---------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_answered_with_its_offset_after_upload_and_commit() -> None:
@@ -99,7 +99,7 @@ def test_a_batch_is_answered_with_its_offset_after_upload_and_commit() -> None:
         assert await wait(first) == AppendOutcome(ErrorCode.none, 0, -1, 0)
         assert await wait(second) == AppendOutcome(ErrorCode.none, 1, -1, 0)
         took_ms = (asyncio.get_running_loop().time() - begin) * 1000
-        assert 104 < took_ms < 115  # quiet for 5 ms, then a PUT of 100 ms
+        assert 104 < took_ms < 115  # no batch for 5 ms, then a PUT of 100 ms
         [name] = bench.objects()
         content = bench.memory._objects[name][0]
         assert parse_object(content, len(content)).broker_id == 3
@@ -161,7 +161,7 @@ def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_not
             begin = loop.time()
             await asyncio.gather(*(wait(bench.append(key(1, one), b"v" * 900)) for one in range(5)))
             took_ms = (loop.time() - begin) * 1000
-            # The first object had to wait until it was clear that no more batches arrive.
+            # The first object had to wait until it was certain that no more batches arrive.
             assert took_ms < (130 if number == 0 else 103)
         assert bench.count("FilesClosedPerSec", reason="early") == 20
         await bench.writer.close()
@@ -193,7 +193,7 @@ def test_under_full_load_workers_make_the_memory_for_the_next_objects() -> None:
         assert pool.is_low
         assert (await wait(bench.append(key(), b"small"))).error is ErrorCode.none
         await asyncio.sleep(1)
-        assert pool.is_low  # little data uses little memory
+        assert pool.is_low  # little data needs little memory
         await asyncio.gather(*(wait(bench.append(key(), b"v" * 900)) for _ in range(8)))
         await asyncio.sleep(1)
         assert not pool.is_low
@@ -256,7 +256,8 @@ def test_a_file_without_an_accepted_batch_is_deleted_at_once() -> None:
 
 
 def test_a_file_is_kept_when_its_commit_had_to_be_repeated() -> None:
-    """If its batches were duplicates of themselves, deleting the file would lose them."""
+    """The repeated commit may find its own batches as duplicates. If the file were deleted then, they would
+    be lost."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
@@ -327,7 +328,7 @@ def test_commits_go_in_file_order_whatever_order_uploads_end_in(seed: int) -> No
         for coordinator_id in range(3):
             keys = [call.object_key for who, call in bench.coordinator.calls if who == coordinator_id]
             asked = [name for name, _ in groupby(keys)]
-            # repeated until the outcome is known, before the next file was sent
+            # each commit is repeated until its outcome is known, before the next file is sent
             assert len(asked) == len(set(asked))
             created = [call.created_ms for who, call in bench.coordinator.calls if who == coordinator_id]
             assert created == sorted(created)
@@ -379,7 +380,7 @@ def test_files_with_owners_in_common_name_all_of_them_to_each() -> None:
     run_in_virtual_time(story)
 
 
-# Bad weather --------------------------------------------------------------------------------------------
+# With failures --------------------------------------------------------------------------------------------
 
 
 def test_store_down_producers_time_out_buffers_stay_bounded_and_it_recovers_alone() -> None:
@@ -476,7 +477,7 @@ def test_producers_time_out_while_the_coordinator_is_away_and_their_object_is_re
         never_asked = bench.append(key(), b"never", timeout_ms=1_000)
         for answer in (asked, never_asked):
             assert (await wait(answer)).error is ErrorCode.request_timed_out
-        assert bench.writer.buffered_bytes > 0  # still counted, so the bound holds
+        assert bench.writer.buffered_bytes > 0  # still counted, so the limit holds
         bench.coordinator.is_away = False
         await asyncio.sleep(1)
         assert bench.writer.buffered_bytes == 0
@@ -508,12 +509,12 @@ def test_a_refusal_after_an_unknown_outcome_does_not_claim_that_nothing_was_writ
         bench.coordinator.refuse_with = ErrorCode.resource_not_found
         assert (await wait(answer)).error is ErrorCode.request_timed_out
         await bench.writer.close()
-        assert len(bench.objects()) == 1  # for the orphan scan, which asks every coordinator
+        assert len(bench.objects()) == 1  # left for the orphan scan, which asks every coordinator
 
     run_in_virtual_time(story)
 
 
-# Ending ---------------------------------------------------------------------------------------------------
+# The end ---------------------------------------------------------------------------------------------------
 
 
 def test_close_finishes_what_was_taken_and_takes_no_more() -> None:

@@ -14,7 +14,7 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 
 
 class OneCoordinator:
-    """Coordinator 0, which gets the existing topics; it has survived its previous broker."""
+    """Coordinator 0, which receives the list of existing topics. It was led by another broker before."""
 
     def __init__(self, *topic_ids: UUID) -> None:
         self.coordinator_ids = [0]
@@ -45,7 +45,7 @@ class OneCoordinator:
 
 
 async def nothing_new() -> None:
-    """The broker's metadata are up to date with everything that is committed."""
+    """The broker's metadata contain all committed changes."""
 
 
 def topic(number: int) -> Topic:
@@ -172,7 +172,7 @@ def test_changes_reach_a_coordinator_that_is_loaded_again_within_its_term() -> N
         coordinator = OneCoordinator()
         sync = ImageSync(coordinator, lambda: topics, nothing_new)
         await sync.run_once()
-        # An append failed: the coordinator's shard is loaded from its log again, and no term begins or ends.
+        # An append failed, so the coordinator's shard is loaded from its log again. No epoch begins or ends.
         coordinator.is_loaded = False
         topics[:] = [kept, new]
         sync.topics_changed([new], [deleted])

@@ -1,4 +1,5 @@
-"""A broker's own commits are added to its cache in order, one write of a log at a time, despite failures."""
+"""A broker's own commits are added to its cache in order, with one write per log at a time, also after
+failures."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -71,7 +72,7 @@ class Story:
         self.over: list[str] = []
 
     def commit(self, name: str, *rows: tuple[PartitionKey, ErrorCode]) -> FileShare:
-        """An object with one batch for each row, as it was answered; the rows have the offsets."""
+        """An object with one batch for each row, after its commit. The rows contain the offsets."""
         share = FileShare(cast(Any, SimpleNamespace(key=name)), 0)
         content, outcomes = bytearray(), []
         for offset, (key, error) in enumerate(rows):
@@ -91,7 +92,7 @@ class Story:
 
         def is_over(share: FileShare) -> None:
             if not self.taker.failing:  # the log that pytest keeps refers to the frames of an error
-                content.clear()  # its memory is reused: refused while a view of it exists
+                content.clear()  # its memory is reused, which is refused while a view of it exists
             self.over.append(name)
 
         self.commits.committed(share, is_over)

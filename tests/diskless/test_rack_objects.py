@@ -1,5 +1,5 @@
-"""Objects that brokers of a rack read for each other: the readers, the number of reads, and the effect of
-failures."""
+"""Brokers of a rack read objects for each other. The tests check which broker reads, how often, and what
+failures cause."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -125,6 +125,6 @@ def test_own_commits_behind_an_open_transaction_do_not_hide_it() -> None:
 
 
 def end_of(outcome: ReadOutcome) -> int:
-    """The offset behind the last batch."""
+    """The offset after the last batch."""
     headers = [header for view in outcome.views for _, header in iter_headers(memoryview(view))]
     return headers[-1].last_offset + 1

@@ -143,7 +143,7 @@ def test_a_producer_comes_back_to_a_broker_that_dropped_a_batch_of_it() -> None:
 
 
 class NeverAnswers(FakeCoordinator):
-    """A coordinator whose answers are lost: its calls may take effect."""
+    """A coordinator whose answers are lost, although its calls may take effect."""
 
     async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
         await asyncio.sleep(10_000)
@@ -151,7 +151,8 @@ class NeverAnswers(FakeCoordinator):
 
 
 def test_a_commit_that_is_given_up_leaves_its_object() -> None:
-    """Found by ``diskless-cluster``: the stop deleted the object although its commit still took effect."""
+    """The simulation ``diskless-cluster`` found this defect: the stop deleted the object although its
+    commit took effect later."""
 
     async def story(machine: Machine) -> None:
         storage = MemoryStorage(machine.clock)
@@ -174,7 +175,7 @@ def test_a_batch_that_overtook_another_is_committed_with_the_next_objects() -> N
         assert not isinstance(later, AppendOutcome)
         await asyncio.sleep(0.6)
         assert not later.done()
-        coordinator.partitions[key()].next_sequence[7] = 1  # the first one arrived through another broker
+        coordinator.partitions[key()].next_sequence[7] = 1  # the first batch arrived through another broker
         assert (await later).error is ErrorCode.none
         assert len({call.object_key for _, call in coordinator.calls}) > 1
         lost = writer.append(key(), *batch(b"x", producer_id=7, epoch=0, sequence=9), timeout_ms=5_000)
@@ -189,7 +190,7 @@ def test_a_batch_that_overtook_another_is_committed_with_the_next_objects() -> N
 
 
 class Overtaken(FakeCoordinator):
-    """Holds batches that arrive before their predecessors, like the real ones."""
+    """Holds batches that arrive before their predecessors, as real coordinators do."""
 
     def _commit(self, object_key: str, one: BatchToCommit) -> CommittedBatch:
         found = super()._commit(object_key, one)

@@ -1,4 +1,4 @@
-"""Two clusters must never share a place in a store: each would delete the other's objects."""
+"""Two clusters must never share a place in a store, because each would delete the objects of the other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -68,7 +68,7 @@ class Bench:
         self.answered.append((begin, loop.time(), outcome.error))
 
     async def load(self, seconds: float) -> list[asyncio.Task[None]]:
-        """Twenty batches a second."""
+        """Send twenty batches a second."""
         tasks = []
         for _ in range(int(seconds * 20)):
             tasks.append(asyncio.create_task(self._send()))
@@ -124,7 +124,7 @@ def test_a_silent_store_is_asked_a_few_times_a_second_however_long_it_is_silent(
 
 
 def test_slow_uploads_are_not_made_twice() -> None:
-    """An upload that always takes five seconds is awaited, not repeated."""
+    """The writer waits for an upload that always takes five seconds, and does not repeat it."""
 
     async def story(machine: Machine) -> None:
         patience, budget = Patience(1.5), HedgeBudget()
@@ -194,7 +194,8 @@ def test_an_error_counts_when_no_attempt_is_left() -> None:
 
 
 def test_an_attempt_that_the_budget_refuses_is_made_when_it_allows() -> None:
-    """After the patience once more, the oldest object would hold up the commits of all later ones."""
+    """If the attempt waited for the whole patience again, the oldest object would delay the commits of all
+    later objects."""
 
     async def story(machine: Machine) -> None:
         patience, budget = Patience(1.0), HedgeBudget(per_second=4, burst=1)

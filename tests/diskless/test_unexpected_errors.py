@@ -1,4 +1,5 @@
-"""Exceptions between accepting a batch and answering it: an error in time, no leaked byte, one log line."""
+"""Exceptions between accepting a batch and answering it: the producer gets an error in time, no byte
+leaks, and there is one log line."""
 
 import asyncio
 import logging
@@ -20,7 +21,7 @@ from moldau.runtime import Clock, ErrorCode, Machine, UnexpectedErrors
 from moldau.storage.log.aside import AsideWrite
 
 PROMPT_S = 1.0
-"""In virtual time; producers would wait for 30 s."""
+"""Time limit in virtual time; producers would wait for 30 s."""
 
 
 class Defect(Exception):
@@ -68,7 +69,7 @@ class BrittleCoordinator(FakeCoordinator):
 
 
 class BrittleCache:
-    """Accepts every promise, and has nothing to write."""
+    """Accepts every promised batch, and writes nothing."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -111,7 +112,7 @@ class Bench:
         return answer if isinstance(answer, AppendOutcome) else await answer
 
     async def send_some(self, poison: int = 0) -> list[ErrorCode]:
-        """The codes of two batches that share an object; they arrive soon."""
+        """The codes of two batches that share an object; they arrive soon after each other."""
         async with asyncio.timeout(PROMPT_S):
             found = await asyncio.gather(self.send(key(1), poison), self.send(key(2)))
         return [outcome.error for outcome in found]
@@ -145,7 +146,7 @@ def test_a_defect_costs_one_object_and_is_seen(
         bench = Bench(machine)
         assert await bench.send_some() == [NONE, NONE]
         bench.faults.left[fault] = 1
-        # No header has 20 bits of attributes: the footer cannot be packed.
+        # The attributes of a batch do not have 20 bits, so the footer cannot be packed.
         codes = await bench.send_some(1 << 20 if fault == "footer" else 0)
         assert code in codes
         assert set(codes) <= {code, NONE}
@@ -161,7 +162,8 @@ def test_a_defect_costs_one_object_and_is_seen(
 
 
 def test_four_hundred_poisoned_objects_leave_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
-    """The bytes of each object are released; only the first of equal errors is logged with its stack."""
+    """The bytes of each object are released. Only the first of several equal errors is logged with its
+    stack."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
@@ -176,11 +178,11 @@ def test_four_hundred_poisoned_objects_leave_room_for_others(caplog: pytest.LogC
     with caplog.at_level(logging.ERROR):
         run_in_virtual_time(story)
     assert len([record for record in caplog.records if record.exc_info]) == 1
-    assert len(caplog.records) == 3  # the 1st, the 10th and the 100th
+    assert len(caplog.records) == 3  # the first, the tenth and the hundredth error
 
 
 def test_a_dropped_batch_of_a_sequence_comes_before_those_behind_it() -> None:
-    """As after a time-out, the batch behind a lost one must not be committed first."""
+    """As after a time-out, the batch after a lost batch must not be committed first."""
 
     async def story(machine: Machine) -> None:
         bench = Bench(machine)
@@ -193,7 +195,7 @@ def test_a_dropped_batch_of_a_sequence_comes_before_those_behind_it() -> None:
 
         bench.faults.left["upload"] = 1
         first = asyncio.ensure_future(send(0))
-        await asyncio.sleep(0.008)  # its buffer is closed by then
+        await asyncio.sleep(0.008)  # its buffer is closed after this time
         second = asyncio.ensure_future(send(1))
         assert (await first).error is STORAGE
         assert (await second).error is ErrorCode.out_of_order_sequence_number

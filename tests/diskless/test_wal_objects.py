@@ -205,7 +205,7 @@ def test_recent_objects_are_bounded_and_the_oldest_go_first() -> None:
     recent.put("d", arenas["d"], 10)
     assert evicted == [arenas["a"]]
     assert recent.get("a", 0, 1) is None
-    assert recent.get("b", 6, 3) is None  # past the object, though not past its memory
+    assert recent.get("b", 6, 3) is None  # beyond the end of the object, but not beyond the end of its memory
     recent.discard("b")
     assert (len(recent), recent.size_bytes, recent.hits, recent.misses) == (2, 20, 1, 2)
     recent.put("huge", bytearray(31), 31)
@@ -262,7 +262,7 @@ def test_a_buffer_is_due_after_the_interval_and_early_when_it_is_quiet() -> None
     assert policy.decide(1_008, 1_000, 1_003, True) == CloseDecision(CloseReason.EARLY)
     policy.closed(1_008)
     policy.closed(1_009)
-    # The budget is used up: the next token comes half a second later, and the interval ends before that.
+    # The budget is used up. The next token comes half a second later, and the interval ends earlier.
     decision = policy.decide(1_020, 1_010, 1_010, True)
     assert decision == CloseDecision(None, 1_260)
     assert policy.decide(1_260, 1_010, 1_259, True) == CloseDecision(CloseReason.INTERVAL)
@@ -288,7 +288,7 @@ def test_batches_that_never_pause_wait_only_as_long_as_the_budget_asks() -> None
     free = ClosePolicy(interval_ms=250, quiet_ms=5, puts_per_second=100)
     assert free.decide(1_049, 1_000, 1_048, True) == CloseDecision(
         None, 1_050
-    )  # no smaller objects than this
+    )  # smaller objects would not be closed early
 
 
 def test_large_objects_are_not_counted_against_the_budget() -> None:
@@ -322,7 +322,7 @@ def test_the_longer_uploads_take_the_longer_has_quiet_to_last() -> None:
     assert decision.look_again_ms == pytest.approx(1_010, abs=0.1)
     for _ in range(100):
         policy.uploaded(60_000)
-    # A store with failures does not make the wait longer than the interval.
+    # If the store fails, the wait does not become longer than the interval.
     assert policy.decide(1_005, 1_000, 1_000, True).look_again_ms == pytest.approx(1_000 + 250 / 12, abs=0.1)
 
 

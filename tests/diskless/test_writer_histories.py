@@ -21,8 +21,8 @@ RETRIABLE = {
 
 
 async def produce(writer: DisklessWriter, machine: Machine, where: PartitionKey, producer_id: int) -> None:
-    """A producer like Kafka's: it has some requests in flight, and repeats all from the first failed one
-    on."""
+    """Produce like Kafka's producer: with several requests in flight, and with repeats from the first
+    failed request on."""
     acknowledged = 0
     while acknowledged < BATCHES:
         answers: list[AppendAnswer] = []

@@ -1,4 +1,4 @@
-"""The writer over real coordinators on real files, routed as on a node that leads them all."""
+"""The writer over real coordinators on real files, routed as on a node that leads all coordinators."""
 
 import asyncio
 from collections import defaultdict
@@ -180,7 +180,7 @@ class SetClock:
 
 
 def test_a_file_that_its_coordinator_has_forgotten_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
-    """As after a clock error, or after a link failure that is longer than the life of files."""
+    """This happens after a clock error, or after a link failure that lasts longer than files are kept."""
 
     async def main() -> None:
         clock = SetClock()
@@ -196,7 +196,7 @@ def test_a_file_that_its_coordinator_has_forgotten_does_not_hold_up_those_behind
             answer = writer.append(key(1, 0), *batch(b"y"), timeout_ms=60_000)
             assert not isinstance(forgotten, AppendOutcome)
             assert not isinstance(answer, AppendOutcome)
-            # It was never sent before, so certainly nothing of it is committed.
+            # The commit was never sent before, so certainly no batch of it is committed.
             assert (await forgotten).error is ErrorCode.kafka_storage_error
             assert (await answer).error is ErrorCode.none
             await writer.close()

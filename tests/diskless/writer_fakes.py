@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def run_in_virtual_time(story: Callable[[Machine], Coroutine[Any, Any, T]], seed: int = 7) -> T:
-    """Run a story on a simulated host; time-outs of minutes pass in no time."""
+    """Run a story on a simulated host, where time-outs of minutes need no real time."""
     with World(seed) as world:
         process = world.host("broker").start(story)
         assert process.main is not None
@@ -38,7 +38,7 @@ def run_in_virtual_time(story: Callable[[Machine], Coroutine[Any, Any, T]], seed
 
 
 async def until_room(writer: DisklessWriter) -> None:
-    """Wait like the network until producers are read again."""
+    """Wait, as the network does, until requests of producers are read again."""
     for _ in range(100_000):
         if not writer.is_full:
             return
@@ -71,7 +71,8 @@ class PartitionState:
 
 
 class FakeCoordinator:
-    """Assigns offsets as the real ones do: idempotent by key, in-order sequences, injected errors.
+    """Assigns offsets like a real coordinator: commits are idempotent by key, and sequences are in order.
+    Tests inject errors.
 
     A partition belongs to the coordinator ``partition_index % coordinator_count``.
     """

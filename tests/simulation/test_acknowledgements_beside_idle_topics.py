@@ -1,4 +1,4 @@
-"""Followers that sync their copies, in virtual time: an acknowledgement does not wait for other topics."""
+"""Followers that sync their copies, in virtual time. An acknowledgement does not wait for other topics."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def partitions_of(cluster: Cluster, topic: str) -> list[Any]:
 
 
 def leader_of(cluster: Cluster, topic: str) -> int:
-    """The leading broker, as soon as the other one follows; else 0."""
+    """The broker that leads, if the other one already follows it; else 0."""
     replicas = partitions_of(cluster, topic)
     if len(replicas) < 2 or not any(each.leader_to_follow for each in replicas):
         return 0

@@ -1,4 +1,4 @@
-"""Every accepted request is answered and no budget leaks, for any exceptions; mutants are detected."""
+"""Every accepted request is answered and no budget leaks, whatever exceptions occur. Mutants are detected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +58,7 @@ def keep_read_budget(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_promises(patch: pytest.MonkeyPatch) -> None:
-    """Files whose batches could not be cached are never dropped."""
+    """Files are kept forever if their batches could not be cached."""
     keep = OwnCommits._keep
 
     async def fail_and_wait(own: OwnCommits, runs: Any) -> None:
@@ -72,7 +72,7 @@ def keep_promises(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_bytes_of_first_lives(patch: pytest.MonkeyPatch) -> None:
-    """All lives of a history leak, except the last one."""
+    """Bytes leak in all lives of the node except the last one."""
     give_back = ByteBudget._give_back
     count = iter(range(10**9))
 
@@ -122,11 +122,13 @@ def lose_waiters(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], name: str, seed: int) -> None:
-    """``seed``: one that detects the mutant; if the story has changed since, any of a dozen."""
+    """``seed`` detects the mutant. If a change of the story has made it useless, one of a dozen other
+    seeds must detect it."""
 
     def is_caught(seed: int) -> bool:
         with pytest.MonkeyPatch.context() as patch:
-            mutate(patch)  # again for each seed, because a mutant may count events of one history
+            # It is called again for each seed, because a mutant may count events of one history.
+            mutate(patch)
             return bool(run_seed(SCENARIOS[name](), seed).violations)
 
     assert any(map(is_caught, (seed, *range(12)))), f"{mutate.__doc__} is missed"

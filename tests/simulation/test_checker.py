@@ -1,4 +1,4 @@
-"""The checker detects errors, and the simulation detects planted flaws through it."""
+"""The checker detects errors, and with it the simulation detects planted defects."""
 
 import asyncio
 from dataclasses import replace

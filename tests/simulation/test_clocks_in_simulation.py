@@ -1,4 +1,5 @@
-"""The clocks of nodes jump by an hour both ways, under load, where records are kept for 45 minutes."""
+"""The clocks of nodes jump by an hour in both directions under load, while records are kept for 45
+minutes."""
 
 from dataclasses import replace
 
@@ -16,7 +17,8 @@ STORIES = {
     "tiered-clock": range(2),
     "diskless-clock": range(2),
     "replication-clock": range(2),
-    # In the second story, a broker's clock is so far behind that a coordinator has forgotten the file.
+    # In the second story, the clock of a broker is so far behind that a coordinator has already forgotten the
+    # file.
     "diskless-cluster-clock": (0, 6),
 }
 
@@ -39,5 +41,5 @@ def test_retention_by_the_clock_of_the_wall_is_caught(name: str, monkeypatch: py
     limit_s = 100.0 if name in ("replication-clock", "diskless-cluster-clock") else 500.0
     scenario = replace(SCENARIOS[name](), time_limit_s=limit_s)
     found = [text for seed in MUTANT_SEEDS for text in run_seed(scenario, seed).violations]
-    # Followers delete by their own clocks, too.
+    # Followers also delete by their own clocks.
     assert any("is out of range" in text or "are not equal" in text for text in found)

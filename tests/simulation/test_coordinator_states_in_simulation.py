@@ -1,4 +1,4 @@
-"""The state of a coordinator follows from its log, in each life of its node; mutants are detected."""
+"""In each life of its node, the state of a coordinator is the result of its log. Mutants are detected."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def test_terms_begin_with_the_state_of_their_log(name: str) -> None:
 
 
 def test_a_reference_stands_on_committed_records_only() -> None:
-    """A synced log may lose records above its watermark with the power."""
+    """At a loss of power, even a synced log may lose records above its watermark."""
     log = MemoryLog()
     log.append(_a_batch())
     log.held = True
@@ -60,7 +60,7 @@ def expire_producers_without_a_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def restore_one_result_short(patch: pytest.MonkeyPatch) -> None:
-    """The store restores all remembered answers except the oldest one."""
+    """The store restores all stored answers except the oldest one."""
     load = DisklessStore._load
 
     def load_most(store: Any, shard: Any, materialiser: Any) -> None:

@@ -1,4 +1,4 @@
-"""Starts on damaged files: refused by name, or every loss is reported; mutants are detected."""
+"""A start on damaged files is refused and names the file, or every loss is reported. Mutants are detected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ def test_a_damaged_cache_is_read_from_objects_again() -> None:
 
 
 def cut_in_silence(patch: pytest.MonkeyPatch) -> None:
-    """Logs whose loss deletes data are not checked."""
+    """Logs whose loss causes deletions are not checked."""
     patch.setattr(segment_loading, "check_segments", lambda *_: OpenableLog())
 
 

@@ -58,7 +58,7 @@ def append(partition: ClassicPartition, count: int) -> None:
 
 
 class Life:
-    """One node after another on the same disk, and the log starts that clients were notified of."""
+    """One node after another on the same disk, and the log starts that were acknowledged to clients."""
 
     def __init__(self, seed: int) -> None:
         self._chance = stream(seed, "what")

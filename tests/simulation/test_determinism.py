@@ -1,4 +1,4 @@
-"""One seed, one history."""
+"""The same seed always plays the same history."""
 
 import os
 import subprocess

@@ -61,7 +61,7 @@ def fetch_counts_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def unsynced_offset_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """A follower syncs nothing, and acknowledges written records."""
+    """A follower syncs nothing, and acknowledges records that are only written."""
     patch.setattr(
         FollowerReplica, "acknowledged_offset", lambda self, log_end_offset, synced_offset: log_end_offset
     )
@@ -75,7 +75,7 @@ def unsynced_offset_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 
 def gap_not_held(patch: pytest.MonkeyPatch) -> None:
-    """An unknown producer may begin with any sequence, as at a single broker."""
+    """An unknown producer may begin with any sequence, as with a single broker."""
     check = commit.check_sequence
 
     def believing(window: Any, *more: Any) -> Any:
@@ -86,7 +86,7 @@ def gap_not_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:
-    """A follower's store lacks the last of several records that it got together."""
+    """A follower's store lacks the last of several records that arrived together."""
     apply = StandbyShard._apply
 
     async def apply_most(self: Any, shard: Any, end_offset: int) -> None:

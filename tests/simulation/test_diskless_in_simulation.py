@@ -1,5 +1,5 @@
-"""Diskless topics, unchanged, on a simulated machine and store: half a minute of seeds over four kinds of
-faults."""
+"""Diskless topics, without changes, on a simulated machine and store. Seeds over four kinds of faults run
+for half a minute."""
 
 import os
 import subprocess
@@ -35,10 +35,11 @@ def test_what_leaves_the_wal_is_never_out_of_reach(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        # A node that restarted while the store throttled ended, with its metadata and caches.
+        # A node that was restarted while the store throttled requests stopped, and its metadata and caches
+        # were lost.
         ("diskless-store", 6),
-        # A kill between the commits to a file's coordinators left the file without an owner, so it was never
-        # freed.
+        # A kill between the commits to a file's coordinators left the file without an owner, so that it was
+        # never deleted.
         ("diskless-power", 12),
     ],
 )

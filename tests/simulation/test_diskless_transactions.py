@@ -1,4 +1,4 @@
-"""Transactions over diskless partitions, a classic one and offsets; mutants that the story catches."""
+"""Transactions over diskless partitions, a classic one and offsets; and mutants that the story detects."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ def test_transactions_are_all_or_none(seed: int) -> None:
 
 
 def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
-    """A broker says that it has had the markers of a diskless partition written."""
+    """A broker reports markers of a diskless partition as written although they are not."""
     write = LocalMarkers.write
 
     async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
@@ -51,18 +51,18 @@ def read_one_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_the_aborted_list(patch: pytest.MonkeyPatch) -> None:
-    """A fetch names all aborted transactions but the first."""
+    """A fetch lists all aborted transactions except the first."""
     aborted = PartitionCache.local_aborted
     patch.setattr(PartitionCache, "local_aborted", lambda self, *read: aborted(self, *read)[1:])
 
 
 def check_no_guard(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator takes transactional batches with any guard."""
+    """A coordinator accepts transactional batches with any guard."""
     patch.setattr(TransactionGuards, "is_valid", lambda self, key, epoch, guard: True)
 
 
 def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator takes batches of any epoch while a transaction is open."""
+    """A coordinator accepts batches of any epoch while a transaction is open."""
     check = commit.check_sequence
 
     def check_all_but_epochs(window: Any, epoch: int, base_sequence: int, delta: int) -> Any:

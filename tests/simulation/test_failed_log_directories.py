@@ -1,4 +1,4 @@
-"""Brokers with two log directories in virtual time: one that fails takes only its own replicas offline."""
+"""Brokers with two log directories in virtual time: if one fails, only its own replicas go offline."""
 
 import asyncio
 
@@ -56,7 +56,7 @@ def test_a_failed_directory_takes_only_its_replicas_offline() -> None:
             codes = {each.log_dir: each.error_code for each in found.results}
             assert codes == {"/data/a": ErrorCode.none, "/data/b": ErrorCode.kafka_storage_error}
 
-            # The folder still cannot be read: its logs are not made again in the other one.
+            # The folder still cannot be read, and its logs are not created again in the other folder.
             await house.restart(11)
             await house.produce(5, "after")
             assert set(house.hosted(11)) == set(range(COUNT)) - inside
@@ -64,7 +64,7 @@ def test_a_failed_directory_takes_only_its_replicas_offline() -> None:
             assert not {f"t-{index}" for index in inside} & names
             assert all(house.rows()[i].directory_of(11) == failed_id for i in inside)
 
-            # The disk works again, with what was written to it.
+            # The disk works again, with the records that were written to it.
             house.disk(11).failed_folders.clear()
             await house.restart(11)
             await house.in_sync()

@@ -1,4 +1,4 @@
-"""Group coordinators that move between nodes: each term continues with the state of the log before it."""
+"""Group coordinators that move between nodes. Each epoch begins with the state in the log before it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +26,8 @@ def test_a_new_leader_has_the_state_that_its_predecessors_log_implies(name: str)
 
 
 def state_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
-    """A node that leads a coordinator again continues with the state of its last term's end."""
+    """A node that leads a coordinator again begins with its state from the end of its last epoch as
+    leader."""
     kept: dict[tuple[Any, str], tuple[Any, int]] = {}
     stop, load, run = ShardHost.stop, ShardHost._load_once, ShardLoader.run
     resumed: dict[Any, int] = {}
@@ -52,7 +53,7 @@ def state_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator answers once its leader has written, as if there were no other replica."""
+    """A coordinator answers when its leader has written, without waiting for other replicas."""
 
     def answer(_host: Any, future: Any, response: Any) -> None:
         if not future.done():

@@ -1,4 +1,4 @@
-"""Generations of groups survive restarts of their coordinator; mutants are detected, and no check ends
+"""Generations of groups survive restarts of their coordinator; mutants are detected, and no check ends too
 early."""
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def test_a_snapshot_waits_for_the_reference_and_ends_no_check(monkeypatch: pytes
 
 
 def restore_a_generation_late(patch: pytest.MonkeyPatch) -> None:
-    """A loaded group is one generation ahead of its record."""
+    """A loaded group has a generation that is one higher than in its record."""
     restore = Group.restore.__func__  # type: ignore[attr-defined]
 
     def restore_late(cls: Any, group_id: str, stored: Any) -> Any:
@@ -84,7 +84,8 @@ def test_a_coordinator_with_other_generations_than_its_log_is_caught(
 
 
 def test_an_assignment_that_is_given_before_it_is_written_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members get their parts, but the log does not: after a kill the partitions are assigned again."""
+    """Members get their assignments, but the log does not contain them, so the partitions are assigned
+    again after a kill."""
     from moldau.coordinators.groups.classic import syncing
 
     assign = syncing._assign

@@ -1,4 +1,4 @@
-"""Kills, loss of power, pauses and cut links, as seen by programs on other hosts."""
+"""Kills, loss of power, pauses and cut links, observed by programs on other hosts."""
 
 import asyncio
 from typing import Any

@@ -1,5 +1,5 @@
 # ruff: noqa: ASYNC110 (the same story must poll on both loops)
-"""The contract of an event loop, checked on asyncio's own and on the simulated one."""
+"""The contract of an event loop, checked on asyncio's own loop and on the simulated loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -67,7 +67,7 @@ class Recorder(asyncio.Protocol):
 
 
 async def connected(server_side: Callable[[], Any], client_side: Callable[[], Any]) -> tuple[Any, Any, Any]:
-    """(server, server's protocol, client's protocol), connected."""
+    """Returns the server, the server's protocol and the client's protocol, connected."""
     made: list[Any] = []
 
     def factory() -> Any:

@@ -1,4 +1,5 @@
-"""The whole node, unchanged, on a simulated machine: half a minute of seeds over three kinds of faults."""
+"""The whole node, without changes, on a simulated machine. Seeds over three kinds of faults run for half a
+minute."""
 
 import pytest
 

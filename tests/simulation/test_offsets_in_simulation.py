@@ -48,7 +48,7 @@ def forget_the_last_commits(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:
-    """An append is acknowledged that is not on the disk."""
+    """An append is acknowledged before it is on the disk."""
     patch.setattr(PartitionLog, "must_flush", property(lambda _log: False))
 
 

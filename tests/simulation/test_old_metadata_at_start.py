@@ -30,7 +30,7 @@ class OldImageStory(ReplicationStory):
         await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
         await self._converge()
         self._properties = {}
-        await self._again(node_2.kill)  # no more snapshots of this node
+        await self._again(node_2.kill)  # No more snapshots of this node are written.
         await self._on("producer", self._producer(0).run(50, pause_s=0.01))
         mover = Mover(self._begin_at_any(SimulatedClient, "mover"), PARTITIONS[:1], NODE_IDS, replicas_min=2)
         await self._on("away", self._move(mover, (1, 3)))
@@ -61,7 +61,7 @@ class OldImageStory(ReplicationStory):
 def test_a_broker_waits_for_the_metadata_of_now_before_it_follows_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscriptions, "READ_MAX_BYTES", 1)  # the log is longer than one read
+    monkeypatch.setattr(subscriptions, "READ_MAX_BYTES", 1)  # The log is longer than one read.
     snapshots = {"metadata.log.max.record.bytes.between.snapshots": "1"}
     with World(3) as world:
         story = OldImageStory(world, replication(), properties=snapshots)

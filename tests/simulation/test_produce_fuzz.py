@@ -1,4 +1,4 @@
-"""Batches whose headers are mutated at random, under right checksums, beside producers that do nothing wrong.
+"""Batches with randomly changed headers and right checksums, while correct producers also send batches.
 
 Every request is answered; correct producers are answered promptly and with success; the node keeps no
 resources.
@@ -28,10 +28,10 @@ pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 EXAMPLES = 300
 VERSION = 9
 PROMPT_S = 4.9
-"""Time limit in virtual seconds for the correct producer, whose request names five. A slow store and disk
-take up to three."""
+"""Time limit in virtual seconds for the correct producer, whose request has a time-out of five seconds. A
+slow store and disk take up to three."""
 ANSWERED_S = 7.0
-"""Time limit for malformed requests; a request may name five seconds."""
+"""Time limit for malformed requests; a request may have a time-out of five seconds."""
 TOPICS = {"plain": "false", "diskless": "true"}
 
 FIELDS = [
@@ -41,7 +41,7 @@ FIELDS = [
 
 
 def mutated(rng: random.Random) -> bytes:
-    """A batch with one to three fields changed; mostly to values at the bounds of their types."""
+    """A batch with one to three fields changed; mostly to extreme values of their types."""
     records = [Record(n, 1_000 + n, b"k", b"v" * rng.choice([0, 10, 200])) for n in range(rng.choice([1, 3]))]
     sequence = rng.choice([-1, 0, 5])
     batch = bytearray(
@@ -89,7 +89,7 @@ async def fuzz(client: SimulatedClient, history: History) -> None:
         if bad.closed:
             bad = await RpcConnection.open("fuzzer", "node-1", PORT)
         batch = mutated(rng)
-        # One partition uses the fast path, two use the general one.
+        # One partition uses the fast path; two partitions use the general path.
         topics = rng.choice([["plain"], ["diskless"], ["plain", "diskless"]])
         wanted = {PartitionName(name, 1 + rng.randrange(2)): batch for name in topics}
         sent = asyncio.ensure_future(produce(bad, wanted, ANSWERED_S))

@@ -1,4 +1,4 @@
-"""Three controllers as whole nodes and brokers that observe them, in virtual time."""
+"""Three controllers and brokers that observe them, as whole nodes in virtual time."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -160,13 +160,13 @@ def test_a_flaw_is_found(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """``words`` are in the violations that the flaw must cause; a story without progress proves nothing.
+    """The flaw must cause violations that contain ``words``. A story without progress proves nothing.
 
-    ``seed``: one that detects the flaw soon; if the story has changed since, any of the first ones is
+    ``seed`` detects the flaw soon. If a change of the story has made it useless, any of the first seeds is
     sufficient.
     """
     mutate(monkeypatch)
-    # A defective quorum never stops, and each second with diverging logs is expensive.
+    # A defective quorum never stops, and each virtual second with different logs needs much time.
     time_limit_s = 45.0 if mutate is follow_behind_any_log else 90.0
     scenario = replace(SCENARIOS[name](), time_limit_s=time_limit_s)
     assert any(_tells(run_seed(scenario, seed).violations, words) for seed in (seed, *range(FLAW_SEEDS)))

@@ -112,7 +112,7 @@ def test_a_controller_that_is_down_is_told_once_by_each_and_once_when_it_is_back
             assert not lines.of
             world.host("node-3").kill()
             await asyncio.sleep(120)
-            # A follower sends requests to the leader only, and does not miss another follower.
+            # A follower sends requests only to the leader, so it does not report another follower as missing.
             told = [host for host in ("node-1", "node-2") if lines.count(host, "node 3")]
             assert group.leader() in told
             for host in told:

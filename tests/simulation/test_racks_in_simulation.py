@@ -1,4 +1,5 @@
-"""Six brokers in three racks, in virtual time: bytes stay in their racks, and a rack reads an object once."""
+"""Six brokers in three racks, in virtual time: bytes stay in their racks, and each rack reads an object
+once."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Topics are created while a diskless coordinator is reloaded within its term, in virtual time."""
+"""Topics are created while a diskless coordinator is reloaded within its epoch, in virtual time."""
 
 import asyncio
 

@@ -1,4 +1,5 @@
-"""Three nodes with replicated partitions, in virtual time: no acknowledged record is lost by any faults."""
+"""Three nodes with replicated partitions, in virtual time: no fault causes the loss of an acknowledged
+record."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -58,12 +59,12 @@ def watermark_one_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def truncation_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A leader does not compare a follower's log with its own."""
+    """A leader does not compare the log of a follower with its own log."""
     patch.setattr(reads, "diverging_epoch", lambda *_: None)
 
 
 def epoch_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    """The controller accepts the in-sync set of a leader whose term is over."""
+    """The controller accepts the in-sync set of a leader with an old epoch."""
     patch.setattr(partitions, "_check_proposal", lambda *_: None)
 
 
@@ -74,7 +75,7 @@ def joined_before_caught_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def move_ended_early(patch: pytest.MonkeyPatch) -> None:
-    """A move ends before the new replicas are in sync."""
+    """A move of replicas ends before the new replicas are in sync."""
 
     def ended(target: PartitionRegistration) -> PartitionRegistration:
         replicas = tuple(each for each in target.replicas if each not in target.removing_replicas)
@@ -91,7 +92,7 @@ def eligible_leaders_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def leaderships_kept(patch: pytest.MonkeyPatch) -> None:
-    """A broker that stops tells the controller nothing."""
+    """A broker that stops does not notify the controller."""
 
     async def leave(self: BrokerLifecycle, *_: Any) -> bool:
         await self.stop()
@@ -101,7 +102,7 @@ def leaderships_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
-    """A new leader forgets the watermark that it knows as a follower."""
+    """A new leader forgets the watermark that it had as a follower."""
     init: Callable[..., None] = LeaderReplica.__init__
 
     def forgetful(self: LeaderReplica, *arguments: Any, **more: Any) -> None:
@@ -112,12 +113,12 @@ def watermark_goes_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def batches_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A log that has moved knows only the last batch of each producer."""
+    """A log that was moved keeps only the last batch of each producer."""
     patch.setattr(ProducerState, "remember_batches", lambda self, other: None)
 
 
 def failed_directory_untold(patch: pytest.MonkeyPatch) -> None:
-    """A broker whose disk has failed tells the controller nothing of it."""
+    """A broker whose disk has failed does not report this to the controller."""
     patch.setattr(RegistrationSubsystem, "_failed_directories", lambda self: ())
 
 
@@ -133,7 +134,7 @@ FLAWS = [
     (failed_directory_untold, "replication-directories", 0),
     (batches_forgotten, "replication-directory-moves", 0),
 ]
-"""Each with a seed that detects it soon."""
+"""Each flaw with a seed that detects it soon."""
 
 
 @pytest.mark.parametrize(("flaw", "story", "seed"), FLAWS, ids=[flaw.__name__ for flaw, _, _ in FLAWS])
@@ -141,5 +142,5 @@ def test_a_flaw_is_caught(
     flaw: Callable[[pytest.MonkeyPatch], None], story: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaw(monkeypatch)
-    # The first seed detects it; another one if a change of the code has changed all histories.
+    # The first seed detects the flaw. If a change of the code has changed all histories, another seed does.
     assert any(run_seed(SCENARIOS[story](), one).violations for one in range(seed, seed + 20))

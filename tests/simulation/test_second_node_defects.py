@@ -1,6 +1,6 @@
 """Stories of two brokers for defects that a lone broker hides.
 
-Each is also played with the defect that it is meant to find, and must find it.
+Each story is also played with the defect that it should find, and must find it.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Brokers:
         return metadata.publisher.image
 
     def partition(self, topic: str) -> Any:
-        """Partition 0 of a topic, as the controller knows it."""
+        """Partition 0 of a topic, as the controller reports it."""
         found = self.image(1).topics.get(topic)
         return None if found is None else found.partitions[0]
 
@@ -80,7 +80,7 @@ class Brokers:
         return self.cluster.nodes[broker].get(PartitionsSubsystem).partition(topic, 0)
 
     async def until_led_by(self, broker: int, topic: str) -> None:
-        """Return when a broker leads partition 0 and all living brokers know it."""
+        """Return when a broker leads partition 0 and all running brokers know it."""
 
         def is_led() -> bool:
             living = [each for each in BROKERS if each in self.cluster.nodes]
@@ -93,7 +93,7 @@ class Brokers:
         await self.cluster.until(is_led)
 
     def part(self) -> None:
-        """Part the brokers from each other; the controller reaches both."""
+        """Cut the link between the brokers. The controller reaches both."""
         one, other = (f"node-{broker}" for broker in BROKERS)
         self.world.network.cut(one, other)
         self.world.network.cut(other, one)
@@ -105,8 +105,8 @@ class Brokers:
         return producer
 
     async def read(self, partitions: list[PartitionName], broker: int) -> list[str]:
-        """Read partitions by way of a broker, and judge them."""
-        await asyncio.sleep(5)  # caches of diskless partitions follow what other brokers have committed
+        """Read partitions through a broker, and check them."""
+        await asyncio.sleep(5)  # caches of diskless partitions follow the commits of other brokers
         logs, history = {}, self.cluster.history
         for each in partitions:
             name = f"judge of {each.topic}-{each.index}"
@@ -122,10 +122,11 @@ def batch(text: str) -> memoryview:
 
 
 def follow_with_another_log() -> list[str]:
-    """A leader gives way to its follower, which lacks its last records, and follows it; the mistakes.
+    """A leader is replaced by its follower, which lacks the last records, and then follows it. Returns the
+    errors.
 
-    The new leader has other records at their offsets, of a producer that waits for both replicas. It is lost
-    as soon as that producer is answered.
+    At the offsets of these records the new leader has other records, whose producer waits for both replicas.
+    The new leader is lost as soon as this producer is answered.
     """
     with World(1) as world:
         brokers = Brokers(world, COMMON)
@@ -141,7 +142,8 @@ def follow_with_another_log() -> list[str]:
             await brokers.until_led_by(first, "t")
             await prefer(mover, (second, first), elect=False)
             brokers.part()
-            # Appended at the first broker only, and never acknowledged: its follower is cut off.
+            # The record is appended only at the first broker, and never acknowledged, because its follower is
+            # cut off.
             brokers.replica(first, "t").append(batch("old"), required_acks=ACKS_ALL, timeout_ms=60_000)
             await elect()
             await brokers.until_led_by(second, "t")
@@ -204,9 +206,9 @@ def test_that_a_follower_counts_before_its_log_was_compared_is_caught(
 
 
 def lose_the_only_coordinator_in_sync() -> list[str]:
-    """A coordinator's leader is parted from its follower, and lost later; the mistakes.
+    """The leader of a coordinator is cut off from its follower, and lost later. Returns the errors.
 
-    Producers go on meanwhile. Later it comes back.
+    Producers continue meanwhile. Later the lost node comes back.
     """
     with World(2) as world:
         brokers = Brokers(world, DISKLESS)
@@ -219,7 +221,7 @@ def lose_the_only_coordinator_in_sync() -> list[str]:
             await cluster.on("admin", admin.create_topic("t", 2, {"diskless.enable": "true"}))
             leader = brokers.partition(DISKLESS_METADATA_TOPIC).leader
             other = sum(BROKERS) - leader
-            # Each broker leads one of the partitions, so one producer reaches the coordinator all the time.
+            # Each broker leads one of the partitions, so one producer can reach the coordinator all the time.
             partitions = [PartitionName("t", 0), PartitionName("t", 1)]
             producers = [brokers.producer(each, leader) for each in partitions]
             writing = [cluster.on(each.name, each.run(150, pause_s=0.3)) for each in producers]
@@ -257,7 +259,7 @@ def test_that_a_coordinator_commits_alone_and_any_replica_follows_it_is_caught(
 
 
 def restart_with_another_coordinator_count() -> list[str]:
-    """All nodes restart, configured for six coordinators where one exists; the mistakes."""
+    """All nodes restart, configured for six coordinators although one exists. Returns the errors."""
     with World(3) as world:
         brokers = Brokers(world, DISKLESS)
 

@@ -1,5 +1,5 @@
-"""The last steps of the contract between a broker and its subsystems, checked for each of them on a whole
-node."""
+"""The last steps of the contract between a broker and its subsystems, checked for each subsystem on a
+whole node."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -112,7 +112,7 @@ def test_no_subsystem_works_or_follows_the_metadata_after_its_stop(monkeypatch: 
         told_late: list[str] = []
 
         def news() -> None:
-            """Topics that are led here, others that are followed, and changes of existing ones."""
+            """Topics that are led here, topics that are followed, and changes of existing ones."""
             number = next(numbers)
             show(
                 node,

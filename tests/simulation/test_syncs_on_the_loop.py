@@ -58,7 +58,7 @@ async def logs_of(machine: Machine) -> LogManager:
 
 
 def run_served(work: Work, seed: int = 0) -> None:
-    """Do ``work`` on the log manager of a serving node; its loop must not have waited for the disk."""
+    """Do ``work`` on the log manager of a node that serves. Its loop must not wait for the disk."""
 
     async def program(machine: Machine) -> None:
         machine.disk.make_dirs("/data")
@@ -189,7 +189,7 @@ def play_until_power_is_lost(
     work: Callable[[Machine, PartitionLog], Coroutine[Any, Any, None]],
     read: Callable[[PartitionLog], None],
 ) -> None:
-    """Do ``work`` on a log until the power fails, three times; then open it again and ``read`` it."""
+    """Do ``work`` on a log until the power fails, three times; then open the log again and ``read`` it."""
     chance = stream(seed, "when")
 
     async def program(machine: Machine) -> None:
@@ -251,7 +251,7 @@ def test_a_compaction_that_loses_power_loses_no_key(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) -> None:
-    """Everything that was flushed after a truncation is there, in the order of one history."""
+    """All records that were flushed after a truncation exist, in the order of one history."""
     kept: list[bytes] = []
     number = 0
 
@@ -276,7 +276,7 @@ def test_a_truncation_that_loses_power_brings_nothing_back_behind_it(seed: int) 
             await log.flush()
             kept[:] = [value for _, value in _records(log)]
             offset = chance.randrange(log.log_end_offset + 1)
-            # From here on both the old end and the new one are valid.
+            # From here on both the old and the new end are valid.
             del kept[offset:]
             await log.truncate_to(offset)
 

@@ -1,5 +1,5 @@
-"""Brokers with throttles on replication, in virtual time: a replica that was down copies at the configured
-rate."""
+"""Brokers with throttles on replication, in virtual time: a replica that was offline copies at the
+configured rate."""
 
 import asyncio
 from typing import Any
@@ -74,7 +74,7 @@ def test_a_replica_that_was_away_copies_at_the_rate_until_that_changes(side: str
             cluster.start(AWAY)
             await cluster.until(lambda: end_of(cluster, AWAY) > 0)
             await asyncio.sleep(12)
-            # The rate is an average: a replica that comes back first copies at once the amount that the rate
+            # The rate is an average, so a replica that comes back first copies the amount that the rate
             # allowed meanwhile.
             elapsed_s = world.loop.time() - appended_s
             assert 0.5 * RATE < end_of(cluster, AWAY) * len(BATCH) / elapsed_s < 1.2 * RATE

@@ -1,4 +1,4 @@
-"""Tiered topics, unchanged, on a simulated machine and store: nothing is lost, nothing leaks."""
+"""Tiered topics, without changes, on a simulated machine and store: nothing is lost, nothing leaks."""
 
 import pytest
 
@@ -17,12 +17,11 @@ def test_what_is_acknowledged_stays_readable_and_no_object_leaks(name: str, coun
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        # A log start beyond the first local segment, which only the epochs contained, moved back after a
-        # kill.
+        # A log start after the first local segment, which only the epochs contained, moved back after a kill.
         ("tiered", 15),
         # The record of a segment was dropped because its topic had been deleted, but the segment was copied.
         ("consolidation", 60029),
-        # Deletions that a start with a truncated log holds back were expected during the hold.
+        # Deletions were expected while a start with a truncated log delayed them.
         ("tiered-power", 77),
     ],
 )

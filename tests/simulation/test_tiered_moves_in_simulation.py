@@ -1,6 +1,6 @@
-"""Two brokers with one object store: missing metadata of one of them do not cause a deletion.
+"""Two brokers with one object store: if one of them lacks metadata, this causes no deletion.
 
-Each story is also run with the defect that it is meant to find, and must find it.
+Each story is also run with the defect that it should find, and must find it.
 """
 
 import asyncio
@@ -126,9 +126,10 @@ class Brokers:
         )
 
     async def not_uploaded(self, name: str, broker: int) -> list[str]:
-        """Ask the leader for the first offset that is not in the store yet, and judge its answer.
+        """Ask the leader for the first offset that is not in the store yet, and check its answer.
 
-        A new leader may not know it yet (-1); it never names an offset that its predecessor has copied.
+        A new leader may not know the offset yet (-1). It never returns an offset that the previous leader has
+        copied.
         """
         client, partition = self.cluster.client("asker", broker), PartitionName(name, 0)
 
@@ -202,7 +203,8 @@ def move_the_leader() -> list[str]:
 
 
 def reconcile_deletions_with_old_metadata() -> list[str]:
-    """The owner of remote data looks for orphans before it knows a new topic; returns the errors."""
+    """The owner of remote data looks for orphans before its metadata contain a new topic; returns the
+    errors."""
     with World(2) as world:
         brokers = Brokers(world)
 
@@ -235,7 +237,7 @@ def reconcile_deletions_with_old_metadata() -> list[str]:
                     "the events have come, the metadata have not"
                 )
                 for _ in range(10):
-                    with contextlib.suppress(KafkaError, TimeoutError):  # the quorum cannot be asked
+                    with contextlib.suppress(KafkaError, TimeoutError):  # the quorum does not answer
                         await tiered.remover.reconcile_deletions()
                     await asyncio.sleep(1.0)
 

@@ -13,7 +13,7 @@ from moldau.simulation.scenario import run_seed
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 SEEDS = (0, 1)
-"""One story ends with the former version, one with a raised metadata.version."""
+"""One story ends with the former version, and one ends with a raised metadata.version."""
 
 
 def test_two_versions_work_together() -> None:
@@ -32,7 +32,7 @@ def unknown_level_followed(patch: pytest.MonkeyPatch) -> None:
 
 
 FLAWS = [(raised_too_early, 0), (unknown_level_followed, 0)]
-"""Each with a seed that detects it soon."""
+"""Each flaw with a seed that detects it soon."""
 
 
 @pytest.mark.parametrize(("flaw", "seed"), FLAWS, ids=[flaw.__name__ for flaw, _ in FLAWS])
@@ -40,5 +40,5 @@ def test_a_flaw_is_caught(
     flaw: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaw(monkeypatch)
-    # The first seed detects it; another one if a change of the code has changed all histories.
+    # The first seed detects the flaw. If a change of the code has changed all histories, another seed does.
     assert any(run_seed(SCENARIOS["upgrade"](), one).violations for one in range(seed, seed + 10))

@@ -27,7 +27,7 @@ class House:
         self.cluster = Cluster(world, {1: "controller", 11: "broker", 12: "broker"}, properties)
 
     def rows(self) -> Any:
-        """The partitions by the metadata."""
+        """The partitions in the metadata."""
         metadata = self.cluster.nodes[12].metadata
         assert metadata is not None
         topic = metadata.publisher.image.topics.get("t")

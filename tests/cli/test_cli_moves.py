@@ -74,3 +74,28 @@ def test_moves_that_cannot_be_are_told(at: Any) -> None:
         ran = at("topics", "reassign", "small", *arguments)
         assert ran.code != 0
         assert reason in ran.err
+
+
+def test_log_directories_are_shown_and_wrong_moves_between_them_refused(
+    at: Any, cluster: moldau.testing.Cluster
+) -> None:
+    at("topics", "create", "placed", "-r", "1")
+    (placed,) = json.loads(at("topics", "describe", "placed", "--json").out)[0]["partitions"]
+    shown = json.loads(at("brokers", "log-dirs", "--json").out)
+    assert [(row["broker"], row["path"], row["online"]) for row in shown] == [
+        (each, cluster.log_dirs(each)[0], True) for each in cluster.brokers
+    ]
+    names = [f"{one['topic']}-{one['partition']}" for one in shown[placed["leader"] - 1]["replicas"]]
+    assert "placed-0" in names
+    broker, path = str(placed["leader"]), cluster.log_dirs(placed["leader"])[0]
+    table = at("brokers", "log-dirs", broker, "--replicas").out
+    assert "online" in table
+    assert "placed" in table
+    for arguments, reason in (
+        (("--to", "/nowhere"), f"/nowhere is not a log directory of the broker; it has {path}"),
+        (("--to", path, "--from", "/nowhere"), "/nowhere is not a log directory of the broker"),
+        (("--to", path, "placed-1"), "the broker has no replica of placed-1"),
+    ):
+        ran = at("brokers", "move-replicas", broker, *arguments)
+        assert (ran.code, reason in ran.err) == (1, True)
+    assert at("brokers", "move-replicas", broker, "placed", "--to", path).out == "nothing to move\n"

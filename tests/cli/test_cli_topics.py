@@ -11,10 +11,10 @@ def test_a_topic_from_creation_to_deletion(run):
     described = run("topics", "describe", "life").out.splitlines()
     assert re.fullmatch(r"life  [\w-]{22}  retention.ms=86400000", described[0])
     assert described[1:] == [
-        "PARTITION  LEADER  EPOCH  REPLICAS  IN SYNC  EARLIEST  LATEST",
-        "        0       1      0  1         1               0       0",
-        "        1       1      0  1         1               0       0",
-        "        2       1      0  1         1               0       0",
+        "PARTITION  LEADER  EPOCH  REPLICAS  IN SYNC  OFFLINE  EARLIEST  LATEST",
+        "        0       1      0  1         1        -               0       0",
+        "        1       1      0  1         1        -               0       0",
+        "        2       1      0  1         1        -               0       0",
     ]
     assert run("topics", "alter", "life", "-p", "4", "--unset", "retention.ms").out == "changed life\n"
     (topic,) = json.loads(run("topics", "describe", "life", "--json").out)

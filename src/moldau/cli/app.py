@@ -21,7 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "configs": ("admin.configs", "See and change the configuration of topics and brokers."),
     "records": ("records.command", "Delete the oldest records of partitions."),
     "quorum": ("admin.quorum", "See the quorum of controllers."),
-    "brokers": ("admin.brokers", "List the brokers; move everything off one."),
+    "brokers": ("admin.brokers", "List the brokers and their log directories; move replicas."),
     "cluster": ("admin.cluster", "See the cluster's features."),
     "diskless": ("admin.diskless", "See diskless topics, their objects and their coordinators."),
     "tiered": ("admin.tiered", "See what of topics lies in the remote tier."),

@@ -58,15 +58,21 @@ class Cluster:
         data: str | None = None,
         properties: Mapping[str, str] | None = None,
         static_voters: bool = True,
+        log_dirs: int = 1,
     ) -> None:
-        """``static_voters`` is False for a quorum whose voters can change (kraft.version 1)."""
-        if brokers < 1 or controllers < 1:
-            raise ValueError("a cluster has at least one broker and one controller")
+        """``static_voters`` is False for a quorum whose voters can change (kraft.version 1).
+
+        ``log_dirs`` is the number of log directories of each broker. Brokers with several have no tiered
+        topics, as in Kafka.
+        """
+        if brokers < 1 or controllers < 1 or log_dirs < 1:
+            raise ValueError("a cluster has at least one broker, one controller and one log directory")
         self._size = (brokers, controllers)
         self._racks = tuple(racks)
         self._data = data
         self._properties = {**IMPATIENT, **(properties or {})}
         self._has_static_voters = static_voters
+        self._log_dirs = log_dirs
         self._cluster_id = ""
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._nodes: dict[int, ClusterNode] = {}
@@ -105,6 +111,12 @@ class Cluster:
         """``HOST:PORT`` of a broker's listener for clients, or of a controller."""
         node = self._nodes[node_id]
         return f"{node.host}:{node.port}"
+
+    def log_dirs(self, node_id: int) -> tuple[str, ...]:
+        """The log directories of a node. The first one has the metadata log."""
+        node = self._nodes[node_id]
+        count = self._log_dirs if node.role == BROKER else 1
+        return (node.data, *(f"{node.data}-disk{number}" for number in range(2, count + 1)))
 
     def active_controller(self) -> int | None:
         """The controller that takes itself for the quorum's leader; None while there is none."""
@@ -196,7 +208,7 @@ class Cluster:
         request = FormatRequest(
             cluster_id=self._cluster_id,
             node_id=node.node_id,
-            log_dirs=(node.data,),
+            log_dirs=self.log_dirs(node.node_id),
             metadata_dir=node.data,
             ignore_formatted=True,
             initial_voters=voters,
@@ -207,7 +219,7 @@ class Cluster:
         nodes = list(self._nodes.values())
         starting = []
         for node_id in node_ids:
-            own = {**self._properties, **self._own_properties.get(node_id, {})}
+            own = {**self._folders(node_id), **self._properties, **self._own_properties.get(node_id, {})}
             properties = properties_of(
                 self._nodes[node_id], nodes, own, static_voters=self._has_static_voters
             )
@@ -221,6 +233,12 @@ class Cluster:
             each.result()
         if late:
             raise TimeoutError(f"{len(late)} nodes did not start within {START_TIMEOUT_S:.0f} s")
+
+    def _folders(self, node_id: int) -> dict[str, str]:
+        folders = self.log_dirs(node_id)
+        if len(folders) == 1:
+            return {}
+        return {"log.dirs": ",".join(folders), "remote.log.storage.system.enable": "false"}
 
     def _stop(self, node_ids: Sequence[int]) -> None:
         threads = [self._running.pop(node_id) for node_id in node_ids]

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from moldau.cli.admin.log_dirs import BrokersArgument, move_replicas, show_log_dirs
 from moldau.cli.admin.moving import DryRunOption, NoWaitOption, ThrottleOption, YesOption, make_moves
 from moldau.cli.app import new_app
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption
@@ -11,7 +12,7 @@ from moldau.cli.output import print_json, print_table
 from moldau.client.cluster import with_client
 from moldau.client.quorum import ENDPOINT_BROKERS, describe_cluster
 
-app = new_app(help="List the brokers, and move everything off one.", no_args_is_help=True)
+app = new_app(help="List the brokers and their log directories; move replicas.", no_args_is_help=True)
 
 
 @app.command("decommission")
@@ -77,4 +78,62 @@ def list_brokers(
             (row.broker_id, f"{row.host}:{row.port}", row.rack, "fenced" if row.is_fenced else "active")
             for row in rows
         ],
+    )
+
+
+@app.command("log-dirs")
+def log_dirs(
+    brokers: BrokersArgument = None,
+    replicas: Annotated[bool, typer.Option("--replicas", help="List the replicas, too.")] = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Show the log directories of brokers, also offline ones.
+
+    \b
+    Example:
+      moldau brokers log-dirs 2 --replicas
+    """
+    show_log_dirs(bootstrap, timeout_s, brokers or (), with_replicas=replicas, as_json=as_json)
+
+
+@app.command("move-replicas")
+def move(
+    broker_id: Annotated[int, typer.Argument(metavar="ID", help="The broker.")],
+    target: Annotated[str, typer.Option("--to", metavar="DIRECTORY", help="The new log directory.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="REPLICA", help="TOPIC, or TOPIC-PARTITION; none for all replicas."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DIRECTORY", help="Only replicas in this log directory."),
+    ] = None,
+    dry_run: DryRunOption = False,
+    no_wait: NoWaitOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Move replicas of a broker to another of its log directories.
+
+    If a replica is in this directory already, its move to another directory is cancelled.
+
+    \b
+    Example:
+      moldau brokers move-replicas 2 --from /disk1 --to /disk2
+    """
+    move_replicas(
+        bootstrap,
+        timeout_s,
+        broker_id,
+        names or (),
+        source=source,
+        target=target,
+        dry_run=dry_run,
+        wait=not no_wait,
+        yes=yes,
+        as_json=as_json,
     )

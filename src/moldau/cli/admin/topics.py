@@ -190,7 +190,7 @@ def describe(
         settings = " ".join(f"{key}={value}" for key, value in topic["configs"].items())
         print(f"{topic['name']}  {topic['topic_id']}{'  ' + settings if settings else ''}")
         print_table(
-            ("Partition", "Leader", "Epoch", "Replicas", "In sync", "Earliest", "Latest"),
+            ("Partition", "Leader", "Epoch", "Replicas", "In sync", "Offline", "Earliest", "Latest"),
             [
                 (
                     row["partition"],
@@ -198,6 +198,7 @@ def describe(
                     row["leader_epoch"],
                     ",".join(map(str, row["replicas"])),
                     ",".join(map(str, row["isr"])),
+                    ",".join(map(str, row["offline"])) or None,
                     row["earliest"],
                     row["latest"],
                 )
@@ -229,6 +230,7 @@ async def _described_one(
             "leader_epoch": part.leader_epoch,
             "replicas": list(part.replica_nodes),
             "isr": list(part.isr_nodes),
+            "offline": list(part.offline_replicas),
             "earliest": earliest[part.partition_index].offset if part.partition_index in led else None,
             "latest": latest[part.partition_index].offset if part.partition_index in led else None,
         }

@@ -15,32 +15,28 @@ def events(shown: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
 
 
-def test_verifiable_producer_and_consumer_agree(java: Java, bootstrap: str, topic: str, group: str) -> None:
-    shared = ["--bootstrap-server", bootstrap, "--topic", topic, "--max-messages", "1000"]
+def test_load_generators_agree(java: Java, bootstrap: str, topic: str, group: str) -> None:
+    server = ["--bootstrap-server", bootstrap]
+    shared = [*server, "--topic", topic, "--max-messages", "1000"]
+    amount = ["--num-records", "20000", "--record-size", "500", "--throughput", "-1"]
+    properties = [f"bootstrap.servers={bootstrap}", "acks=all", "compression.type=lz4"]
+    # It prints its last events when the JVM ends.
     produced = events(java.tool(f"{TOOLS}.VerifiableProducer", *shared, "--acks", "-1"))
+    consumed_events, status, performance = java.tools(
+        [f"{TOOLS}.VerifiableConsumer", *shared, "--group-id", group, "--reset-policy", "earliest"],
+        [f"{TOOLS}.MetadataQuorumCommand", *server, "describe", "--status"],
+        [f"{TOOLS}.ProducerPerformance", "--topic", topic, *amount, "--command-property", *properties],
+    )
     assert produced[-1]["acked"] == 1000
-    consumer_options = ["--group-id", group, "--reset-policy", "earliest"]
-    consumed = events(java.tool(f"{TOOLS}.VerifiableConsumer", *shared, *consumer_options))
+    consumed = events(consumed_events)
     counts = [event["count"] for event in consumed if event["name"] == "records_consumed"]
     assert sum(int(str(count)) for count in counts) == 1000
     commits = [event for event in consumed if event["name"] == "offsets_committed"]
     assert commits
     assert all(event["success"] for event in commits)
-
-
-def test_producer_performance(java: Java, bootstrap: str, topic: str) -> None:
-    amount = ["--num-records", "20000", "--record-size", "500", "--throughput", "-1"]
-    properties = [f"bootstrap.servers={bootstrap}", "acks=all", "compression.type=lz4"]
-    options = ["--topic", topic, *amount, "--command-property", *properties]
-    assert "20000 records sent" in java.tool(f"{TOOLS}.ProducerPerformance", *options)
-
-
-def test_metadata_quorum_command(java: Java, bootstrap: str) -> None:
-    status = java.tool(
-        f"{TOOLS}.MetadataQuorumCommand", "--bootstrap-server", bootstrap, "describe", "--status"
-    )
     assert "LeaderId:               1" in status
     assert "MaxFollowerLag:         0" in status
+    assert "20000 records sent" in performance
 
 
 def test_console_producer_and_consumer(java: Java, bootstrap: str, topic: str) -> None:

@@ -12,7 +12,7 @@ from moldau.cli.main import main
 
 
 class Ran(NamedTuple):
-    """The end of a command: its exit code and output."""
+    """The result of a command: its exit code and output."""
 
     code: int
     out: str

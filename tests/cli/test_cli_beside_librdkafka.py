@@ -1,4 +1,4 @@
-"""The tools and librdkafka read what the other wrote, agree about keys, and share a group."""
+"""The tools and librdkafka read each other's records, agree about keys, and share a group."""
 
 import json
 import threading

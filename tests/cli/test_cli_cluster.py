@@ -1,4 +1,4 @@
-"""A cluster of processes by one command: its start, its output, and its end."""
+"""A cluster of processes that one command starts: its start, its output, and its end."""
 
 import json
 import os

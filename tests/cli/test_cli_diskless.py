@@ -40,7 +40,7 @@ def parsed(ran):
 
 
 def until(ask, holds):
-    """The first answer that fits."""
+    """Ask until an answer meets the condition; return it."""
     deadline = time.monotonic() + 60
     while not holds(found := ask()):
         assert time.monotonic() < deadline, found

@@ -10,7 +10,7 @@ from moldau.cli.main import main
 
 @pytest.fixture
 def group(run, request):
-    """A topic of one partition with ten records, and a group of the same name that has read three."""
+    """A topic of one partition with ten records, and a group of the same name that has read three records."""
     name = re.sub(r"\W+", "-", request.node.name).strip("-")
     run("topics", "create", name, "-p", "1", "-c", "retention.ms=-1")
     rows = [{"value": str(n), "timestamp": 1_000_000_000_000 + n * 1000} for n in range(10)]

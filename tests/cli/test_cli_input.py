@@ -1,4 +1,4 @@
-"""The thread that reads lines, beside a loop that may end before it."""
+"""The thread that reads lines may run longer than the event loop."""
 
 import asyncio
 import gc
@@ -10,7 +10,7 @@ from moldau.cli.records.input import CHUNKS_AHEAD, lines
 
 
 class Held:
-    """Gives one line, then blocks until it is released, and gives the rest."""
+    """Returns one line, then blocks until it is released, and then returns the other lines."""
 
     def __init__(self, *rest):
         self._given = [b"first\n"]
@@ -47,7 +47,7 @@ def test_a_line_after_the_end_of_the_loop_bothers_nobody(rest):
     reader.let_go.set()
     thread.join(60)
     assert not thread.is_alive()
-    gc.collect()  # a coroutine that was never awaited would warn now, which fails the test
+    gc.collect()  # A coroutine that was never awaited would warn here, and fail the test.
 
 
 def test_reading_keeps_only_a_few_chunks_ahead():

@@ -1,4 +1,4 @@
-"""Moves by `topics reassign` and `brokers decommission`: one replica to three, and off a broker."""
+"""Moves by `topics reassign` and `brokers decommission`: from one replica to three, and off a broker."""
 
 import json
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_one_replica_becomes_three_and_a_broker_is_emptied(at: Any) -> None:
     for topic in ("orders", "__consumer_offsets"):
         assert all(2 not in one and len(one) == 3 for one in replicas_of(at, topic))
     assert values(at, "orders") == set(VALUES.splitlines())
-    assert at("consume", "orders", "--group", "g").out == ""  # the group had read all of it
+    assert at("consume", "orders", "--group", "g").out == ""  # the group had already read all records
 
 
 def test_moves_that_cannot_be_are_told(at: Any) -> None:

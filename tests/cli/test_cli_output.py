@@ -1,4 +1,4 @@
-"""The form of tables on terminals and elsewhere."""
+"""The format of tables on a terminal, and in files and pipes."""
 
 import io
 import re

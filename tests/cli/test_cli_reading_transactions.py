@@ -1,4 +1,5 @@
-"""The records that ``consume --read-committed`` leaves out, by the batches and the aborts of one fetch."""
+"""The records that ``consume --read-committed`` leaves out, by the batches and the aborted transactions of
+one fetch."""
 
 import asyncio
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Nodes as processes of their own: how they start, how they stop, and their errors."""
+"""Nodes as separate processes: how they start and stop, and their errors."""
 
 import os
 import resource
@@ -55,7 +55,7 @@ def test_a_signal_ends_a_node_cleanly(ready, number):
 @pytest.mark.parametrize("delay_s", [0.1, 0.4])
 def test_a_signal_while_starting_ends_it_too(tmp_path, number, delay_s):
     process = start("dev", "--data", str(tmp_path), "--port", "0")
-    # This holds at any moment. Before Python itself runs, the system's default applies.
+    # The signal may come at any moment. Before Python runs, the default action of the system applies.
     while not _python_runs(process.pid):
         time.sleep(0.01)
     time.sleep(delay_s)
@@ -65,7 +65,7 @@ def test_a_signal_while_starting_ends_it_too(tmp_path, number, delay_s):
 
 
 def test_a_signal_counts_wherever_python_is_when_it_comes():
-    """In a callback of a weak reference, as in imports, an exception would be lost."""
+    """In a callback of a weak reference, for instance during imports, an exception would be lost."""
     program = """
 import os, signal, sys, types, weakref
 from moldau.cli.main import main
@@ -274,7 +274,7 @@ def test_a_node_raises_its_own_soft_limit_of_open_files(tmp_path):
 
 
 def test_a_reader_that_has_gone_is_no_failure_of_what_was_done():
-    """The pipe is closed early, as by ``moldau ... | head``."""
+    """The reader closes the pipe early, like ``moldau ... | head``."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()
     os.close(reading)

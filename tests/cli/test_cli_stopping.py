@@ -11,7 +11,7 @@ from moldau.simulation.world.world import World
 
 
 class ClosingNode:
-    """Closes a log each second until ``left`` are open, and then ends, or hangs if some are left."""
+    """Closes a log each second until ``left`` are open, and then ends. If logs are left, it hangs."""
 
     def __init__(self, open_log_count: int, left: int = 0) -> None:
         self.open_log_count = open_log_count

@@ -103,7 +103,7 @@ def metadata_logs(node):
 
 def test_dump_log_reads_the_events(run, cli, node, orders):
     first = copied(run, orders)[0]
-    # the events of both partitions, or of one of them: in dev there are four metadata partitions
+    # the events of both partitions, or of one of them, because ``moldau dev`` has four metadata partitions
     (log,) = metadata_logs(node)
     ran = cli("dump-log", log, "--deep", "--json")
     assert ran.code == 0, ran.err
@@ -150,7 +150,7 @@ def test_dump_log_reads_the_objects(run, cli, node, orders):
 
 @pytest.mark.java
 def test_kafka_reads_all_of_it(run, node, orders, tmp_path):
-    """Kafka's DumpLogSegments, on the events and on the copied segments."""
+    """Kafka's DumpLogSegments reads the events and the copied segments."""
     java = shutil.which("java")
     if java is None or not JARS.is_dir():
         if os.environ.get("CI") == "true":

@@ -1,4 +1,4 @@
-"""Throttles of moves: the configs that are set before them and removed after."""
+"""Throttles of moves: the configs that are set before the moves and removed after them."""
 
 import asyncio
 from typing import Any, cast

@@ -9,7 +9,7 @@ from moldau.cli.serving import serve
 
 
 def test_collections_are_kept_short_while_a_node_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It makes most of its objects then."""
+    """A node creates most of its objects at its start."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def keep() -> None:

@@ -18,7 +18,7 @@ _LISTS = frozenset({"cleanup.policy", "leader.replication.throttled.replicas"})
 
 
 class SmallConfigPolicy:
-    """Knows some topic configs and takes anything for other resources."""
+    """Knows some topic configs and accepts any value for other resources."""
 
     def __init__(self, diskless_default: bool = False) -> None:
         self._defaults = {**_TOPIC_DEFAULTS, "diskless.enable": str(diskless_default).lower()}

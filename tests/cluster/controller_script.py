@@ -3,25 +3,18 @@
 A script is a list of cases: command lines, ``----``, the expected output, a blank line. Rewrite the
 expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Commands::
 
-    brokers 1 2:rack-a 3            register and unfence brokers
-    diskless-default                go on with a controller whose topics are diskless by default
-    register 1 [incarnation=N] [cluster=X] [dirs=N,N] [previous=EPOCH] [apache]
-    controller 101 [apache]         register a controller
-    quorum [voters=N,N] [observers=N,N]         the other nodes in the quorum
-    heartbeat 1 [offset=N] [fence] [shutdown] [epoch=N] [failed=N,N]     failed: log directories
-    assign 1 NAME-0=N ... [epoch=N]            log directories of a broker's replicas
-    create NAME [partitions=N] [replicas=N] [assign=1,2/2,3] [validate] [key=value ...]
-    delete NAME | id:NAME
-    grow NAME to=N [assign=1,2/2,3] [validate]
-    set|append|subtract RESOURCE KEY VALUE     unset RESOURCE KEY     replace RESOURCE KEY=VALUE ...
-    isr NAME-0 by=1 isr=1,2 [leader_epoch=N] [partition_epoch=N] [recovery=N] [epochs=1:N] [broker_epoch=N]
-    elect preferred|unclean [NAME-0 ...]
-    move NAME-0 to=2,3|cancel [fixed-factor]    moves [NAME-0 ...]
-    features NAME=LEVEL [type=N] [validate]     producer-ids 1     unregister 1
-    time N                          pass N ms, then fence what has expired
-    silence 1                       pass a session, in which all active brokers but this one are heard from
-    elect-unclean                   the round of unclean elections that is due at intervals
-    show                            topics, brokers and configs
+brokers 1 2:rack-a 3 register and unfence brokers diskless-default continue with a controller whose topics are
+diskless by default register 1 [incarnation=N] [cluster=X] [dirs=N,N] [previous=EPOCH] [apache] controller 101
+[apache] register a controller quorum [voters=N,N] [observers=N,N] the other nodes in the quorum heartbeat 1
+[offset=N] [fence] [shutdown] [epoch=N] [failed=N,N] failed: log directories assign 1 NAME-0=N ... [epoch=N]
+log directories of a broker's replicas create NAME [partitions=N] [replicas=N] [assign=1,2/2,3] [validate]
+[key=value ...] delete NAME | id:NAME grow NAME to=N [assign=1,2/2,3] [validate] set|append|subtract RESOURCE
+KEY VALUE unset RESOURCE KEY replace RESOURCE KEY=VALUE ... isr NAME-0 by=1 isr=1,2 [leader_epoch=N]
+[partition_epoch=N] [recovery=N] [epochs=1:N] [broker_epoch=N] elect preferred|unclean [NAME-0 ...] move
+NAME-0 to=2,3|cancel [fixed-factor] moves [NAME-0 ...] features NAME=LEVEL [type=N] [validate] producer-ids 1
+unregister 1 time N pass N ms, then fence what has expired silence 1 let one session time pass, in which all
+active brokers except this one send heartbeats elect-unclean the round of unclean elections that is due at
+intervals show topics, brokers and configs
 """
 
 import uuid
@@ -91,11 +84,11 @@ class ControllerScript:
         self._commit(
             self.controller.bootstrap([FeatureLevelRecord(name="metadata.version", feature_level=29)])
         )
-        # However many features a new cluster has: broker epochs in the scripts are offsets.
+        # The offset is fixed for any number of features, because broker epochs in the scripts are offsets.
         self.next_offset = 1
 
     def run(self, line: str) -> str:
-        """The outcome of one command line."""
+        """Run one command line; return its outcome."""
         name, *words = line.split()
         flags = {word for word in words if "=" not in word}
         options = dict(word.split("=", 1) for word in words if "=" in word)
@@ -533,7 +526,7 @@ def _ids(text: str) -> list[int]:
 
 
 def _numbered(text: str | None) -> list[tuple[str, str]]:
-    """``1,2/2,3`` numbered from 0, or with explicit numbers: ``0:1,2/0:2,3``."""
+    """``1,2/2,3`` is numbered from 0. Numbers may also be explicit, as in ``0:1,2/0:2,3``."""
     numbered = []
     for position, item in enumerate(text.split("/") if text else []):
         index, colon, replicas = item.rpartition(":")

@@ -72,7 +72,7 @@ class MemoryMetadataLog:
             future.set_result(batch.last_offset)
 
     def elect(self, leader_id: int) -> None:
-        """A new epoch; uncommitted records of the old leader are lost."""
+        """Begin a new epoch. Uncommitted records of the old leader are lost."""
         pending, self.pending = self.pending, []
         self.end_offset = self.committed[-1].last_offset + 1 if self.committed else 0
         self.epoch += 1

@@ -1,4 +1,5 @@
-"""A formatted folder, a real quorum log, the controller and a broker: from start to controlled shutdown."""
+"""A controller and a broker on a formatted folder with a real quorum log, from start to controlled
+shutdown."""
 
 import asyncio
 import pathlib
@@ -119,7 +120,7 @@ class Node:
 
 
 class Records:
-    """Every record of the log by its offset."""
+    """All records of the log by their offsets."""
 
     def __init__(self) -> None:
         self.by_offset: dict[int, Message] = {}
@@ -136,7 +137,7 @@ class Records:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """In virtual time: a busy machine does not shorten any time limit."""
+    """Run a test in virtual time, so that a busy machine does not shorten any time limit."""
     with World(1) as world:
         world.run(test)
 
@@ -179,8 +180,8 @@ def test_a_node_starts_stops_and_comes_back(tmp_path: pathlib.Path) -> None:
 
 
 class PatientChannel:
-    """A controller that unfences a broker, does not answer for a while when the broker wants to stop, and
-    then agrees."""
+    """A controller that unfences a broker. When the broker wants to stop, it does not answer for a while,
+    and then agrees."""
 
     def __init__(self, away_s: float) -> None:
         self._away_s = away_s

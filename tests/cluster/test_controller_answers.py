@@ -1,4 +1,4 @@
-"""Every request that the controller accepts has an answer with a field for the error."""
+"""Every request that the controller accepts has a response with a field for the error."""
 
 import pytest
 

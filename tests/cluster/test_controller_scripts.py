@@ -1,4 +1,4 @@
-"""Golden scripts of the controller's decisions: see ``controller_script`` for the language."""
+"""Golden scripts of the controller's decisions: ``controller_script`` describes the language."""
 
 import os
 import pathlib

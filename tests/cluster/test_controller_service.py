@@ -118,7 +118,7 @@ class Node:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """In virtual time: a busy machine does not end the session of a live broker."""
+    """Run a test in virtual time, so that a busy machine does not end the session of a live broker."""
     with World(1) as world:
         world.run(test)
 
@@ -176,7 +176,7 @@ def test_no_no_op_comes_between_the_offsets_of_a_decision() -> None:
         assert no_op_count(node) == 0
         await asyncio.sleep(1)
         assert no_op_count(node) == 2
-        # The quorum has stopped on this node, before it says so.
+        # The quorum on this node has stopped, but has not reported it yet.
         node.log.refuse_next = True
         await asyncio.sleep(1)
         assert no_op_count(node) == 3
@@ -261,7 +261,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends(
         await node.add_broker()
         await node.channel.send(_many("t", partitions))
         assert not node.publisher.image.brokers[1].fenced
-        before = node.workers.pieces  # it was decided then, and the next check follows
+        before = node.workers.pieces  # it was decided at that time, and the next check follows
         await asyncio.wait_for(node.publisher.until(lambda: node.publisher.image.brokers[1].fenced), 5)
         topic = node.publisher.image.topics.get("t")
         assert topic is not None
@@ -336,7 +336,7 @@ def _leader(node: Node) -> int:
 
 
 class Follower:
-    """Maintains an image of its own from deltas alone."""
+    """Maintains its own image, only from deltas."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()

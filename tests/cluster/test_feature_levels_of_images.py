@@ -1,4 +1,4 @@
-"""A node ends when the cluster has a feature level that its version of the software does not support."""
+"""A node stops if the cluster has a feature level that its version of the software does not support."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The first records of a new cluster: other nodes get the feature levels with which the first node was
+"""The first records of a new cluster: other nodes use the feature levels with which the first node was
 formatted."""
 
 from cluster_fakes import SmallConfigPolicy

@@ -26,7 +26,7 @@ OF_KAFKA = base64.b64decode(
     "YW1zLnZlcnNpb24AAQAAQAAACgE0AQwAFHRyYW5zYWN0aW9uLnZlcnNpb24AAgAAAAAAAAAAAAcAAAA/AAAAAAK40d2dACAA"
     "AAAAAAABogcVEJYAAAGiBxUQlv//////////////////AAAAARoAAAAIAAAABAYAAAAA"
 )
-"""As StorageTool of Kafka 4.2.0 writes it, with its default levels."""
+"""The content of the folder as StorageTool of Kafka 4.2.0 writes it, with its default levels."""
 SUPPORTED = {"metadata.version": 29, "eligible.leader.replicas.version": 1, "transaction.version": 2}
 DISK = LocalDisk()
 

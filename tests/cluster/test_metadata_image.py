@@ -114,7 +114,7 @@ records = st.one_of(
 
 
 def _replay_what_fits(candidates: list[Message]) -> tuple[MetadataImage, list[Message]]:
-    """An image of those records that do not contradict earlier ones."""
+    """An image of all records that do not contradict earlier ones."""
     image, kept = EMPTY_IMAGE, []
     for record in candidates:
         try:

@@ -1,4 +1,4 @@
-"""The persistent map behaves as a sorted dict that is copied at every step."""
+"""The persistent map behaves like a sorted dict that is copied at every step."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def test_it_is_a_sorted_dict(changes: list[tuple[dict[int, int], set[int]]]) -> 
         map_before, model_before = versions[-1]
         model = {key: value for key, value in {**model_before, **puts}.items() if key not in removals}
         versions.append((map_before.updated(puts, removals), model))
-    # Old versions are checked last, so that later changes would be detected in them.
+    # Old versions are checked at the end, so that effects of later changes on them are detected.
     for map_, model in versions:
         assert list(map_.items()) == sorted(model.items())
         assert len(map_) == len(model)

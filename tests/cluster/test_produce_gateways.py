@@ -1,4 +1,4 @@
-"""Produce gateways: KIP-1164's six scenarios as golden tables, and its bounds as properties."""
+"""Produce gateways: KIP-1164's six scenarios as golden tables, and its limits as properties."""
 
 import os
 import pathlib
@@ -15,11 +15,11 @@ from moldau.cluster.racks.gateways import Gateways, RackBroker, produce_gateways
 
 GOLDEN = pathlib.Path(__file__).parent / "gateways"
 SCENARIOS = {1: (3, 12), 2: (6, 12), 3: (12, 12), 4: (24, 12), 5: (36, 12), 6: (108, 12)}
-"""By number: brokers and coordinators, in three racks."""
+"""The numbers of brokers and coordinators of each scenario, in three racks."""
 
 
 def scenario(broker_count: int, coordinator_count: int) -> tuple[list[RackBroker], list[int]]:
-    """Brokers of three racks in turn, and preferred replicas that are spread over all of them."""
+    """Brokers in three racks in turn, and preferred replicas that are spread over all brokers."""
     brokers = [RackBroker(number, "abc"[number % 3]) for number in range(broker_count)]
     return brokers, [each * broker_count // coordinator_count for each in range(coordinator_count)]
 
@@ -103,7 +103,7 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
             others = [set(cluster.in_rack(other)) & set(cluster.hosts) for other in cluster.racks - {rack}]
             bound = sum(_ceil(len(hosts), len(members)) for hosts in others)
             if len(set(cluster.hosts)) < len(members):
-                bound = 1  # a group of coordinators is divided, and a broker has a part of one group
+                bound = 1  # a group of coordinators is divided, and each broker has a part of one group
         for broker_id in members:
             assert found.commit_calls(broker_id) <= bound
 
@@ -111,7 +111,7 @@ def test_commit_calls_of_a_file_are_bounded(cluster: Cluster) -> None:
 @settings(max_examples=40)
 @given(st.integers(2, 5), st.integers(1, 6), st.integers(1, 3))
 def test_equal_racks_take_one_call_for_each_other_rack(racks: int, size: int, held: int) -> None:
-    """Co-location: there are fewer calls than other brokers."""
+    """Coordinators share hosts, so there are fewer calls than other brokers."""
     brokers = [RackBroker(number, f"rack-{number % racks}") for number in range(racks * size)]
     found = produce_gateways(brokers, [number % len(brokers) for number in range(held * len(brokers))])
     assert all(found.commit_calls(each.broker_id) <= racks - 1 for each in brokers)

@@ -22,7 +22,8 @@ VOTERS = VoterSet(Voter(ReplicaKey(node_id), f"c{node_id}", 9093) for node_id in
 
 
 class Client:
-    """Reaches the hosts in ``connects``. Hosts in ``answers`` answer with their name, the others never."""
+    """Reaches the hosts in ``connects``. Hosts in ``answers`` answer with their name; other hosts never
+    answer."""
 
     def __init__(self, connects: set[str], answers: set[str]) -> None:
         self.connects = connects
@@ -42,8 +43,8 @@ class Client:
 
 
 async def send_over_a_move(client: Any) -> tuple[Any, float]:
-    """Send while node 1 leads; node 2 leads a second later. Returns the answer or the error's code, and
-    the time."""
+    """Send while node 1 leads, and let node 2 lead a second later. Returns the answer or the error's code,
+    and the time."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     channel = RemoteControllerChannel(client, VOTERS.get, lambda: 1 if loop.time() < began + 1 else 2)
@@ -58,10 +59,10 @@ async def send_over_a_move(client: Any) -> tuple[Any, float]:
     ("connects", "answers", "outcome", "within_s"),
     [
         ({"c1", "c2"}, {"c1", "c2"}, "c1", 0.1),
-        # Nothing was sent to a leader that cannot be reached, so the request goes to its successor.
+        # The request was not sent to the leader that cannot be reached, so it goes to the next leader.
         ({"c2"}, {"c2"}, "c2", 1.2),
-        # A node that has received the request may have carried it out, so its answer is awaited for a little
-        # longer.
+        # The node that has received the request may have carried it out, so the channel waits a little longer
+        # for its answer.
         ({"c1", "c2"}, {"c2"}, ErrorCode.not_controller, 2.2),
     ],
 )
@@ -108,7 +109,8 @@ def test_a_lost_answer_is_logged_with_the_name_of_its_caller(caplog: pytest.LogC
 
 
 class Resigned(Client):
-    """The first controller does not lead any more and answers so; the second one answers the request."""
+    """The first controller answers that it does not lead any more. The second controller answers the
+    request."""
 
     async def request(
         self, host: str, port: int, api_key: int, version: int | None, message: Any, timeout_ms: int

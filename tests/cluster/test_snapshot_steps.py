@@ -1,4 +1,4 @@
-"""A large snapshot of the metadata is loaded in steps: the event loop runs between them."""
+"""A large snapshot of the metadata is loaded in steps, and the event loop runs between them."""
 
 import asyncio
 import uuid

@@ -1,4 +1,4 @@
-"""Cases of several keys: times in several units, bounds that are keys themselves, and dynamic changes."""
+"""Cases with several keys: times in several units, limits that are keys themselves, and dynamic changes."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ _MIB = 1 << 20
 
 
 def combined_cases() -> Iterator[Case]:
-    """Cases of several keys; single ones come from the list of keys."""
+    """Cases with several keys. Cases with a single key come from the list of keys."""
     for surface, rows in _ROWS.items():
         for row in rows:
             yield Case(surface, tuple((key, str(value)) for key, value in row.items()))

@@ -1,5 +1,5 @@
-"""``--rewrite``: get Kafka's verdicts again and write them into the golden table, to be reviewed in the
-diff."""
+"""``--rewrite``: gets Kafka's verdicts again and writes them into the golden table, so that the diff can
+be reviewed."""
 
 import contextlib
 

@@ -1,6 +1,6 @@
-"""Kafka's verdicts on configurations: the cases, the JVM that judges them, and the golden table.
+"""Kafka's verdicts on configurations: the cases, the JVM that checks them, and the golden table.
 
-A case gives one key one value (below, at and beyond each bound, and malformed texts) or several keys values
+A case sets one key to a value (below, at and beyond each limit, or a malformed text), or sets several keys
 that Kafka checks together. The table in ``golden/kafka_verdicts.txt`` has a block for each surface and key:
 ``+`` and the values that Kafka accepts, ``-`` and those that it refuses.
 """
@@ -28,7 +28,8 @@ BASE = {
     "log.dirs": "/tmp/logs",
     "remote.log.storage.system.enable": "true",
 }
-"""The node that each case is given to; a case of the surface ``static`` adds to it or replaces."""
+"""The configuration to which each case is applied. A case of the surface ``static`` adds or replaces
+values."""
 
 SURFACES_OF = {
     "broker": ("static", "dynamic-broker", "dynamic-default"),
@@ -40,7 +41,7 @@ SURFACES_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Values given to a surface."""
+    """Values for one surface."""
 
     surface: str
     given: tuple[tuple[str, str], ...]
@@ -141,7 +142,7 @@ _TEXTS = {
 
 
 def single_cases(keys: Iterable[Key]) -> Iterator[Case]:
-    """One key, one value."""
+    """Cases with one value of one key."""
     for key in keys:
         if key.visibility == "internal":
             continue
@@ -201,13 +202,13 @@ def _doubles(key: Key) -> list[str]:
 
 
 def _quoted(key: Key) -> list[str]:
-    """The choices of a key that are listed in its bounds."""
+    """The possible values that the bounds of a key list."""
     listed = re.fullmatch(r"(?:\(case insensitive\) )?\[([\w, -]+)\]", key.bounds)
     return [] if listed is None else [*listed[1].split(", "), listed[1].split(", ")[0].swapcase()]
 
 
 def parse_keys(text: str) -> list[Key]:
-    """The keys as the JVM lists them."""
+    """The keys in the list of the JVM."""
     keys = []
     for line in text.splitlines():
         kind, name, type_, default, update, visibility, bounds = line.split("\t")

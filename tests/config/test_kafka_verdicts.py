@@ -1,4 +1,4 @@
-"""Every key accepts the values that Kafka accepts: values at, below and beyond each bound are given to both.
+"""Every key accepts the values that Kafka accepts: both get values at, below and beyond each limit.
 
 Kafka's verdicts are in ``golden/kafka_verdicts.txt``; ``pytest tests/config --rewrite`` asks Kafka's own
 classes again, which needs Java and Kafka's jars.
@@ -65,7 +65,7 @@ def refusal(case: Case) -> str | None:
 
 
 class Judged(NamedTuple):
-    """A case with both verdicts; Moldau's is the message of its refusal, or ``None``."""
+    """A case with both verdicts; Moldau's verdict is the message of its refusal, or ``None``."""
 
     case: Case
     kafka_accepts: bool

@@ -22,12 +22,13 @@ from moldau.server.settings import (
 
 ROOT = Path(moldau.__file__).parent
 READ_BY_PREFIX = re.compile(r"remote\.log\.manager\.(copy|fetch)\.(max\.bytes|quota\.window)\..*")
-"""``tiered/settings.py`` puts these names together."""
+"""The keys whose names ``tiered/settings.py`` builds from a prefix."""
 
 
 def source_of_readers() -> str:
     definitions = ROOT / "config"
-    # A key that is only checked against another one has no effect. The pipeline names options of clients.
+    # A key that is only compared with another key has no effect. The pipeline contains names of client
+    # options.
     aside = [definitions / name for name in ("keys", "synonyms.py", "combinations.py", "dynamic.py")]
     aside.append(ROOT / "pipeline")
     return "\n".join(

@@ -1,4 +1,4 @@
-"""``--rewrite``: write the current outputs into the golden scripts, to be reviewed in the diff."""
+"""``--rewrite``: writes the current outputs into the golden scripts, so that the diff can be reviewed."""
 
 import contextlib
 
@@ -6,5 +6,5 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    with contextlib.suppress(ValueError):  # another folder's scripts have the same flag
+    with contextlib.suppress(ValueError):  # the conftest of another folder has the same flag
         parser.addoption("--rewrite", action="store_true", help="rewrite the golden scripts")

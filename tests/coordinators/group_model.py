@@ -1,4 +1,4 @@
-"""A group shard with a log in memory, and timers on a clock that only a test moves."""
+"""A group shard with a log in memory, and with timers on a clock that a test moves."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,7 @@ def subscription(topic: str) -> bytes:
 
 @dataclass
 class GroupModel:
-    """Runs operations as the runtime would, with a commit that never takes time."""
+    """Runs operations as the runtime would, but commits take no time."""
 
     settings: GroupSettings
     now_ms: int = 0
@@ -81,7 +81,7 @@ class GroupModel:
             self.fresh_replies.append((reply.token, reply.response))
 
     def advance(self, by_ms: int) -> None:
-        """Let time pass; timers fire in order."""
+        """Let time pass. Timers fire in order."""
         end_ms = self.now_ms + by_ms
         while True:
             due = [(at_ms, str(key), key) for key, at_ms in self.timers.items() if at_ms <= end_ms]

@@ -23,7 +23,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def run_script(text: str) -> str:
-    """The same script with the shard's current output."""
+    """The script with the current output of the shard."""
     model = GroupModel(GroupSettings())
     parts = []
     for block in text.strip().split("\n\n"):

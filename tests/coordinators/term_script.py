@@ -1,8 +1,8 @@
-"""The language of the golden scripts about terms: one command a line, then ``----``, then the output.
+"""The language of the golden scripts about epochs of leadership: one command a line, then ``----``, then the
+output.
 
-lead PARTITION EPOCH [topic=N]     resign PARTITION EPOCH [topic=N]     N tells topics of one name apart
-write PARTITION NUMBER             settle                               show
-damage PARTITION EPOCH             the store of that term asks to be rebuilt
+lead PARTITION EPOCH [topic=N] resign PARTITION EPOCH [topic=N] N distinguishes topics with the same name
+write PARTITION NUMBER settle show damage PARTITION EPOCH the store of that epoch requests its rebuild
 """
 
 import asyncio
@@ -27,7 +27,7 @@ TOPIC = "__sums"
 
 
 class SumShard:
-    """Adds numbers up."""
+    """Adds numbers."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -61,7 +61,7 @@ class FixedClock:
 
 
 class LedPartition(ClassicPartition):
-    """A partition that only has an identity."""
+    """A partition that has only an identity."""
 
     def __init__(self, topic_id: UUID, index: int) -> None:
         self._identity = PartitionKey(topic_id, index)
@@ -119,7 +119,7 @@ class TermModel:
             case "write", [partition, number]:
                 await self._write(partition, number)
             case "settle", []:
-                # Loads and closes are a few turns of the loop in a world without disks.
+                # Without disks, a load or a close takes only a few turns of the loop.
                 for _ in range(20):
                     await asyncio.sleep(0)
             case "show", []:
@@ -156,7 +156,7 @@ class ToldStore:
 
 
 def run_script(text: str) -> str:
-    """The same script with the current output of the code."""
+    """The script with the current output of the code."""
 
     async def play() -> str:
         model = TermModel()

@@ -1,4 +1,4 @@
-"""Coordinators skip unreadable records where that is safe, and stop at them by name where it is not."""
+"""Coordinators skip unreadable records if that is safe. Otherwise they stop, and report the record."""
 
 import asyncio
 import logging
@@ -72,14 +72,14 @@ def offset_of(group: str, offset: int) -> Pair:
 
 
 def damaged(*pairs: Pair) -> bytearray:
-    """A batch in which a byte of the records was flipped, so that its CRC is wrong."""
+    """A batch with a changed byte in its records, so that its CRC is wrong."""
     batch = batch_of(*pairs)
     batch[-2] ^= 0xFF
     return batch
 
 
 class Loaded(NamedTuple):
-    """The state of a runtime a second after it got a log."""
+    """The state of a runtime one second after it got a log."""
 
     shards: list[Any]
     problem: str | None

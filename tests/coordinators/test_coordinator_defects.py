@@ -22,7 +22,7 @@ class Defect(Exception):
 
 
 class Trap:
-    """Raises an exception once, where it is set."""
+    """Raises an exception once, at the operation for which it is set."""
 
     def __init__(self) -> None:
         self.place = ""
@@ -78,7 +78,7 @@ class Codec:
 
 
 class Store:
-    """A store that keeps nothing, so that each load reads the whole log."""
+    """A store that keeps no state, so that each load reads the whole log."""
 
     def __init__(self, trap: Trap) -> None:
         self._trap = trap
@@ -147,7 +147,7 @@ def test_nobody_waits_for_ever_and_the_next_is_served(place: str) -> None:
 
 
 def test_the_error_of_a_defect_is_retriable_where_nothing_was_decided() -> None:
-    """A client that repeats its request is served by the reloaded shard."""
+    """If a client repeats its request, the reloaded shard serves it."""
 
     async def story() -> None:
         trap = Trap()

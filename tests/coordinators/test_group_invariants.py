@@ -1,4 +1,4 @@
-"""Random lives of a group: these invariants hold for any behaviour of its members."""
+"""Random histories of a group. These invariants hold for any behaviour of its members."""
 
 import contextlib
 
@@ -22,7 +22,7 @@ TOPICS = ("orders", "returns")
 
 
 class GroupLife(RuleBasedStateMachine):
-    """Clients that mostly behave, on a group with room for four."""
+    """Clients that are mostly correct, in a group of at most four members."""
 
     model: GroupModel
 
@@ -34,7 +34,7 @@ class GroupLife(RuleBasedStateMachine):
             GroupSettings(initial_rebalance_delay_ms=delay_ms, max_size=4, offsets_retention_ms=400_000)
         )
         self.ids: dict[str, str | None] = {}
-        """All member ids that were given out, with their instance ids."""
+        """All member ids that the group has assigned, with their instance ids."""
         self.instance_of: dict[int, str | None] = {}
         self.generation = 0
         self.written_generation = 0
@@ -52,7 +52,7 @@ class GroupLife(RuleBasedStateMachine):
     def _some_id(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(sorted(self.ids)), label="member")
 
-    # client actions
+    # Actions of clients
 
     @rule()
     def cooperate(self) -> None:
@@ -151,7 +151,7 @@ class GroupLife(RuleBasedStateMachine):
         self.assigned.clear()
         self._look()
 
-    # invariants
+    # Invariants
 
     def _look(self) -> None:
         """Check the answers and records since the last check."""
@@ -176,7 +176,7 @@ class GroupLife(RuleBasedStateMachine):
             self._forget_generations()
 
     def _forget_generations(self) -> None:
-        """The group was removed: a new one of its name counts from the start."""
+        """The group was removed. A new group with its name counts generations from the start."""
         self.written_generation = self.generation = 0
         self.leaders.clear()
         self.assigned.clear()

@@ -1,4 +1,4 @@
-"""The group service over the runtime and a log in memory: whole conversations, restarts included."""
+"""The group service over the runtime and a log in memory: whole conversations, including restarts."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -79,7 +79,7 @@ async def start(log: MemoryLog, seed: int = 1, orders: UUID = ORDERS) -> GroupSe
 
 
 def in_virtual_time(story: Coroutine[Any, Any, None]) -> None:
-    """In virtual time: a busy machine causes no time-out."""
+    """Run a story in virtual time, so that a busy machine causes no time-out."""
     with World(1) as world:
         world.run(story)
 
@@ -229,7 +229,7 @@ def test_a_restart_restores_groups_offsets_and_sessions() -> None:
             group_id="g", generation_id=1, member_id=joined.member_id, group_instance_id="i-1"
         )
         assert (await service.classic.heartbeat(caller(4), beat)).error_code is ErrorCode.none
-        # A restarted static member resumes without a rebalance, and must not compute a new assignment.
+        # A restarted static member continues without a rebalance, and must not compute a new assignment.
         again = await service.classic.join(caller(9), join_request("", "i-1"))
         assert (again.generation_id, again.skip_assignment) == (1, True)
         assert again.leader == again.member_id != joined.member_id
@@ -303,7 +303,7 @@ def test_a_failing_log_answers_sync_and_commit_with_what_clients_understand() ->
         assert synced.error_code is ErrorCode.coordinator_not_available
         log.failure = None
         await service.runtime.until_loaded(0)
-        # Nothing of the generation was written: the member starts over.
+        # No part of the generation was written, so the member starts over.
         rejoined = await service.classic.join(caller(3), join_request(joined.member_id))
         assert rejoined.error_code is ErrorCode.unknown_member_id
 

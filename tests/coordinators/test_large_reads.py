@@ -1,4 +1,4 @@
-"""Reads of very many rows: in turns of the event loop, and complete."""
+"""Reads of very many rows: they are complete, and take several turns of the event loop."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -38,7 +38,7 @@ class OneWideTopic:
 
 
 async def turns_of(answer: Awaitable[Any]) -> tuple[Any, int]:
-    """An answer, and the turns of the loop until it was there."""
+    """An answer, and the number of turns of the loop before it."""
     turns = 0
 
     async def count() -> None:

@@ -1,4 +1,4 @@
-"""Committed offsets, and those of open transactions."""
+"""Committed offsets, and offsets in open transactions."""
 
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.groups.offsets.store import OffsetStore
@@ -74,5 +74,5 @@ def test_expired_offsets_are_counted() -> None:
     assert shard.offsets.store.count == 3
     shard.expire(5)
     assert tally.offset_expirations == 0
-    assert len(shard.expire(1_000).records) == 4  # the group goes with its offsets
+    assert len(shard.expire(1_000).records) == 4  # the group is removed with its offsets
     assert (tally.offset_expirations, tally.offset_deletions, tally.offset_commits) == (3, 0, 0)

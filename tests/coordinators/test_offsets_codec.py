@@ -66,9 +66,7 @@ def test_what_is_written_is_read_again(record: ConsumerOffsetsRecord) -> None:
 
 @given(names, groups)
 def test_what_a_group_takes_in_the_log_is_known_before_it_is_written(name: str, group: StoredGroup) -> None:
-    """The host must be able to append everything that the shard accepts; otherwise it would lose the
-    shard.
-    """
+    """The host must be able to append all records that the shard accepts, or it would lose the shard."""
     written = batch_size_bytes([KeyValue(*CODEC.encode(GroupRecord(name, group)))])
     assert written <= group.batch_size_bytes(name) <= written + 2
 

@@ -38,7 +38,7 @@ def test_timers_fire_at_the_last_time_they_were_given() -> None:
         await asyncio.sleep(0)
         return fired
 
-    # In virtual time: on a busy machine all of them would be due at once.
+    # In real time on a busy machine, all timers would be due at once.
     with World(1) as world:
         assert world.run(main()) == ["earlier", "later", "end"]
 

@@ -1,4 +1,4 @@
-"""Golden scripts of terms of leadership; ``pytest tests/coordinators --rewrite`` renews them."""
+"""Golden scripts of epochs of leadership; ``pytest tests/coordinators --rewrite`` renews them."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ class Processes:
     """The nodes of a cluster, each started by its properties file."""
 
     def __init__(self, folder: Path, roles: Mapping[int, str], properties: Mapping[str, str | int]) -> None:
-        """``roles``: ``process.roles`` by node id. ``properties``: of all nodes."""
+        """``roles`` has ``process.roles`` by node id; ``properties`` are those of all nodes."""
         self._folder = folder
         self._roles = roles
         self._more = properties
@@ -50,13 +50,13 @@ class Processes:
         process.wait(LIMIT_S)
 
     def terminate(self, node_id: int) -> int:
-        """Stop one cleanly; returns its exit code."""
+        """Stop a node cleanly; returns its exit code."""
         process = self._running.pop(node_id)
         process.send_signal(signal.SIGTERM)
         return process.wait(LIMIT_S)
 
     def stop(self) -> list[int]:
-        """Stop all; returns their exit codes."""
+        """Stop all nodes; returns their exit codes."""
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
         return [process.wait(LIMIT_S) for process in self._running.values()]

@@ -1,7 +1,7 @@
 """Fixtures for tests with real clients.
 
-A client of another language that is missing skips its tests with the reason; with CI=true it fails them.
-``tools/fetch_clients.py`` fetches the ones that no package manager of the system has.
+If a client of another language is missing, its tests are skipped with the reason, and fail with CI=true.
+``tools/fetch_clients.py`` fetches the clients that are in no package manager of the system.
 """
 
 import os
@@ -17,7 +17,7 @@ from moldau.testing import Node
 
 
 def require(available: bool, what: str) -> None:
-    """Skip the test, visibly, when a tool is missing on a developer's machine; in CI, fail it."""
+    """If a tool is missing, skip the test visibly on a developer's machine, and fail it in CI."""
     if available:
         return
     if os.environ.get("CI") == "true":
@@ -27,13 +27,13 @@ def require(available: bool, what: str) -> None:
 
 @pytest.fixture(scope="module", params=["classic", "diskless"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The default kind of topics; a test of one kind names it in ``parametrize``."""
+    """The default kind of topics; a test for one kind sets it with ``parametrize``."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def node(kind: str) -> Iterator[Node]:
-    """A node that the tests of a file share: each test uses its own topics and groups."""
+    """A node that the tests of a file share. Each test uses its own topics and groups."""
     with Node(diskless=kind == "diskless") as running:
         yield running
 
@@ -46,7 +46,7 @@ def bootstrap(node: Node) -> str:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic name that no other test uses; nothing is created."""
+    """A topic name that no other test uses. The topic is not created."""
     return f"topic-{uuid.uuid4().hex[:12]}"
 
 

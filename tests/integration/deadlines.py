@@ -1,4 +1,5 @@
-"""Waiting in tests: poll until a condition holds; fail with a message if it does not in time."""
+"""Waiting in tests: a condition is polled until it holds. If it does not hold in time, the test fails with
+a message."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +12,8 @@ TIMEOUT_S = 120.0
 
 
 def eventually(probe: Callable[[], T | None], what: str, timeout_s: float = TIMEOUT_S) -> T:
-    """Call ``probe`` until it returns a true value; return that. ``probe`` waits itself if necessary."""
+    """Call ``probe`` until it returns a true value; return this value. There is no pause between calls, so
+    ``probe`` waits if necessary."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = probe()

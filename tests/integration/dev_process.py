@@ -1,4 +1,4 @@
-"""``python -m moldau dev`` as a child process: started, killed, restarted on the same folder."""
+"""``python -m moldau dev`` as a child process that is started, killed, and restarted on the same folder."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ class DevProcess:
         self._process = subprocess.Popen(
             [*command, "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        # Kills a node that never becomes ready, so that the read below ends.
+        # This kills a node that never becomes ready, so that the read below ends.
         watchdog = threading.Timer(READY_TIMEOUT_S, self._process.kill)
         watchdog.start()
         assert self._process.stdout is not None
@@ -37,12 +37,12 @@ class DevProcess:
         return int(self.bootstrap.rpartition(":")[2])
 
     def kill(self) -> None:
-        """SIGKILL: no chance to write anything."""
+        """Send SIGKILL, so that the process cannot write anything."""
         self._process.kill()
         self._process.communicate()
 
     def terminate(self, timeout_s: float = 40.0) -> tuple[int, str]:
-        """SIGTERM; the exit code and stderr. Fails when the node does not end in time."""
+        """Send SIGTERM; return the exit code and stderr. Fails if the node does not end in time."""
         os.kill(self._process.pid, signal.SIGTERM)
         _, shown = self._process.communicate(timeout=timeout_s)
         return self._process.returncode, shown
@@ -50,7 +50,7 @@ class DevProcess:
 
 @contextlib.contextmanager
 def dev_process(data: Path, port: int = 0, kind: str = "classic") -> Iterator[DevProcess]:
-    """A node that ends with the block."""
+    """A node that is stopped at the end of the block."""
     process = DevProcess(data, port, kind)
     try:
         yield process

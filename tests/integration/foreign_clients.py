@@ -11,7 +11,7 @@ JARS = TOOLS / "jars"
 METADATA_SHELL = TOOLS / "shell"
 JAVASCRIPT_PACKAGES = TOOLS / "node" / "node_modules"
 TIMEOUT_S = 500
-"""One call of Java makes many checks; this is much more than they need on a busy machine."""
+"""One call of Java makes many checks. This is much more time than they need on a busy machine."""
 
 
 def run(command: list[str], *, stdin: str | None = None, environment: dict[str, str] | None = None) -> str:
@@ -37,7 +37,7 @@ class Java:
     program: str
 
     def command(self, *arguments: str) -> list[str]:
-        # The serial collector and the first compiler only: short runs on few cores.
+        # Only the serial collector and the first compiler are used, because runs are short and cores are few.
         options = ["-Xmx256m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         return [self.program, *options, "-cp", f"{JARS}/*:{METADATA_SHELL}/*", *arguments]
 

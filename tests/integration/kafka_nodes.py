@@ -1,4 +1,4 @@
-"""Nodes of Apache Kafka beside ours, and what tests ask of the two."""
+"""Nodes of Apache Kafka beside ours, and helpers that ask both kinds of nodes."""
 
 import contextlib
 import io
@@ -37,7 +37,8 @@ class KafkaNode:
     """A broker and controller of Apache Kafka in one process, formatted by Kafka."""
 
     def __init__(self, java: Java, node_id: int, folder: Path, *, bootstrap_controllers: str = "") -> None:
-        """``bootstrap_controllers``: of the cluster to join; a cluster of its own without them."""
+        """``bootstrap_controllers`` are those of the cluster to join. Without them the node has its own
+        cluster."""
         self._java = java
         self._joins = bool(bootstrap_controllers)
         self.config = folder / "kafka.properties"
@@ -50,11 +51,12 @@ class KafkaNode:
             f"listeners=CONTROLLER://{self.controller},PLAINTEXT://{self.bootstrap_servers}\n"
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
             f"controller.quorum.bootstrap.servers={bootstrap_controllers or self.controller}\n"
-            # Longer than ours: this node asks for votes when the others have found no leader yet.
+            # This time-out is longer than ours, so this node requests votes when the others have found no
+            # leader yet.
             "controller.quorum.election.timeout.ms=300\ncontroller.quorum.fetch.timeout.ms=2500\n"
             f"metadata.log.max.record.bytes.between.snapshots={SNAPSHOT_BYTES}\n"
             "broker.heartbeat.interval.ms=500\nbroker.session.timeout.ms=3000\n"
-            # Kafka finds a group's partition by this number as it was at its start.
+            # Kafka computes the partition of a group from this number, which it reads only at its start.
             "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=4\n"
             "group.initial.rebalance.delay.ms=0\n"
         )
@@ -62,7 +64,7 @@ class KafkaNode:
     def format(self, cluster_id: str, *features: str, ours: Sequence[Path] = ()) -> None:
         """Format with Kafka's StorageTool; ``features`` are levels of a new cluster, ``NAME=LEVEL``.
 
-        ``ours``: the files of controllers of ours that are formatted to join.
+        ``ours`` are the files of our controllers, which are formatted to join.
         """
         beginning = "--no-initial-controllers" if self._joins else "--standalone"
         levels = [word for feature in features for word in ("--feature", feature)]
@@ -72,7 +74,7 @@ class KafkaNode:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Killed at the end, if not before."""
+        """Run the node during the block, and kill it at the end if it still runs."""
         command = self._java.command("kafka.Kafka", str(self.config))
         with self.output.open("w") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -84,7 +86,7 @@ class KafkaNode:
 
 
 def created(admin: AdminClient, topic: str, partitions: int, replicas: int = 1, **configs: str) -> str:
-    """Create a topic, while controllers change; returns the refusal, or an empty text."""
+    """Create a topic while controllers change. Returns the refusal, or an empty text."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         new = NewTopic(topic, partitions, replicas, config=configs)
@@ -124,7 +126,7 @@ def copied(bootstrap_servers: str, topic: str, partitions: int) -> None:
 
 
 def moldau(*arguments: str) -> str:
-    """Run a command of ours; its output."""
+    """Run a command of Moldau; return its output."""
     with io.TextIOWrapper(io.BytesIO()) as output, contextlib.redirect_stdout(output):
         assert main(list(arguments)) == 0, arguments
         output.seek(0)

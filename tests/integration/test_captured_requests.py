@@ -1,7 +1,7 @@
-"""Captured requests of real clients: decoded by our codec, encoded again, compared byte for byte.
+"""Captured requests of real clients are decoded by our codec, encoded again, and compared byte by byte.
 
-Each file in ``captures/`` is one client; each line one request frame in hex, without its length: one for
-every API and version that the client used against a node.
+Each file in ``captures/`` has the requests of one client. Each line is one request frame in hex without its
+length. There is one line for every API and version that the client used with a node.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ FRAMES = [
 
 
 def surplus_bytes(client: str, message: object) -> int:
-    """Bytes after the end of the message: librdkafka adds some when it requests all topics."""
+    """Bytes after the end of the message: librdkafka adds some bytes when it requests all topics."""
     asks_for_all = isinstance(message, MetadataRequest) and message.topics is None
     return 3 if client == "librdkafka" and asks_for_all else 0
 

@@ -31,7 +31,7 @@ def cluster() -> Iterator[moldau.testing.Cluster]:
 
 
 class Watched:
-    """A client with its settings; tells the brokers of its partitions."""
+    """A client with its settings. It shows which brokers its partitions use."""
 
     def __init__(self, cluster: moldau.testing.Cluster, **settings: Any) -> None:
         self.leaders: set[int] = set()
@@ -59,7 +59,8 @@ def test_clients_of_a_rack_use_the_broker_there(cluster: moldau.testing.Cluster)
         assert watched.leaders == {home}
         assert read_all(cluster, (number + 1) * RECORDS, **{"client.id": f"diskless_az={rack}"}) == {home}
     for rack, home in HOMES.items():
-        # Metadata shows the partitions' leaders to it, and the first fetch redirects it (KIP-392).
+        # The metadata contain the leaders of the partitions, and the first fetch redirects the client
+        # (KIP-392).
         assert read_all(cluster, len(HOMES) * RECORDS, **{"client.rack": rack}) == {home}
 
 

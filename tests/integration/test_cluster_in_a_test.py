@@ -29,7 +29,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def metadata(address: str, topic: str) -> tuple[list[int], list[int]]:
-    """The brokers that one broker knows, and the leaders of a topic's partitions."""
+    """The brokers in the metadata of one broker, and the leaders of a topic's partitions."""
 
     async def asking() -> Any:
         client = RpcClient(SystemEntropy())

@@ -1,4 +1,4 @@
-"""Diskless topics leave the WAL while real clients read them from offset 0, with either engine."""
+"""Records of diskless topics leave the WAL while real clients read them from offset 0, with either engine."""
 
 import shutil
 import time
@@ -83,7 +83,7 @@ def value_of(partition: int, offset: int) -> bytes:
 
 
 def fill(bootstrap: str, topic: str, first_ms: int, *, between: object = None) -> None:
-    """An equal number of records to each partition, in many batches; timestamps are dense."""
+    """Produce an equal number of records to each partition, in many batches with dense timestamps."""
     sender = producer(bootstrap, enable_idempotence=True, linger_ms=2, batch_num_messages=20)
     for offset in range(RECORDS):
         for partition in range(PARTITIONS):
@@ -189,7 +189,7 @@ def test_what_has_left_the_wal_needs_neither_its_objects_nor_caches(tmp_path: Pa
 
 
 async def consolidate(client: Client, folder: Path) -> int:
-    """An engine outside of the broker, which runs tasks twice and repeats every report."""
+    """Consolidate with an engine outside the broker, which runs tasks twice and repeats every report."""
     machine = Machine.real()
     url = f"file://{folder}/store"
     wal = open_by_url(url, {}, machine)

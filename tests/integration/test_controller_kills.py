@@ -1,4 +1,4 @@
-"""kill -9 of the active controller while topics are created: no broker loses an acknowledged one."""
+"""kill -9 of the active controller while topics are created: no broker loses an acknowledged topic."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Diskless topics on three broker processes and librdkafka: the broker of the coordinator is killed."""
+"""Diskless topics on three broker processes with librdkafka. The broker of the coordinator is killed."""
 
 import json
 import os

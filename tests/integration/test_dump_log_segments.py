@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def use(bootstrap: str) -> None:
-    # The smallest segments, and a dense index: several files, and indexes with many entries.
+    # The smallest segments and a dense index result in several files, and in indexes with many entries.
     create(bootstrap, "t", segment_bytes=str(1 << 20), index_interval_bytes="500")
     chance = random.Random(1)
     create(bootstrap, "stamped", message_timestamp_type="LogAppendTime")

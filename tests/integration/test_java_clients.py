@@ -1,4 +1,4 @@
-"""The Java client: one JVM makes all checks; each check is a test here."""
+"""The Java client. One JVM makes all checks, and each check is a test here."""
 
 import uuid
 
@@ -40,12 +40,13 @@ CHECKS = [
 
 
 _OUTCOMES: dict[str, dict[str, str]] = {}
-"""By kind of topics. In random order the nodes of both kinds alternate, but one run of each is enough."""
+"""Outcomes by kind of topics. In random order the nodes of both kinds alternate, so the outcome of each
+kind's run is kept."""
 
 
 @pytest.fixture(scope="module")
 def outcomes(java: Java, kind: str, node: Node) -> dict[str, str]:
-    """The result of each check of ``java/JavaClients.java``: "" or the reason of its failure."""
+    """The result of each check of ``java/JavaClients.java``: an empty text, or the reason of its failure."""
     if kind not in _OUTCOMES:
         _OUTCOMES[kind] = _run(java, node)
     return _OUTCOMES[kind]

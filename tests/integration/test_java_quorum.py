@@ -1,6 +1,6 @@
 """Kafka's tools, controllers and brokers work with ours (KIP-595, 631, 853, 919).
 
-Two clusters, and one process of Kafka in each, because each JVM costs seconds.
+There are two clusters with one process of Kafka in each, because each JVM costs seconds.
 """
 
 from collections.abc import Iterator
@@ -54,21 +54,21 @@ def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) 
     with Cluster(brokers=1, controllers=1, static_voters=False, properties=snapshots) as cluster:
         node_id = cluster.add_controller()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        # Kafka's nodes know none of our levels, and the first controller has raised them.
+        # Kafka's nodes do not support our levels, although the first controller has raised them.
         servers = cluster.bootstrap_servers
         assert moldau(
             "cluster", "upgrade", "moldau.diskless.version=0", "--downgrade", "--bootstrap", servers
         )
         for number in range(100):
             if not (metadata_of(cluster, 101) / FIRST_SNAPSHOT).exists():
-                break  # Kafka's node begins with a later one of ours.
+                break  # Kafka's node begins with a later snapshot of ours.
             assert not created(admin, f"old-{number}", 20)
         kafka = KafkaNode(java, 3000, tmp_path, bootstrap_controllers=cluster.bootstrap_controllers)
         kafka.format(cluster_id_of(cluster))
         with kafka.running() as process:
             wait_for(lambda: 3000 in admin.list_topics(timeout=10).brokers)
             check_tools(java, cluster, kafka, config_of_controller(cluster, node_id, tmp_path), node_id)
-            # Kafka's broker leads and follows beside ours.
+            # Kafka's broker leads and follows together with ours.
             assert not created(admin, "mixed", 2, replicas=2)
             copied(servers, "mixed", 2)
             refusal = created(admin, "diskless", 1, **{"diskless.enable": "true"})
@@ -76,13 +76,13 @@ def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) 
             leader_id = cluster.active_controller()
             assert leader_id is not None
             cluster.kill(leader_id)
-            # Two of three voters are left, so each commit needs the one of Kafka, which leads.
+            # Two of three voters are left, so each commit needs Kafka's voter, which leads.
             assert not created(admin, "led-by-kafka", 1)
             assert cluster.active_controller() is None
             cluster.restart(leader_id)
             added_id = cluster.add_controller({"controller.quorum.auto.join.enable": "true"})
             wait_for(lambda: added_id in members(servers, "voters"))
-            # It has begun with a snapshot of Kafka's.
+            # The node has begun with a snapshot of Kafka.
             assert not (metadata_of(cluster, added_id) / FIRST_SEGMENT).exists()
             process.kill()
             assert not created(admin, "led-by-ours", 1)
@@ -90,7 +90,7 @@ def test_tools_and_a_node_of_kafka_join_our_cluster(java: Java, tmp_path: Path) 
 
 
 def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, node_id: int) -> None:
-    """Kafka's tools add a controller of ours and one of Kafka, describe the cluster, and read our files."""
+    """Kafka's tools add one of our controllers and one of Kafka, describe the cluster, and read our files."""
     brokers = ["--bootstrap-server", cluster.bootstrap_servers]
     controllers = ["--bootstrap-controller", cluster.address(101)]
     quorum = f"{TOOLS}.MetadataQuorumCommand"
@@ -116,7 +116,7 @@ def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, nod
 
 
 def joining(kafka: KafkaNode, role: str, node_id: int, folder: Path) -> Path:
-    """The file of one of our nodes in a cluster of Kafka's."""
+    """The file of one of our nodes in a cluster of Kafka."""
     listener = "CONTROLLER" if role == "controller" else "PLAINTEXT"
     config = folder / f"{role}-{node_id}.properties"
     config.write_text(
@@ -134,7 +134,7 @@ def joining(kafka: KafkaNode, role: str, node_id: int, folder: Path) -> Path:
 
 @contextmanager
 def running(config: Path) -> Iterator[str]:
-    """One of our nodes from its file; ``HOST:PORT``."""
+    """Run one of our nodes from its file; yields ``HOST:PORT``."""
     parsed = BrokerConfig.from_properties(parse_properties(config.read_text()))
     thread = NodeThread(parsed, Wires({}))
     try:
@@ -148,7 +148,7 @@ def test_our_nodes_join_a_cluster_of_kafka(java: Java, tmp_path: Path) -> None:
     cluster_id = "MkU3OEVBNTcwNTJENDM2Qg"
     kafka = KafkaNode(java, 3000, tmp_path)
     controllers = [joining(kafka, "controller", node_id, tmp_path) for node_id in (201, 202)]
-    # Our brokers do not serve the group protocols behind these.
+    # Our brokers do not serve the group protocols of these levels.
     levels = ("group.version=0", "share.version=0", "streams.version=0")
     kafka.format(cluster_id, *levels, ours=controllers)
     of_broker = joining(kafka, "broker", 7, tmp_path)

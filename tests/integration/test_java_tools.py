@@ -1,4 +1,4 @@
-"""Kafka's own command line tools and load generators, with nothing but ``--bootstrap-server``."""
+"""Kafka's own command line tools and load generators, with ``--bootstrap-server`` and no other setting."""
 
 import json
 

@@ -1,7 +1,7 @@
 """kafka-python's own integration tests, run against a node.
 
-They come with its source distribution (``tools/fetch_clients.py``). Failing tests are listed with a reason in
-``kafka_python_expected_failures.txt``, which may only shrink.
+The tests are in its source distribution (``tools/fetch_clients.py``). Failing tests are listed with a reason
+in ``kafka_python_expected_failures.txt``, which may only shrink.
 """
 
 import os
@@ -20,7 +20,8 @@ EXPECTED_FAILURES = Path(__file__).with_name("kafka_python_expected_failures.txt
 
 
 def expected_failures(kind: str) -> set[str]:
-    """The listed tests. A reason that begins with a kind of topics and a colon is for that kind only."""
+    """The listed tests. If a reason begins with a kind of topics and a colon, the test is expected to fail
+    only for this kind."""
     found = set()
     for line in EXPECTED_FAILURES.read_text().splitlines():
         name, _, reason = line.partition("#")
@@ -31,7 +32,7 @@ def expected_failures(kind: str) -> set[str]:
 
 
 def broker_like_theirs(kind: str, port: int) -> Node:
-    """A node configured like the project's own test broker, as far as the tests depend on it."""
+    """A node configured like the project's own test broker, if the tests depend on the setting."""
     properties = {
         "node.id": "0",
         "controller.quorum.voters": "0@127.0.0.1:1",
@@ -43,8 +44,9 @@ def broker_like_theirs(kind: str, port: int) -> Node:
 
 
 def run_suite(folder: Path, bootstrap: str, report: Path, *options: str) -> str:
-    """Run it to its end; return its output."""
-    # The rules of that project, not of this one: no shuffling, and no settings of pyproject.toml.
+    """Run the suite to its end; return its output."""
+    # The rules of kafka-python apply, not those of this project: no shuffling, and no settings of
+    # pyproject.toml.
     alone = ["--config-file", os.devnull, "--rootdir", str(folder)]
     alone += ["-p", "no:randomly", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "test/integration", "-q", "--timeout", "200", "--tb", "short"]
@@ -61,7 +63,7 @@ def run_suite(folder: Path, bootstrap: str, report: Path, *options: str) -> str:
 
 
 def outcomes(report: Path) -> dict[str, bool]:
-    """Whether each test passed; skipped ones are left out."""
+    """Whether each test passed; skipped tests are left out."""
     found: dict[str, bool] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         if case.find("skipped") is not None:
@@ -89,10 +91,10 @@ def test_only_the_listed_tests_fail(
             )
             if not suspects:
                 break
-            # Some of their tests wait for only half a second or two. On a busy machine that time is over
-            # before the client has sent its request. Or the client joins a group before it knows the topic,
-            # gets no partition, and waits longer than its tests do. A failure caused by the node occurs each
-            # time.
+            # Some of these tests wait for only half a second or two. On a busy machine this time is over
+            # before the client has sent its request. Or the client joins a group before it has the topic's
+            # metadata, gets no partition, and waits longer than the test. A failure caused by the node occurs
+            # each time.
             again = tmp_path / f"again-{attempt}.xml"
             names = {name.rpartition("::")[2].partition("[")[0] for name in suspects}
             chosen = ["-k", " or ".join(sorted(names))]

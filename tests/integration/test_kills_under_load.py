@@ -1,7 +1,7 @@
-"""A node that is killed under load restarts with everything that it has acknowledged.
+"""A node that is killed under load restarts with all records that it has acknowledged.
 
-Every kind of topic is written to while offsets are committed and topics come and go. A long run:
-``make kills ROUNDS=20``.
+Every kind of topic is written to while offsets are committed, and topics are created and deleted. For a long
+run use ``make kills ROUNDS=20``.
 """
 
 import os
@@ -95,14 +95,15 @@ class NodeProcess:
             raise AssertionError(f"the node did not start: {self._log.read()}")
 
     def kill(self) -> None:
-        """SIGKILL: no chance to write anything."""
+        """Send SIGKILL, so that the process cannot write anything."""
         self._process.kill()
         self._process.communicate()
         self._log.close()
 
 
 class Load:
-    """An idempotent producer that writes numbered values to every topic and records the acknowledged ones."""
+    """An idempotent producer that writes numbered values to every topic and records the acknowledged
+    values."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acknowledged: dict[str, set[int]] = defaultdict(set)
@@ -150,7 +151,7 @@ class Load:
         assert self._producer.flush(TIMEOUT_S) == 0
 
     def abort(self) -> None:
-        """End the thread, whether everything is acknowledged or not."""
+        """End the thread, even if records are not acknowledged yet."""
         self._stop.set()
         self._thread.join()
 
@@ -162,7 +163,7 @@ def number_of(message: Message) -> int:
 
 
 class TopicChanges:
-    """Creates and deletes topics, one after another, and records those that certainly exist."""
+    """Creates and deletes topics, one after another, and records the topics that certainly exist."""
 
     def __init__(self, bootstrap: str) -> None:
         self.existing: set[str] = set()
@@ -183,7 +184,7 @@ class TopicChanges:
                     self.existing.discard(f"extra-{number}")
                     admin.delete_topics([f"extra-{number}"])[f"extra-{number}"].result(TIMEOUT_S)
             except Exception:
-                # The node is down: the outcome of the last change is unknown.
+                # The node is down, so the outcome of the last change is unknown.
                 self._stop.wait(0.05)
 
     def stop(self) -> None:
@@ -237,7 +238,7 @@ def read_numbers(bootstrap: str, topic: str) -> list[int]:
 
 
 def check_records(bootstrap: str, load: Load) -> None:
-    """Every acknowledged record is there once; for a compacted topic, the last one of each key."""
+    """Check that every acknowledged record exists once; in a compacted topic, the last record of each key."""
     for topic in TOPICS:
         acknowledged = load.acknowledged[topic]
         numbers = read_numbers(bootstrap, topic)

@@ -18,7 +18,7 @@ from librdkafka_clients import create, producer
 
 
 class Members:
-    """Consumers of one group, closed with the test."""
+    """Consumers of one group, which are closed at the end of the test."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         self._base = {
@@ -44,7 +44,8 @@ class Members:
         self.revocations = [(who, lost) for who, lost in self.revocations if who is not consumer]
 
     def shares(self) -> list[list[int]]:
-        """The current partitions of each member, in the order they joined; serves their rebalances."""
+        """The current partitions of each member, in the order in which they joined. The call also handles
+        their rebalances."""
         for consumer in self.consumers:
             message = consumer.poll(0.02)
             assert message is None or message.error() is None

@@ -26,7 +26,7 @@ def member(bootstrap: str, group: str) -> Iterator[Consumer]:
 
 
 def messages_of(consumer: Consumer) -> list[Message]:
-    """The messages of a short time, without those about the client itself."""
+    """The messages of a short time, except those about the client itself."""
     message = consumer.poll(0.1)
     return [message] if message is not None and message.error() is None else []
 
@@ -49,7 +49,7 @@ class Persistent:
                 partition = int(value.split(b"-")[1]) % 2
                 self._producer.produce(self._topic, value, partition=partition, on_delivery=reports)
             assert self._producer.flush(TIMEOUT_S) == 0
-            # The client drops its pending records when it detects that the topic is gone.
+            # The client drops its pending records when it detects that the topic was deleted.
             gone = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}
             assert {error.code() for error in reports.errors} <= gone
             missing.difference_update(message.value() for message in reports.messages)
@@ -65,7 +65,8 @@ def test_a_topic_is_deleted_and_made_again_under_live_clients(
     member.subscribe([topic])
     for turn in range(3):
         create(bootstrap, topic, partitions=2)
-        # The number decreases each time; otherwise a reader's position would be valid in the new topic, too.
+        # The number decreases each time. Otherwise the position of a reader would also be valid in the new
+        # topic.
         wanted = {b"%d-%d" % (turn, number) for number in range(30 - 10 * turn)}
         sender.send(wanted)
         seen: set[bytes] = set()
@@ -131,7 +132,7 @@ def test_a_reader_of_deleted_records_starts_where_they_end(
 def test_two_producers_and_a_reader_at_the_tail(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic)
     senders = [producer(bootstrap, linger_ms=0, enable_idempotence=True) for _ in range(2)]
-    # A fetch that nothing wakes waits longer than the test.
+    # If nothing wakes a fetch, it waits longer than the test.
     waits = {"fetch.wait.max.ms": 250_000, "socket.timeout.ms": 300_000}
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "tail", **waits})
     reader.assign([TopicPartition(topic, 0, 0)])

@@ -1,4 +1,4 @@
-"""Committed offsets of a consumer never go back, however often the node is killed. A long run: set
+"""Committed offsets of a consumer never go back, however often the node is killed. For a long run set
 ``KILL_ROUNDS`` to the number of kills.
 """
 
@@ -18,7 +18,7 @@ PARTITION_COUNT = 3
 
 
 class Committer:
-    """Commits increasing offsets, one after another, and records the acknowledged ones."""
+    """Commits increasing offsets, one after another, and records the acknowledged offsets."""
 
     def __init__(
         self, bootstrap: str, group: str, topic: str = "t", partitions: int = PARTITION_COUNT
@@ -85,7 +85,7 @@ def test_committed_offsets_never_go_back_over_kills(tmp_path: Path) -> None:
             at_start = [committed(node.bootstrap, each.group) for each in committers]
             for found, acknowledged in zip(at_start, before, strict=True):
                 assert all(map(int.__ge__, found, acknowledged)), (found, acknowledged)
-            # They wait for the node: a commit in progress may be acknowledged only now.
+            # Wait for all, because a commit in progress may be acknowledged only now.
             for each in committers:
                 each.stop()
             for each in committers:

@@ -1,4 +1,5 @@
-"""Three nodes as processes, each broker and controller: a leader is killed while librdkafka writes to it."""
+"""Three nodes as processes, each a broker and a controller. A leader is killed while librdkafka writes to
+it."""
 
 import time
 from collections.abc import Iterator

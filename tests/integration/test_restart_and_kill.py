@@ -1,4 +1,4 @@
-"""The process of a node: its ready line, SIGTERM, and SIGKILL; no acknowledged record is lost or
+"""The process of a node: its ready line, SIGTERM and SIGKILL. No acknowledged record is lost or
 duplicated."""
 
 import re
@@ -52,7 +52,7 @@ def test_a_restart_keeps_records_topics_configs_and_offsets(tmp_path: Path, kind
 
 
 class Load:
-    """An idempotent producer that sends numbered values continuously and records the acknowledged ones."""
+    """An idempotent producer that sends numbered values continuously and records the acknowledged values."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acknowledged: list[tuple[int, int]] = []

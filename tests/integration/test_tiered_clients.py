@@ -1,4 +1,4 @@
-"""librdkafka and kafka-python read a tiered topic from its first record on, and see one log."""
+"""librdkafka and kafka-python read a tiered topic from its first record on, and get one log."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from moldau.testing import Node
 
 COUNT = 60
 RECORD_BYTES = 100_000
-"""Ten of them fill a segment of the smallest size that Kafka accepts."""
+"""Ten records of this size fill a segment of the smallest size that Kafka accepts."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def values(node: Node) -> list[bytes]:
-    """The records of the topic ``past``, whose closed segments have left the disk."""
+    """The records of the topic ``past``, whose closed segments are only in the remote tier."""
     options = {"remote_storage_enable": "true", "local_retention_bytes": "1", "retention_ms": "-1"}
     create(node.bootstrap_servers, "past", segment_bytes=str(1 << 20), **options)
     sent = [b"%d " % number + os.urandom(RECORD_BYTES) for number in range(COUNT)]

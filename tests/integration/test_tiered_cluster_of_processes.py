@@ -57,7 +57,7 @@ def test_leaders_are_killed_while_they_copy_and_all_records_are_read(
         return len(list(tmp_path.glob("objects/tiered/tiered-*/0/*.log")))
 
     def local_starts() -> list[int]:
-        """The first local offset of each replica; -1 where its log is being recreated."""
+        """The first local offset of each replica; -1 while its log is created again."""
         found = {id: [int(path.stem) for path in tmp_path.glob(f"{id}/tiered-0/*.log")] for id in ROLES}
         return [min(offsets, default=-1) for offsets in found.values()]
 
@@ -79,7 +79,7 @@ def test_leaders_are_killed_while_they_copy_and_all_records_are_read(
     produce(range(RECORDS // 2))
     wait_for(lambda: copied() >= 2)
     killed = leader()
-    processes.kill(killed)  # its next segments are being copied, or about to be
+    processes.kill(killed)  # the next segments of the node are being copied, or soon will be
     produce(range(RECORDS // 2, RECORDS))
     wait_for(lambda: leader() not in (killed, -1) and copied() * SEGMENT_BYTES > RECORDS * 7_000)
     processes.start(killed)

@@ -1,4 +1,5 @@
-"""A transaction over diskless and classic partitions outlives the broker of the diskless coordinator."""
+"""A transaction over diskless and classic partitions survives the loss of the broker of the diskless
+coordinator."""
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic

@@ -1,4 +1,4 @@
-"""Meters, and their text as prometheus_client's own parser reads it."""
+"""Meters, and their text, which prometheus_client's parser reads."""
 
 import pytest
 from hypothesis import given
@@ -144,7 +144,7 @@ def test_an_empty_histogram_says_zero() -> None:
 
 
 class NotToBeSearched(dict):
-    """Series that may be looked up, but not searched."""
+    """A mapping of series that may be looked up but not searched."""
 
     def __iter__(self):
         raise AssertionError("all series were searched for those of one topic")

@@ -32,7 +32,8 @@ def parse_responses(data: bytes) -> list[tuple[int, bytes]]:
 
 
 class MemoryTransport(asyncio.Transport):
-    """Accepts written bytes; ``accept_bytes`` makes it apply back-pressure like a peer that does not read."""
+    """Accepts written bytes. With ``accept_bytes`` it applies back-pressure, like a peer that does not
+    read."""
 
     def __init__(self, peer_host="10.0.0.1"):
         super().__init__(extra={"peername": (peer_host, 4000), "sockname": ("10.0.0.9", 9092)})
@@ -86,7 +87,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class Wire:
-    """A server connection over a memory transport, fed by hand."""
+    """A server connection over a memory transport, to which a test delivers bytes."""
 
     def __init__(self, server: SocketServer, peer_host="10.0.0.1"):
         from moldau.network.memory import ReceiveMemory
@@ -117,8 +118,7 @@ class Wire:
             shared[:4096] = b"\xdd" * 4096
 
     async def settle(self) -> None:
-        """Run the loop until it has nothing more to do at this moment; deliver the bytes that were held
-        back."""
+        """Run the loop until it has nothing more to do at this moment; deliver the delayed bytes."""
         for _ in range(100):
             await asyncio.sleep(0)
             if self._unread and self.transport.reading:

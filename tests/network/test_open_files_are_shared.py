@@ -49,7 +49,7 @@ def connections_leave_open_files_to_the_logs():
 
 
 def test_connections_leave_open_files_to_the_logs():
-    # In a process of its own, because the limit includes files that other tests hold open.
+    # The test runs in a separate process, because the limit includes files that other tests hold open.
     program = "from test_open_files_are_shared import *; connections_leave_open_files_to_the_logs()"
     subprocess.run(
         [sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent, check=True, timeout=200

@@ -12,7 +12,7 @@ from moldau.runtime import ErrorCode, KafkaError, SeededEntropy
 
 
 class Node:
-    """Answers ApiVersions; answers ListGroups with the result of ``answer``."""
+    """Answers ApiVersions, and answers ListGroups with the result of ``answer``."""
 
     def __init__(self, answer=None, api_versions_max=4, list_groups=(0, 5)):
         self.answer = answer
@@ -103,7 +103,8 @@ def test_time_out_leaves_the_connection_usable():
         answers = iter([lambda context: late, lambda context: reply(context, 7)])
         async with Node(lambda context, request: next(answers)(context)) as node:
             client = make_client()
-            await client.version_of("127.0.0.1", node.port, 16)  # connecting counts as waiting, too
+            # the time-out includes the time for connecting
+            await client.version_of("127.0.0.1", node.port, 16)
             with pytest.raises(KafkaError) as caught:
                 await ask(client, node, timeout_ms=10)
             assert caught.value.code is ErrorCode.request_timed_out

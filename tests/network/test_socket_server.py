@@ -203,7 +203,7 @@ def test_idle_connection_is_closed_and_a_waiting_one_is_not(run):
         never = asyncio.get_running_loop().create_future()
         server = make_server(lambda context, body: never, connections_max_idle_ms=200)
         ports = await server.start()
-        # It has sent its request before the server accepts it.
+        # The client has sent its request before the server accepts the connection.
         busy = socket.create_connection(("127.0.0.1", ports["PLAINTEXT"]))
         busy.sendall(request_frame(1))
         await until(lambda: server.counters.requests)

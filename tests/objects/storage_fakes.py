@@ -1,4 +1,5 @@
-"""Stores for tests: the simulation's, in the form of the protocol, and functions that open each adapter."""
+"""Stores for tests: the store of the simulation with the interface of the protocol, and functions that
+open each adapter."""
 
 import asyncio
 import random

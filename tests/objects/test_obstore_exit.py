@@ -33,8 +33,8 @@ class SlowToFlush:
 
 sys.stdout = SlowToFlush(sys.stdout)
 """
-"""Forces a rare case: the thread that delivers an answer returns to Python while the interpreter is
-shutting down."""
+"""A program that forces a rare case: the thread that delivers an answer returns to Python while the
+interpreter shuts down."""
 
 READ = """
 from moldau.objects.obstore_storage import open_obstore

@@ -21,14 +21,15 @@ from moldau.objects import (
 
 IMPATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=200, deadline_ms=200)
 PATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=30_000, deadline_ms=30_000)
-"""Waits for an answer even on a busy machine; the budget of retries ends it."""
+"""A time limit that is long enough for a busy machine. The budget of retries ends the attempts."""
 
 
 @asynccontextmanager
 async def server(
     status: int | None, code: str, *, policy: RetryPolicy | None = None
 ) -> AsyncIterator[RetryingStorage]:
-    """A store whose every answer has this status and S3 error code; None: it reads and never answers."""
+    """A store whose every answer has this status and S3 error code; None means that it reads and never
+    answers."""
     policy = policy or (IMPATIENT if status is None else PATIENT)
     body = f"<Error><Code>{code}</Code><Message>Because\nso.</Message></Error>".encode() if code else b""
     writers: list[asyncio.StreamWriter] = []
@@ -120,7 +121,8 @@ def test_a_check_that_fails_is_one_line_with_the_name_of_the_store(
 
 
 def test_an_upload_holds_our_memory_until_the_store_lets_go_of_it() -> None:
-    """The reuse of upload memory depends on this: while the library reads it, Python does not resize it."""
+    """The reuse of upload memory depends on this, because Python does not resize the memory while the
+    library reads it."""
 
     async def main() -> None:
         policy = RetryPolicy(attempt_timeout_ms=60_000, deadline_ms=60_000)

@@ -1,6 +1,7 @@
-"""Avro records with their writers' and readers' schemas: each type in each position, as value and as default.
+"""Avro records with their writers' and readers' schemas. They contain each type in each position, as a value
+and as a default.
 
-The answers of Avro's Java library to them are in ``golden/avro.json``.
+The answers of Avro's Java library for these records are in ``golden/avro.json``.
 """
 
 import io
@@ -103,7 +104,7 @@ _N = _field("n", "int")
 
 
 def raw(schema: Any) -> Any:
-    """Without logical types, so that the library writes the values unchanged."""
+    """A schema without logical types, so that the library writes the values unchanged."""
     if isinstance(schema, list):
         return [raw(one) for one in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the pipeline: a JVM takes seconds to start."""
+"""One Spark session for all tests of the pipeline, because a JVM takes seconds to start."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ def spark() -> Iterator[Any]:
 
     from moldau.pipeline.session import open_session
 
-    # Two hundred tasks behind each shuffle, which is the default, cost seconds.
+    # By default a shuffle creates two hundred tasks, which take seconds.
     settings = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
     jars = connector_jars()
     if pyspark.__version__.startswith("4.0.") and (iceberg := iceberg_jars()):

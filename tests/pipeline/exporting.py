@@ -19,7 +19,7 @@ FORMATS = ["parquet", "iceberg"]
 
 
 class Killed(BaseException):
-    """The driver ends here; no error handler sees it."""
+    """The driver ends here. Its error handlers do not run."""
 
 
 def run_here(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, out of the pip install: a master and two workers."""
+"""A standalone Spark cluster on loopback, from the installed PySpark package: a master and two workers."""
 
 import contextlib
 import os
@@ -16,14 +16,15 @@ import pyspark
 T = TypeVar("T")
 WORKERS = 2
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Settings for processes that live for seconds."""
+"""Settings for processes that run for seconds."""
 WAIT_S = 450.0
 _ADDRESS = re.compile(r"Starting Spark master at (spark://\S+)")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """``folder`` contains the logs and the workers' data of their executors; workers have two cores."""
+    """A cluster. ``folder`` contains the logs, and the data of the workers' executors. Workers have two
+    cores."""
 
     master: str
     folder: pathlib.Path
@@ -37,7 +38,7 @@ class Cluster:
 
 
 def eventually(probe: Callable[[], T | None], what: str) -> T:
-    """Call until it returns a true value; return that."""
+    """Call ``probe`` until it returns a true value; return this value."""
     deadline = time.monotonic() + WAIT_S
     while True:
         if found := probe():
@@ -59,7 +60,7 @@ def environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _process(folder: pathlib.Path, name: str, arguments: Sequence[str]) -> Iterator[pathlib.Path]:
-    """One of Spark's processes; its log. It is stopped at the end."""
+    """Start one of Spark's processes; return its log. It is stopped at the end."""
     script = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-class")
     log = folder / f"{name}.log"
     with log.open("wb") as output:
@@ -79,7 +80,7 @@ def _process(folder: pathlib.Path, name: str, arguments: Sequence[str]) -> Itera
 
 @contextlib.contextmanager
 def standalone_cluster(folder: pathlib.Path) -> Iterator[Cluster]:
-    """Ready when both workers have registered."""
+    """Start a cluster; it is ready when both workers have registered."""
     listen = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(

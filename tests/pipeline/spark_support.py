@@ -10,7 +10,7 @@ from moldau.pipeline.requirements import missing_java, missing_packages
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / ".tools"
 CONNECTOR = TOOLS / "spark-kafka"
-"""Jars of Spark's Kafka connector, where ``tools/fetch_clients.py`` put them."""
+"""Jars of Spark's Kafka connector, in the folder of ``tools/fetch_clients.py``."""
 ICEBERG = TOOLS / "iceberg-spark"
 """Iceberg's jar for Spark 4.0, and a driver for its catalogs in SQLite."""
 

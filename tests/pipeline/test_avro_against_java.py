@@ -31,7 +31,7 @@ MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def plain(found: Any, column: pa.DataType) -> Any:
-    """A column's value in the notation of the Java program."""
+    """A column's value as the Java program writes it."""
     if found is None:
         return None
     if pa.types.is_struct(column):

@@ -31,7 +31,7 @@ def record(schema: Any, **more: Any) -> dict[str, Any]:
 
 
 def read(written: Any, wanted: Any, *values: Any) -> list[Any]:
-    """The values in the reader's column; the reason where one is rejected."""
+    """The values in the reader's column; or the reason if one is rejected."""
     schemas = AvroSchemas(json.dumps(record(wanted)), {7: json.dumps(record(written))}, True)
     schemas.check()
     encoded = [HEADER + encode(record(written), {"x": value}) for value in values]
@@ -182,7 +182,7 @@ def with_number(schema: Any) -> dict[str, Any]:
 
 
 def read_number(written: Any, encoded: bytes) -> Any:
-    """The column ``n`` behind a member that is not read; the reason where the value is rejected."""
+    """The values of column ``n`` after a field that is not read, or the reason if a value is rejected."""
     reader = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
     schemas = AvroSchemas(json.dumps(reader), {7: json.dumps(with_number(written))}, True)
     schemas.check()

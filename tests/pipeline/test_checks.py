@@ -1,4 +1,4 @@
-"""Verification finds deliberate damage; the orphan job removes orphans, and nothing else."""
+"""Verification finds deliberate damage; the orphan job removes orphans, and no other objects."""
 
 import asyncio
 import json
@@ -140,7 +140,7 @@ def test_damage_is_found(node: moldau.testing.Node, monkeypatch: pytest.MonkeyPa
 def test_offsets_that_no_batch_has_are_found(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A coordinator cannot be made to forget a batch, so some batches are removed from its answers.
+    """A test cannot make a coordinator forget a batch, so some batches are removed from its answers.
 
     Each flush ends a batch, and has seven records for the first partition.
     """
@@ -186,7 +186,7 @@ def test_damage_in_the_tier_is_found(node: moldau.testing.Node) -> None:
 def test_offsets_that_no_segment_has_are_found(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Metadata that lack a segment in the middle, and the one before the WAL's first batch."""
+    """The metadata lack a segment in the middle, and the segment before the first batch of the WAL."""
     assert consolidate_once(ConsolidateJob(node.bootstrap_servers, timeout_s=60.0), run_here)["segments"] >= 6
     produce(node)
     whole = verify(node)
@@ -196,7 +196,7 @@ def test_offsets_that_no_segment_has_are_found(
         found = await list_segments(client, topic, partition, tier)
         if topic.name == "other":
             return found
-        # Segments are cut in three, so that one may be left out between others.
+        # The range is cut into three segments, so that one between two others may be left out.
         first = found[0]
         third = (found[-1].end_offset + 1) // 3
         hidden = (third, 2 * third - 1) if partition == 0 else (third, found[-1].end_offset)
@@ -300,7 +300,7 @@ def test_parts_of_killed_tasks_are_orphans_after_a_day(node: moldau.testing.Node
 def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tasks run twice, and the second answer is lost; one additional object belongs to an unknown segment."""
+    """Tasks run twice, and the second answer is lost. One additional object belongs to an unknown segment."""
 
     def twice(function: Any, units: Any) -> list[Any]:
         late = run_here(function, units)
@@ -322,7 +322,7 @@ def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
     assert (found["orphans"], found["tier_orphans"]) == (0, 2 * segments + 1)
     orphans = {store / key for key in found["tier_examples"]}
     assert stray in orphans
-    assert found["tier_orphan_bytes"] == sum(path.stat().st_size for path in orphans)  # none is removed
+    assert found["tier_orphan_bytes"] == sum(path.stat().st_size for path in orphans)  # no object is removed
     for path in orphans:
         path.unlink()
     assert verify(node)["damages"] == 0

@@ -101,7 +101,7 @@ def test_a_change_that_is_none(text: str) -> None:
 def test_what_becomes_wider_and_what_needs_a_new_column(change: str, in_iceberg: str, elsewhere: str) -> None:
     assert columns_of(changed("a INT", change, promote=True)) == in_iceberg
     assert columns_of(changed("a INT", change)) == elsewhere
-    # the second time there is nothing left to do
+    # The second time there is nothing left to do.
     assert columns_of(changed("a INT", change, change)) == elsewhere
 
 
@@ -223,7 +223,7 @@ def test_a_column_that_was_given_becomes_wider_or_gets_another_beside_it(
 def test_the_first_value_decides_nothing(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
-    """One unusual value before, among or behind a thousand numbers is the only dead letter."""
+    """One unusual value before, between or after a thousand numbers is the only dead letter."""
     numbers = [{"qty": one} for one in range(1_000)]
     found = []
     for place in (0, 500, 1_000):

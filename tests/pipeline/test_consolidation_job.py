@@ -51,7 +51,7 @@ def node() -> Iterator[moldau.testing.Node]:
 
 @pytest.fixture
 def topic(node: moldau.testing.Node, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own, in many small batches."""
+    """A topic for one test, with many small batches."""
     name = re.sub("[^a-z]+", "_", request.node.name)
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
     admin.create_topics([NewTopic(name, num_partitions=PARTITIONS)])[name].result(TIMEOUT_S)
@@ -102,7 +102,7 @@ def read_all(node: moldau.testing.Node, topic: str) -> dict[int, list[bytes]]:
 
 
 def check(node: moldau.testing.Node, topic: str) -> None:
-    """Nothing is left to plan, and every record is read once."""
+    """Check that nothing is left to plan, and that every record is read once."""
     assert consolidate_once(job_of(node, topic), in_place)["segments"] == 0
     assert read_all(node, topic) == {
         partition: [value_of(partition, number) for number in range(RECORDS)]
@@ -116,14 +116,15 @@ def test_all_of_a_topic_leaves_the_wal(node: moldau.testing.Node, topic: str) ->
     assert report["units"] >= 2
     assert report["failures"] == []
     assert report["bytes"] > RECORDS * PARTITIONS * 50
-    # The prefix is the leader's, which names its storage in the plan.
+    # The prefix is that of the leader, which names its storage in the plan.
     objects = pathlib.Path(node.data) / "objects"
     assert len(list(objects.glob(f"elsewhere/{topic}-*/*/*.log"))) == report["segments"]
     check(node, topic)
 
 
 def test_a_unit_has_partitions_of_several_coordinators(node: moldau.testing.Node, topic: str) -> None:
-    """At first one broker gets no report; the other's segments of the same units are published without it."""
+    """At first one broker gets no report. The segments of the other broker in the same units are published
+    nevertheless."""
     options = parse_options({"kafka.bootstrap.servers": node.bootstrap_servers, "subscribe": topic})
     (found,) = ask(node.bootstrap_servers, lambda client: pin(client, options))
     assert found.source.wal is not None

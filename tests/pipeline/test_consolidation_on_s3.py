@@ -76,7 +76,7 @@ class CountingProxy:
 
 @pytest.fixture
 def proxy(s3_endpoint: str) -> Iterator[CountingProxy]:
-    """Tasks use it, brokers do not."""
+    """A proxy that tasks use, and brokers do not."""
     running = CountingProxy(s3_endpoint)
     yield running
     running.close()
@@ -100,7 +100,7 @@ def node(s3_endpoint: str, s3_bucket: str, tmp_path: pathlib.Path) -> Iterator[m
 
 
 def produce(node: moldau.testing.Node, topic: str) -> None:
-    """One object or more for each flush, with batches of all partitions."""
+    """Produce at least one object for each flush, with batches of all partitions."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
     admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(TIMEOUT_S)
     producer = Producer({"bootstrap.servers": node.bootstrap_servers, "batch.num.messages": 5})
@@ -154,7 +154,7 @@ def test_a_unit_of_the_source_reads_each_object_once(node: moldau.testing.Node, 
     assert len(set(owners.values())) == 2
     rows = 0
     for owner in set(owners.values()):
-        # Like units: of partitions of one coordinator.
+        # Units, too, have partitions of one coordinator only.
         ranges = [one for one in found.ranges if owners[one.partition] == owner]
         proxy.gets.clear()
         tables = decode_found(fetch_found(found.source, ranges), ranges)

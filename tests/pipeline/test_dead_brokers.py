@@ -28,7 +28,7 @@ LIMIT_S = 60
 
 
 class Ruins(NamedTuple):
-    """A cluster's brokers, one of which is dead, and the topic's leaders."""
+    """The brokers of a cluster, one of which is dead, and the topic's leaders."""
 
     bootstrap: str
     leaders: dict[int, int]
@@ -55,8 +55,8 @@ def ruins() -> Iterator[Ruins]:
 
 
 async def _kill(cluster: moldau.testing.Cluster) -> dict[int, int]:
-    """Kill the broker when it leads nothing; the topic's leaders according to a client that knows only
-    this broker."""
+    """Kill the broker when it leads no partition. Returns the topic's leaders according to a client with
+    only this broker."""
     async with connected(cluster.address(DEAD), LIMIT_S) as client:
         move = PlannedMove(PlacedPartition(COORDINATORS, 0, (DEAD,)), (ALIVE,))
         await begin_moves(client, [move])
@@ -88,5 +88,5 @@ def test_a_sink_keeps_its_guarantee(ruins: Ruins, caplog: pytest.LogCaptureFixtu
 
 
 def test_a_client_goes_on_with_brokers_that_it_was_told_of(ruins: Ruins) -> None:
-    """The only broker that the client was given dies after its first answer."""
+    """The only configured broker of the client dies after its first answer."""
     assert ruins.leaders == {0: ALIVE}

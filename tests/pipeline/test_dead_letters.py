@@ -125,7 +125,8 @@ def test_columns_are_found_and_added(
 def test_values_that_no_column_fits_do_not_end_the_export(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
-    """Members that cannot be columns cause dead letters; numbers larger than all floats are text."""
+    """Values with members that cannot be columns become dead letters. Numbers larger than all floats are
+    stored as text."""
     job = job_of(node, topic, tmp_path, table_format, json_format(None))
     produce_values(node, topic, [b'{"": 1, "a": {"b": 1}, "a.b": 2}', b'{"a": {"b": 3}}'])
     export_once(job, run_here)
@@ -182,8 +183,8 @@ def test_columns_of_an_iceberg_table_become_wider(
 def test_dead_letters_are_replayed(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
-    """The option for the header was forgotten, and one record has none; the header shows the values of two
-    writers."""
+    """The option for the header was forgotten, and one record has no header. The headers refer to the
+    schemas of two writers."""
     produce_values(node, topic, [HEADER + avro(number) for number in range(7)] + [avro(7), b"\x80"])
     job = job_of(node, topic, tmp_path, table_format, avro_format(SCHEMA, {}, framed=False))
     first = export_once(job, run_here)
@@ -259,7 +260,7 @@ def test_of_two_replays_one_commits(node: moldau.testing.Node, topic: str, tmp_p
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_backfill(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str) -> None:
-    """A table that began at the end of its topic gets the earlier records, and nothing twice."""
+    """A table that began at the end of its topic gets the earlier records, and no record twice."""
     job = job_of(node, topic, tmp_path, table_format, ValueFormat())
     latest = replace(job, start=parse_start_at("latest"))
     produce_values(node, topic, [b"%d" % number for number in range(6)])
@@ -308,7 +309,8 @@ def test_offsets_of_a_commit_are_in_its_snapshot(
 def test_a_task_may_die_between_its_two_files(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records and dead letters of a unit get their file names one after the other."""
+    """Records and dead letters of a unit get their file names one after the other, so a task may die in
+    between."""
     publish = units.publish
     calls = 0
 

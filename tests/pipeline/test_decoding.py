@@ -27,7 +27,7 @@ headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size
 
 @st.composite
 def record_lists(draw: st.DrawFn) -> list[Record]:
-    """Records with holes between their offsets, as compaction leaves them."""
+    """Records with gaps between their offsets, as after compaction."""
     steps = draw(st.lists(st.integers(1, 200), max_size=30))
     offset = draw(st.integers(0, 2**40))
     found = []
@@ -106,7 +106,7 @@ def test_damage_that_a_checksum_hides_is_refused_as_by_the_walk(
     batch = batch_of(records)
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
-    # Only a broker could have written this, because the checksum is right. Setting the time recomputes it.
+    # Only a broker could write this, because the checksum is right: setting the time computes it again.
     set_log_append_time(batch, 0, 1_000)
     wanted = outcome(batch)
     try:

@@ -37,7 +37,7 @@ class Synced:
             self._sizes[state.st_ino] = state.st_size
 
     def lost(self, root: pathlib.Path) -> list[str]:
-        """The part of ``root`` that a loss of power could remove, possibly itself."""
+        """The part of ``root`` that a loss of power could remove; possibly ``root`` itself."""
         lost = []
         for path in [root, *sorted(root.rglob("*"))]:
             state = path.stat()

@@ -1,4 +1,5 @@
-"""Exports are exactly once: killed at every step, repeated, with two drivers at once. No Spark is needed."""
+"""Exports are exactly once: also if they are killed at any step, repeated, or made by two drivers at once.
+No Spark is needed."""
 
 import dataclasses
 import errno
@@ -95,7 +96,7 @@ def test_a_driver_may_die_after_any_unit(
         try:
             export_once(job, dying_after(count % 4))
         except Killed:
-            # The topic grows without an export.
+            # The topic grows and is not exported.
             produce(node, topic, 1, RECORDS + count)
     export_once(job, run_here)
     found = values(job)
@@ -120,7 +121,7 @@ def test_a_plan_of_a_driver_that_died_before_its_first_unit_is_done_by_the_next(
 def test_a_unit_that_is_written_twice_is_there_once(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
 ) -> None:
-    """A task that is repeated, or runs twice at the same time."""
+    """A task may be repeated, or run twice at the same time."""
     job = job_of(node, topic, tmp_path, "parquet")
     produce(node, topic, RECORDS)
 
@@ -152,7 +153,7 @@ def test_two_drivers_at_once_make_one_folder_of_files(
 
 
 def test_a_plan_number_is_given_once(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
-    """A driver whose number is taken reads the plans again, and plans the remaining records."""
+    """A driver whose number is already used reads the plans again, and plans the remaining records."""
     produce(node, topic, RECORDS)
     job = job_of(node, topic, tmp_path, "parquet")
     source = TopicSource(
@@ -212,8 +213,7 @@ def test_progress_of_an_iceberg_table_outlives_its_snapshots(
 def test_a_round_without_a_record_moves_on(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str
 ) -> None:
-    """Records are deleted before or during the round: the offsets are then behind the table, and are not
-    lag."""
+    """Records are deleted before or during the round. Their offsets are not counted as lag."""
 
     def delete(offset: int) -> None:
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
@@ -234,7 +234,7 @@ def test_a_round_without_a_record_moves_on(
     produce(node, topic, 10, 20)
     done = export_once(job, deleting)
     assert (done.records, done.lag_records) == (0, 0)
-    # A user who forbids losses is not told again about losses that were accepted.
+    # If losses are forbidden, losses that were accepted earlier are not reported again.
     produce(node, topic, 10, 30)
     assert export_once(dataclasses.replace(job, may_lose=False), run_here).records == 10
     assert values(job) == [*range(10), *range(30, 40)]

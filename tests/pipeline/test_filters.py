@@ -78,7 +78,7 @@ def test_partitions_and_topics_are_left_out(given: Filter, taken: list[int]) -> 
 def test_a_time_says_where_to_begin() -> None:
     narrowing = pushed(GreaterThan(("timestamp",), NOON), LessThanOrEqual(("timestamp",), NOON))
     assert narrowing.timestamp_us == NumberBounds(NOON_US + 1, NOON_US + 1)
-    # Records have milliseconds: the first one that can be later than noon.
+    # Timestamps of records have milliseconds, so this is the first one that can be later than noon.
     assert narrowing.earliest_ms == NOON_US // 1000 + 1
     assert pushed(LessThan(("timestamp",), NOON)).earliest_ms is None
 

@@ -42,7 +42,7 @@ def job(node: moldau.testing.Node, request: pytest.FixtureRequest, tmp_path: pat
 
 
 def produce(job: ExportJob, start: int, end: int) -> None:
-    """Record ``n`` has the day ``n`` % 3."""
+    """Produce records; record ``n`` has the day ``n`` % 3."""
     producer = Producer({"bootstrap.servers": job.bootstrap})
     for number in range(start, end):
         value = (
@@ -180,7 +180,7 @@ def test_the_partition_spec_of_now_is_followed(
         if task.file.spec_id == 1:
             (value,) = task.file.partition
             assert value is not None
-    # A filter is answered from the partitions' values.
+    # A filter is evaluated by the values of the partitions.
     assert table.scan("value.id = 13").to_arrow().num_rows == 1
     day = table.scan("timestamp >= '1970-01-03T00:00:00+00:00' AND timestamp < '1970-01-04T00:00:00+00:00'")
     assert day.to_arrow().num_rows == 12
@@ -204,7 +204,8 @@ def test_a_column_that_the_export_does_not_write_cannot_partition(job: ExportJob
 
 
 def test_a_change_that_cannot_be_followed_is_one_line(node: moldau.testing.Node, job: ExportJob) -> None:
-    """A column of another tool, with the name of a new member and another type; and dead letters."""
+    """Another tool has added a column with the name of a new member and another type. The same is done for
+    dead letters."""
     inferring = ExportJob(job.bootstrap, job.topic, job.folder, "iceberg", values=json_format(None))
     produce_values(node, job.topic, [b'{"a": 1}', b"oops"])
     export_once(inferring, run_here)

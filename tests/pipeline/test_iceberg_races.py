@@ -39,7 +39,7 @@ def job(node: moldau.testing.Node, request: pytest.FixtureRequest, tmp_path: pat
 
 
 def export_slowly(job: ExportJob, meanwhile: Callable[[], object]) -> None:
-    """A driver that reads the table, waits, and continues when ``meanwhile`` is over."""
+    """Export with a driver that reads the table, waits, and continues when ``meanwhile`` is over."""
     look = functools.partial(find_bounds, job.bootstrap, job.topic, committed_only=True)
 
     def look_late() -> Bounds:

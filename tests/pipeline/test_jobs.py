@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 
 class Pool:
-    """Runs nothing, because its jobs have no units."""
+    """Runs no units, because its jobs have none."""
 
     cancelled = False
 
@@ -36,7 +36,7 @@ class Pool:
 
 
 def run(jobs: list[Job], rounds: int, **more: Any) -> tuple[JobRunner, list[Round]]:
-    """Run until this many rounds were reported, with some of each job."""
+    """Run until ``rounds`` rounds were reported, and at least one for each job."""
     told: list[Round] = []
 
     def tell(done: Round) -> None:

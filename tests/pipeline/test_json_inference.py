@@ -1,4 +1,4 @@
-"""Columns found in JSON values: the rule, independence of the order, and that no value is stored in part."""
+"""Columns found in JSON values: the rule, independence of the order, and no partly stored values."""
 
 import json
 import random
@@ -37,7 +37,7 @@ def infer(*values: Any) -> str:
 
 
 def export(*values: Any) -> tuple[list[Any], dict[int, str]]:
-    """The table of these values, and the rejected ones."""
+    """The table of these values, and the rejected values."""
     columns, odd = found_in(encoded(*values))
     found, rejected = decode_json(
         pa.array(encoded(*values), pa.binary()), columns or pa.struct([]), whole=odd
@@ -98,12 +98,12 @@ def test_the_type_of_values_is_the_same_in_every_position(values: list[Any], exp
 
 
 def _text(value: Any) -> str:
-    """JSON, also for integers that are too long for Python's own conversion."""
+    """The JSON text of a value, also for integers that are too long for Python's own conversion."""
     return "1" + "0" * 5000 if value == 10**5000 else json.dumps(value)
 
 
 def _type_at(columns: pa.DataType) -> pa.DataType:
-    """The type at the position that ``POSITIONS`` have filled."""
+    """The type of a column at the position that ``POSITIONS`` give."""
     names = [field.name for field in columns]
     if names == ["x"]:
         return columns.field("x").type
@@ -266,7 +266,7 @@ def test_a_table_keeps_its_columns() -> None:
     assert render_ddl(columns.type) == (
         "b BIGINT, a STRUCT<x: STRING, z: BIGINT>, l ARRAY<STRUCT<y: BIGINT, v: BIGINT>>, c BIGINT"
     )
-    assert columns.odd  # B is b
+    assert columns.odd  # B is the same column as b
     many = encoded(*({f"k{number}": 1} for number in range(json_found.NAMES_MAX + 1)))
     assert found_in(many, table) == (table, True)
     assert found_in(many, pa.string()) == (pa.string(), False)
@@ -292,7 +292,8 @@ DOCUMENTS = st.dictionaries(KEYS, VALUES, max_size=4)
 @settings(max_examples=100, deadline=None)
 @given(st.lists(DOCUMENTS, max_size=12), st.randoms(use_true_random=False), st.integers(1, 100))
 def test_order_and_units_make_no_difference(documents: list[Any], dice: random.Random, times: int) -> None:
-    """Any permutation, in any units, results in the same columns, and each value in the same row."""
+    """Any order of the values and any split into units results in the same columns, and in the same row
+    for each value."""
     values = encoded(*documents, *documents[:1] * times)
     columns = found_in(values)
     order = list(range(len(values)))
@@ -328,7 +329,7 @@ def test_each_value_is_stored_whole_or_is_a_dead_letter(documents: list[Any]) ->
 
 
 def stored(value: Any, found: Any, column: pa.DataType) -> bool:
-    """Whether a column's value is equal to the JSON value, in an independent computation."""
+    """Whether a column's value is equal to the JSON value, by an independent computation."""
     if value is None:
         return found is None
     if column == pa.string():
@@ -341,7 +342,7 @@ def stored(value: Any, found: Any, column: pa.DataType) -> bool:
         for name, one in value.items():
             field = names.get(name.lower())
             if one is None and name.lower() in full:
-                continue  # the other spelling has the value
+                continue  # the column with the other spelling has the value
             if field is None:
                 if not is_nothing(one):
                     return False
@@ -366,7 +367,7 @@ def is_nothing(value: Any) -> bool:
 
 
 def test_counts_are_bounded_by_depth_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound of positions is reached early in one order and late in the other."""
+    """The limit of positions is reached early in one order and late in the other."""
     monkeypatch.setattr(json_found, "POSITIONS_MAX", 12)
     monkeypatch.setattr(json_found, "_LOOK_EVERY", 1)
     values = encoded(

@@ -30,7 +30,7 @@ def test_the_notebook_runs(
     names: dict[str, Any] = {}
     with moldau.testing.Node(diskless=True) as node:
         for cell in cells:
-            # Spark's workers run in another folder.
+            # Spark's workers run in another folder, so paths are absolute.
             there = cell.replace("127.0.0.1:9092", node.bootstrap_servers).replace(
                 "lake/", f"{tmp_path}/lake/"
             )

@@ -32,7 +32,7 @@ RECORDS = 2_000
 
 pytestmark = [
     pytest.mark.timeout(1500),
-    # Leaked sockets of Spark's own code, which this project cannot fix.
+    # Spark's own code leaks sockets, which this project cannot fix.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -140,7 +140,7 @@ def test_exported_twice_each_record_is_there_once(
 
 @pytest.mark.every_spark
 def test_a_failed_task_is_one_sentence(spark: SparkSession) -> None:
-    # Inside the function, because workers cannot import this file.
+    # The import is inside the function, because workers cannot import this file.
     def fail(unit: OffsetRange) -> None:
         raise ToolError(f"offset {unit.start} is gone")
 
@@ -157,12 +157,12 @@ def test_workers_do_not_collect_their_modules_behind_each_task(spark: SparkSessi
     counts = SparkPool("local[2,2]").units("test")(frozen, [1, 2])
     assert min(counts) > 10_000
     settle()
-    assert frozen(0) == ours  # this is not a task
+    assert frozen(0) == ours  # this process is not a task
 
 
 def test_planners_do_not_collect_their_modules_behind_each_plan(spark: SparkSession) -> None:
     class Planned(DataSource):
-        """The name of its only column tells whether its planner has frozen objects."""
+        """The name of its only column shows whether the process that planned it has frozen objects."""
 
         @classmethod
         def name(cls) -> str:
@@ -178,7 +178,7 @@ def test_planners_do_not_collect_their_modules_behind_each_plan(spark: SparkSess
 
 
 def test_a_master_that_does_not_listen_is_one_line() -> None:
-    with socket.socket() as bound:  # bound, so that no other process listens there
+    with socket.socket() as bound:  # bound, so that no other process listens on the port
         bound.bind(("127.0.0.1", 0))
         master = f"spark://127.0.0.1:{bound.getsockname()[1]}"
         with pytest.raises(ToolError, match=f"^Spark's master {master} cannot be reached: .*refused"):

@@ -1,4 +1,4 @@
-"""The commands: their refusals, their output, and their end. Units run in this process."""
+"""The commands of the pipeline: refusals, output and exit codes. Units run in this process."""
 
 import io
 import json
@@ -101,7 +101,7 @@ def test_a_line_for_people_and_json_for_scripts(
 def test_a_reader_that_has_gone_is_no_failure(
     node: moldau.testing.Node, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
-    """The table is written before the line is, and unbuffered output fails immediately."""
+    """The table is written before the line, and unbuffered output fails immediately."""
     reader, writer = os.pipe()
     os.close(reader)
     with io.TextIOWrapper(os.fdopen(writer, "wb", 0), write_through=True) as output:

@@ -1,4 +1,5 @@
-"""Columns of rows that are written to topics are those of Spark's Kafka connector, or refused by name."""
+"""Columns of rows that are written to topics have the names of Spark's Kafka connector. Other columns are
+refused, and the error names them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The exactly-once part of the sink, with a driver that is killed anywhere. No Spark."""
+"""The exactly-once part of the sink, with a driver that is killed at any step. No Spark."""
 
 import asyncio
 import pathlib
@@ -42,7 +42,7 @@ class Killed(BaseException):
 
 
 class DyingStore(FileSinkStore):
-    """A store whose user is killed at the n-th call, before or after the call took effect."""
+    """A store whose user is killed at call number n, before or after the call took effect."""
 
     def __init__(self, root: str, calls_left: int, after: bool) -> None:
         super().__init__(root)
@@ -110,7 +110,7 @@ def commit(
     query: str = "",
     partitions: int = PARTITIONS,
 ) -> None:
-    """The commit of a driver whose tasks wrote these values, distributed by their keys."""
+    """Make the commit of a driver whose tasks wrote these values, distributed by their keys."""
 
     async def work(client: Client) -> None:
         parts = []
@@ -126,7 +126,7 @@ def commit(
         try:
             await committer.commit_batch(query_id, batch_id, parts)
         except ToolError:
-            await committer.discard(parts)  # as Spark does, which calls abort
+            await committer.discard(parts)  # Spark also calls abort
             raise
 
     with_client(node, work)
@@ -217,7 +217,7 @@ def test_what_cannot_be_known_any_more_is_not_guessed(
 
 
 def test_what_was_refused_does_not_stand_in_the_way(node: moldau.testing.Node, target: CommitTarget) -> None:
-    """The query began with a topic that was then deleted and created again."""
+    """The topic of the query was deleted and created again."""
     before = replace(target, topic_id=str(UUID(int=5)))
     for _ in range(2):
         with pytest.raises(ToolError, match="no such partition"):

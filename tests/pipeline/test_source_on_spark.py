@@ -61,7 +61,7 @@ def create(
 
 
 def produce(node: moldau.testing.Node, topic: str, start: int, end: int, partitions: int = 3) -> None:
-    """Record ``n`` has key and value ``n``, time ``n`` and a header where it is odd."""
+    """Produce records. Record ``n`` has key and value ``n``, time ``n``, and a header if ``n`` is odd."""
     producer = Producer({"bootstrap.servers": node.bootstrap_servers, "compression.type": "zstd"})
     for number in range(start, end):
         headers: list[tuple[str, Any]] = [("odd", b"yes")] if number % 2 else []
@@ -106,8 +106,8 @@ def run_once(start: Callable[[], StreamingQuery]) -> StreamingQuery:
         try:
             query.awaitTermination(400)
         except StreamingQueryException as error:
-            # Spark waits ten seconds for the process that plans a query, without a setting for it. The
-            # process had not started, so nothing was done.
+            # Spark waits ten seconds for the process that plans a query, and this time cannot be configured.
+            # The process had not started, so nothing was done.
             if left == 0 or "failed to connect back" not in str(error):
                 raise
         else:
@@ -179,7 +179,7 @@ def test_a_stream_writes_each_batch_once(
         run_once(sink.options(checkpointLocation=str(tmp_path / "checkpoint"), **options).start)
 
     run()
-    # As if the driver had been killed before it recorded the end of the batch: Spark runs it again.
+    # The driver seems to be killed before it recorded the end of the batch, so Spark runs it again.
     shutil.rmtree(tmp_path / "checkpoint" / "commits")
     run()
     rows = reader(spark, node, subscribe="sunk", includeHeaders="true").collect()
@@ -218,7 +218,7 @@ def test_what_spark_has_consolidated_is_read_as_before(
 
 
 def connector() -> None:
-    """Skip the test where the jars of the connector were not fetched; with ``CI=true`` that is a failure."""
+    """Skip the test if the jars of the connector were not fetched. With ``CI=true`` this is a failure."""
     if not connector_jars():
         message = "Spark's Kafka connector is missing: python tools/fetch_clients.py"
         if os.environ.get("CI") == "true":

@@ -1,4 +1,4 @@
-"""A node with a long-lived process of jobs, and a job by spark-submit, on two real workers."""
+"""Jobs on two real workers: a process that runs for long beside a node, and a job by spark-submit."""
 
 import contextlib
 import json
@@ -74,7 +74,7 @@ def produce(bootstrap: str) -> None:
 def submitted(
     cluster: Cluster, bootstrap: str, folder: pathlib.Path, log: pathlib.Path
 ) -> Iterator[subprocess.Popen[str]]:
-    """An export by the documentation's program, with one core of the cluster."""
+    """Run an export by the program of the documentation, with one core of the cluster."""
     program = folder.parent / "moldau_job.py"
     (text,) = re.findall(r"```python\n(# moldau_job\.py.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
     program.write_text(text)

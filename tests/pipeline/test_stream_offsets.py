@@ -1,4 +1,4 @@
-"""The end of a batch of a streaming query."""
+"""The end of each batch of a streaming query."""
 
 import pytest
 from hypothesis import given

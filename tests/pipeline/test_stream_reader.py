@@ -56,7 +56,7 @@ def eventually(probe: Callable[[], bool]) -> None:
 
 
 def latest(reader: MoldauStreamReader, start: dict[str, Any], topic: str, count: int) -> dict[str, Any]:
-    """The next end, once the leader of the topic's only partition knows all records."""
+    """The next end, as soon as the leader of the topic's only partition returns the end of all records."""
     ends: list[dict[str, Any]] = []
 
     def look() -> bool:
@@ -70,7 +70,7 @@ def latest(reader: MoldauStreamReader, start: dict[str, Any], topic: str, count:
 def rows_of(
     reader: MoldauStreamReader | MoldauOlderStreamReader, start: dict[str, Any], end: dict[str, Any]
 ) -> list[int]:
-    """Offsets of a batch."""
+    """The offsets of a batch."""
     return sorted(
         offset
         for partition in reader.partitions(start, end)
@@ -130,7 +130,7 @@ def test_a_topic_may_be_deleted_while_a_batch_is_read(
     (unit,) = reader.partitions(start, end)
     delete(node, topic)
     if may_lose:
-        # The coordinator is told a moment later, and the objects are kept for an hour.
+        # The coordinator is notified a moment later, and the objects are kept for an hour.
         eventually(lambda: not list(reader.read(unit)))
         assert f"data was lost: topic {topic} was deleted" in caplog.text
         assert reader_of(node, subscribe=topic, **options).partitions(start, end) == []
@@ -162,7 +162,7 @@ def test_a_batch_waits_for_enough_records_and_not_for_ever(node: moldau.testing.
     given = {"subscribe": "t", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "1m"}
     planner = StreamPlanner(parse_options(options_of(node, **given)), lambda: now_s)
     begin = ends_of(0, 0)
-    # the first one comes immediately
+    # the first batch comes immediately
     assert planner.end_of_batch(begin, ends_of(2, 1), None) == ends_of(2, 1)
     begin = ends_of(2, 1)
     assert planner.end_of_batch(begin, ends_of(8, 4), None) == begin

@@ -35,8 +35,8 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 
 COUNT, RECORD_BYTES = 36, 100_000
-"""Ten records of this size fill a segment of the smallest size that Kafka accepts, written by two leader
-epochs."""
+"""Ten records of this size fill a segment of the smallest size that Kafka accepts. Two leader epochs write
+the records."""
 SMALL = 300
 TIMEOUT_S = 120.0
 PROPERTIES = {
@@ -141,7 +141,7 @@ def test_segments_are_read_from_their_objects(node: moldau.testing.Node) -> None
 
 
 def test_only_what_a_unit_needs_is_read(node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces end inside of batches, and a unit begins and ends in the middle of a segment."""
+    """Pieces end inside batches, and a unit begins and ends in the middle of a segment."""
     monkeypatch.setattr(tier_reading, "CHUNK_BYTES", 130_000)
     monkeypatch.delattr(tier_reading, "BrokerReader")
     sizes: list[int] = []
@@ -157,7 +157,8 @@ def test_only_what_a_unit_needs_is_read(node: moldau.testing.Node, monkeypatch: 
         sizes.clear()
         part = TopicRanges(found.source, (OffsetRange(0, first, behind),))
         assert decoded(part) == expected(first, behind)
-        # Index entries follow batches of two records; one batch before and one behind may be read, too.
+        # Index entries follow batches of two records; one batch before and one batch after the unit may be
+        # read, too.
         assert sum(sizes) < (behind - first + 8) * RECORD_BYTES
         assert max(sizes) <= 130_000
 
@@ -203,7 +204,8 @@ def test_deleted_segments_are_a_loss_unless_it_is_allowed(node: moldau.testing.N
     done.result(TIMEOUT_S)
     folder = pathlib.Path(node.data, "objects", "tiered")
     eventually(lambda: len(list(folder.glob("shrinking-*/0/*.log"))) < 2, "the segments are gone")
-    # Batches that were read ahead may still be returned, the others are skipped, and none is returned twice.
+    # Batches that were read ahead may still be returned. Other batches are skipped, and no batch is returned
+    # twice.
     rows = decoded(loose, itertools.chain([first], reading))
     assert rows[-(COUNT - 25) :] == expected(25, COUNT)
     assert [offset for offset, _ in rows] == sorted({offset for offset, _ in rows})
@@ -252,7 +254,7 @@ def consolidated(node: moldau.testing.Node, name: str) -> int:
 
 @pytest.fixture
 def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any read of records from a broker fails."""
+    """Let any read of records from a broker fail."""
     monkeypatch.delattr(wal_reading, "BrokerReader")
     monkeypatch.delattr(tier_reading, "BrokerReader")
 
@@ -282,7 +284,7 @@ def test_what_leaves_the_wal_in_mid_job_is_found_in_the_tier(
     reading = fetch_found(found.source, found.ranges)
     first = next(reading)
     assert consolidated(node, "moving") > 1
-    for path in set(objects.rglob("*")) - before:  # as the coordinator does after an hour
+    for path in set(objects.rglob("*")) - before:  # a coordinator does this after an hour
         if path.is_file():
             path.unlink()
     rows = decoded(found, itertools.chain([first], reading))

@@ -112,7 +112,8 @@ COLUMNS = (
     ids=range(28),
 )
 def test_a_value_that_is_no_row_is_rejected_alone(value: bytes) -> None:
-    """As one text with its neighbours, it would be completed by them, or would include them."""
+    """Together with its neighbours in one text, such a value would be completed by them, or would include
+    them."""
     values = pa.array([b'{"a":1}', value, b",{}]}", b'{"a":2,"more":[{"deep":null}]}', None], pa.binary())
     found, rejected = decode_json(values, parse_ddl(COLUMNS))
     assert set(rejected) == {1, 2}
@@ -138,7 +139,7 @@ MEMBERS = {
 
 @st.composite
 def members(draw: st.DrawFn) -> bytes:
-    """An object of members that fit and others, some of them twice."""
+    """An object with members that fit and members that do not fit, some of them twice."""
     names = draw(st.lists(st.sampled_from(sorted(MEMBERS)), max_size=3))
     texts = [f'"{name}": {draw(st.sampled_from(MEMBERS[name]))}' for name in names]
     return b"{" + ",".join(texts).encode() + b"}"

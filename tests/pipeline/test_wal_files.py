@@ -28,7 +28,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> WalFiles:
 def test_pieces_with_and_without_gaps(
     files: WalFiles, pieces: Sequence[tuple[int, int]], offset: int
 ) -> None:
-    """Pairs: the distance from the previous range, and the length."""
+    """A range is a pair: its distance from the previous range, and its length."""
     targets: list[tuple[int, memoryview]] = []
     position = 0
     for gap, size in pieces:

@@ -40,7 +40,7 @@ def node() -> Iterator[moldau.testing.Node]:
 
 @pytest.fixture
 def topic(node: moldau.testing.Node, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own with :data:`RECORDS` records, in several objects and codecs."""
+    """A topic for one test, with :data:`RECORDS` records, in several objects and codecs."""
     name = request.node.name.split("[")[0].removeprefix("test_")
     create(node, name)
     for codec in ("none", "lz4"):
@@ -95,7 +95,7 @@ def by_partition(found: TopicRanges) -> dict[int, list[int]]:
 
 @pytest.fixture
 def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any read of records from a broker fails."""
+    """Let any read of records from a broker fail."""
     monkeypatch.delattr(wal_reading, "BrokerReader")
 
 

@@ -1,4 +1,4 @@
-"""Random messages of ours and their twins among kio's classes."""
+"""Random messages of our classes, and equal messages of kio's classes (their twins)."""
 
 import dataclasses
 import datetime
@@ -16,7 +16,7 @@ from moldau.runtime import ErrorCode
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 UNSIGNED_BITS = {"uint16": 16, "uint32": 32}
 OWN_TAG_MIN = 11_000
-"""Tags of fields that we add to Kafka's messages; kio has none of them."""
+"""Tags of fields that we add to Kafka's messages; kio does not have them."""
 TEXTS = ["", "a", "topic-1", "žluťoučký kůň", "x" * 126, "y" * 127, "z" * 300]
 ERRORS = list(ErrorCode)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -62,7 +62,7 @@ def random_single(rng: random.Random, field: FieldLayout, version: int, flexible
 
 
 def random_message(rng: random.Random, cls: type[Message], version: int, flexible: bool | None = None) -> Any:
-    """A message of ours with only the fields of ``version`` set."""
+    """A message of our classes in which only the fields of ``version`` are set."""
     flexible = is_flexible(cls, version) if flexible is None else flexible
     plan = layout(cls, version, flexible)
     fields = [at for at in (*plan.fields, *plan.tagged) if at.tag is None or at.tag < OWN_TAG_MIN]

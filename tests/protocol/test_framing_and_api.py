@@ -1,4 +1,4 @@
-"""Headers against kio's, frames, and the table of APIs."""
+"""Headers compared with kio's, frames, and the table of APIs."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Metadata and coordinator records, against bytes that Kafka 4.2's own classes wrote."""
+"""Metadata and coordinator records, compared with bytes that the classes of Kafka 4.2 wrote."""
 
 import random
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""The message classes: the generator's output, their behaviour, their import time."""
+"""The message classes: the output of the generator, their behaviour, and their import time."""
 
 import dataclasses
 import pathlib
@@ -49,7 +49,7 @@ def test_the_codec_imports_no_message_and_no_schema_of_kio() -> None:
 
 @pytest.mark.parametrize("api_key", map(int, ApiKey))
 def test_an_answer_with_nothing_but_error_codes_can_be_encoded(api_key: int) -> None:
-    """Each row has at most its identifying fields: the others have valid defaults."""
+    """Each row has at most its identifying fields, because all other fields have valid defaults."""
     response_class = codec.response_class(api_key)
     versions = parse_versions(response_class.VERSIONS)
     for version in range(versions.min, versions.max + 1):
@@ -99,7 +99,7 @@ def test_golden_metadata_request() -> None:
 
 @pytest.mark.parametrize("lifetime_ms", [0, -1, 1, 1234567, 2**63 - 1, -(2**63)])
 def test_times_keep_every_value_of_64_bits(lifetime_ms: int) -> None:
-    # kio reads these as timedelta, which cannot hold the extremes, nor -1 in some fields.
+    # kio reads these fields as timedelta, which cannot hold the extreme values, or -1 in some fields.
     response = SaslAuthenticateResponse(session_lifetime_ms=lifetime_ms)
     for version in (1, 2):
         body = b"".join(codec.encode_response(36, version, response))
@@ -122,7 +122,7 @@ def test_an_error_of_a_later_kafka_is_an_unknown_server_error() -> None:
         (3, 1, "000000017fff"),
         (3, 9, "02ffffffff0f"),
         (2, 1, "ffffffff7ffffff0"),
-        (3, 9, "00000000ffffffff0f"),  # that many tagged fields
+        (3, 9, "00000000ffffffff0f"),  # two thousand million tagged fields
         (3, 9, "000000000100ffffffff0f"),
         (3, 0, "fffffffe00"),
         (11, 5, "0001ff"),  # not UTF-8

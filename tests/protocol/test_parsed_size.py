@@ -48,8 +48,8 @@ def test_requests_of_40_kb_are_never_refused():
 
 
 def test_a_parsed_request_takes_no_more_than_it_is_allowed():
-    """The worst arrays of every API: refused, or within the allowance; this checks the allowance's
-    estimate."""
+    """The worst arrays of every API are refused, or stay within the allowance. This checks the estimate
+    behind the allowance."""
     tried = refused = 0
     for api_key, versions in SUPPORTED.items():
         for version in {versions.min, versions.max}:
@@ -58,7 +58,7 @@ def test_a_parsed_request_takes_no_more_than_it_is_allowed():
                 for left in (8 * len(body), 64 * len(body)):
                     tried += 1
                     with contextlib.suppress(ParsedSizeError):
-                        decode(body, 0)  # compiles the decoder
+                        decode(body, 0)  # This compiles the decoder.
                     tracemalloc.start()
                     try:
                         decode(body, left)

@@ -1,4 +1,4 @@
-"""The hand-written paths have the same results as the compiled ones, and never copy records."""
+"""The hand-written codecs have the same results as the compiled ones, and never copy records."""
 
 import random
 from typing import Any
@@ -104,7 +104,7 @@ def assert_lone_is_what_it_seems(version: int, body: bytes) -> None:
         return
     acks, timeout_ms, topic, index, records = lone
     if version < 13 and topic.decode(errors="replace").encode() != topic:
-        return  # a name that is not UTF-8 belongs to no topic: a lookup finds nothing
+        return  # A name that is not UTF-8 belongs to no topic, so a lookup finds nothing.
     request = decode_leading(ProduceRequest, version, body)
     assert request.transactional_id is None
     assert (request.acks, request.timeout_ms) == (acks, timeout_ms)
@@ -185,7 +185,7 @@ def test_a_fetch_request_that_comes_again_is_not_read_again(version: int) -> Non
     shared = bytearray(max(map(len, bodies)))
     for _ in range(2):
         for request, body in zip(requests, bodies, strict=True):
-            # As from a connection: in memory that the next request overwrites.
+            # The bytes are in memory that the next request overwrites, as at a connection.
             shared[: len(body)] = body
             assert codec.decode_request(1, version, memoryview(shared)[: len(body)]) == request
     again = [codec.decode_request(1, version, body) for body in bodies]

@@ -70,7 +70,7 @@ def play(text: str, run: Callable[[str], str]) -> str:
 
 
 def check_script(path: Path, run: Callable[[str], str]) -> None:
-    """Play a script from its file and compare; with the variable above, rewrite it first."""
+    """Play a script from its file and compare. With the variable above, its outputs are rewritten first."""
     actual = play(path.read_text(), run)
     if REWRITE:
         path.write_text(actual)

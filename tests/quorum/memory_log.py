@@ -1,4 +1,4 @@
-"""A ``ReplicatedLog`` in memory with real batches; a test may hold its flushes back."""
+"""A ``ReplicatedLog`` in memory with real batches; a test may delay its flushes."""
 
 import asyncio
 from collections.abc import Sequence

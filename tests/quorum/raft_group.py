@@ -1,5 +1,4 @@
-"""A group of raft cores that runs a script: each message is delivered, held, duplicated or lost by a
-command."""
+"""A group of raft cores that runs a script. Commands deliver, delay, duplicate or lose each message."""
 
 import uuid
 from collections import deque
@@ -22,7 +21,7 @@ from moldau.quorum.settings import RaftSettings
 from moldau.runtime import SeededEntropy
 
 MESSAGES_MAX = 500
-"""A delivery with more messages than this counts as endless."""
+"""A delivery of more messages than this is treated as endless."""
 SNAPSHOT_CHUNK = 3
 
 
@@ -39,7 +38,8 @@ class GivenChance(SeededEntropy):
 
 @dataclass
 class Message:
-    """A message between two nodes; ``event`` is stepped at its target, in the life that it was sent to."""
+    """A message between two nodes; ``event`` is passed to its target, if that has not restarted since the
+    message was sent."""
 
     source: int
     target: int
@@ -106,7 +106,7 @@ class Group:
     def do_group(self, _words: list[str], options: dict[str, str]) -> None:
         """``voters=1,2,3 observers=9 extra=0,100,200 log=1,1 epoch=1 leader=1``: make and start all nodes.
 
-        ``extra``: milliseconds beyond the shortest election time-out. ``leader``: a node that times out
+        ``extra``: milliseconds beyond the shortest election time-out. ``leader``: the node that times out
         first, is elected, and has committed the start of its epoch.
         """
         voters, observers = numbers(options["voters"]), numbers(options.get("observers", ""))
@@ -140,7 +140,7 @@ class Group:
         self.do_show([], {})
 
     def do_extra(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 ms=300``: wait longer by this time, from the next election time-out on."""
+        """``1 ms=300``: node 1 waits 300 ms longer, from its next election time-out on."""
         for node_id in map(int, words):
             self.nodes[node_id].chance.extra_ms = int(options["ms"])
 
@@ -169,7 +169,7 @@ class Group:
                 self._flush(node)
 
     def do_append(self, words: list[str], options: dict[str, str]) -> None:
-        """``1 [count=2]``: a client's records, for a node that leads."""
+        """``1 [count=2]``: append a client's records at a node that leads."""
         node = self.nodes[int(words[0])]
         for _ in range(int(options.get("count", "1"))):
             node.values.append("own")
@@ -205,7 +205,7 @@ class Group:
     # Commands: time and the network
 
     def do_wait(self, _words: list[str], options: dict[str, str]) -> None:
-        """``ms=1000``: let this time pass for all nodes, in their order; nothing is delivered."""
+        """``ms=1000``: let this time pass for all nodes, in their order. No message is delivered."""
         self.now_ms += int(options["ms"])
         for node in self.nodes.values():
             if node.core is not None:
@@ -224,7 +224,7 @@ class Group:
         assert limit < MESSAGES_MAX, "the group talks without end"
 
     def do_settle(self, _words: list[str], options: dict[str, str]) -> None:
-        """``ms=500 [step=20]``: let time pass in steps and deliver all messages; show changes only."""
+        """``ms=500 [step=20]``: let time pass in steps, and deliver all messages. Only changes are shown."""
         step_ms = int(options.get("step", "20"))
         shown = self.lines
         for _ in range(0, int(options["ms"]), step_ms):
@@ -239,8 +239,8 @@ class Group:
             self.note(message.source, f"-> {message.target}  lost: {message}")
 
     def do_double(self, _words: list[str], options: dict[str, str]) -> None:
-        """Like ``drop``, but each message arrives twice. Only for requests, because answers have distinct
-        ids."""
+        """Like ``drop``, but each message arrives twice. It is only for requests, because each answer has
+        its own id."""
         for message in list(self._chosen(options, with_parted=True)):
             assert isinstance(message.event, ev.RequestReceived)
             node = self.nodes[message.target]
@@ -252,11 +252,11 @@ class Group:
             )
 
     def do_reverse(self, _words: list[str], _options: dict[str, str]) -> None:
-        """The last message arrives first."""
+        """Deliver the last message first."""
         self.messages.reverse()
 
     def do_part(self, words: list[str], _options: dict[str, str]) -> None:
-        """``1>2 2>3``: messages in these directions wait."""
+        """``1>2 2>3``: delay messages in these directions."""
         self.parted |= {_direction(word) for word in words}
 
     def do_heal(self, words: list[str], _options: dict[str, str]) -> None:
@@ -264,7 +264,7 @@ class Group:
         self.parted -= {_direction(word) for word in words} or set(self.parted)
 
     def do_show(self, _words: list[str], _options: dict[str, str]) -> None:
-        """The table of all nodes."""
+        """Show the table of all nodes."""
         self.lines.append("  node role         epoch leader voted durable committed log")
         for node in self.nodes.values():
             election = node.core.election if node.core else node.election

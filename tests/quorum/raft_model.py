@@ -1,4 +1,5 @@
-"""A log of (epoch, payload) pairs for the core, which does not read the bytes."""
+"""A log of (epoch, payload) pairs. It is sufficient for the core, because the core does not read the
+bytes."""
 
 import bisect
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class ModelLog:
-    """A LogView with the changes that a driver makes; ``flushed`` is where a crash may cut it."""
+    """A LogView with the changes that a driver makes; a crash may remove all records from ``flushed`` on."""
 
     start: int = 0
     entries: list[Entry] = field(default_factory=list)

@@ -120,10 +120,11 @@ class Node:
 
 
 class Cluster:
-    """Events in a heap; one seed gives one history."""
+    """A cluster with its events in a heap. One seed gives one history."""
 
     def __init__(self, seed: int, voters: int, observers: int = 0, *, dynamic: bool = False) -> None:
-        """``dynamic``: the voters are in the log, and each node is a controller that may become one."""
+        """If ``dynamic``, the voters are in the log, and each node is a controller that may become a
+        voter."""
         self.random = random.Random(seed)
         ids = range(1, voters + observers + 1)
         self.voters = voters_of(*range(1, voters + 1))
@@ -153,7 +154,7 @@ class Cluster:
         for node in self.nodes.values():
             self.start(node)
 
-    # Life and death
+    # Starts and crashes
 
     def start(self, node: Node) -> None:
         node.life += 1

@@ -1,4 +1,4 @@
-"""Golden scripts of whole groups: the messages between three to five cores, and the table of their states."""
+"""Golden scripts of whole groups: the messages of three to five cores, and the table of their states."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +81,6 @@ def test_a_flaw_changes_its_script(
     mutate(monkeypatch)
     try:
         actual = play(text, Group().run)
-    except Exception as error:  # a flawed core may violate the group's checks, too
+    except Exception as error:  # A flawed core may also violate the checks of the group.
         actual = repr(error)
     assert actual != text

@@ -133,7 +133,7 @@ class Replica:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """In virtual time: a busy machine causes no change of leaders."""
+    """Run in virtual time, so that a busy machine causes no change of leaders."""
     loop = SimulatedLoop(seed=1, time_limit_s=60)
     try:
         loop.run_until_complete(work)
@@ -142,7 +142,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def news(replicas: list[Replica]) -> None:
-    """Wait until any replica of the network receives something."""
+    """Wait until any replica in the network receives a message."""
     network = replicas[0].network
     assert network is not None
     network.news.clear()

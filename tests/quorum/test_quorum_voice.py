@@ -1,4 +1,5 @@
-"""The log lines and problems of a replica: one line for each change of state, and the current problems."""
+"""The log lines and problems of a replica: there is one line for each change of state, and a list of
+current problems."""
 
 import logging
 import uuid

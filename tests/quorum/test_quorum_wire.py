@@ -1,4 +1,5 @@
-"""The core's messages are unchanged after a conversion to Kafka's newest version and back, bytes included."""
+"""The core's messages, including their bytes, are unchanged after a conversion to Kafka's newest version
+and back."""
 
 import uuid
 from typing import Any

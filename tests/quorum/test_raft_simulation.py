@@ -1,4 +1,5 @@
-"""Hundreds of seeded histories of three to five replicas under faults; invariants after every step."""
+"""Hundreds of seeded histories of three to five replicas with faults. Invariants are checked after every
+step."""
 
 import os
 
@@ -12,7 +13,7 @@ BLOCK = 50
 
 
 def stir(cluster: Cluster) -> None:
-    """Do one random thing to the cluster."""
+    """Make one random change to the cluster."""
     chance = cluster.random
     node = chance.choice(list(cluster.nodes.values()))
     match chance.randrange(14):
@@ -34,7 +35,7 @@ def stir(cluster: Cluster) -> None:
         case 9:
             cluster.snapshot(node)
         case 12:
-            # The power fails shortly after a write, on most of the machines.
+            # Shortly after a write, most of the machines lose power.
             cluster.append()
             cluster.run_for(chance.choice([4, 12, 30]))
             for other in cluster.nodes.values():

@@ -1,4 +1,5 @@
-"""Seeded histories of a quorum whose voters change (KIP-853), under faults: raft's invariants and more."""
+"""Seeded histories of a quorum whose voters change (KIP-853), with faults. Raft's invariants are checked,
+and more."""
 
 import os
 from collections.abc import Callable
@@ -29,8 +30,8 @@ def change(cluster: Cluster) -> None:
 
 
 def replace_disk(cluster: Cluster) -> None:
-    """Give a node an empty disk: it forgets its vote. A voter loses its disk only without other faults and
-    among three voters or more; otherwise the others could not continue.
+    """Give a node an empty disk, so that it forgets its vote. A voter loses its disk only without other
+    faults and among three voters or more; otherwise the others could not continue.
     """
     node = cluster.random.choice(list(cluster.nodes.values()))
     is_voter = node.key in named_voters(cluster)
@@ -47,12 +48,12 @@ def replace_disk(cluster: Cluster) -> None:
 
 
 def named_voters(cluster: Cluster) -> set[ReplicaKey]:
-    """The voters that any log names."""
+    """All voters that any of the logs contains."""
     return {voter.key for node in cluster.nodes.values() for voter in voters_of(node)}
 
 
 def calm(cluster: Cluster, duration_ms: int) -> None:
-    """End all faults for a while."""
+    """Stop all faults for a while."""
     cluster.cut, cluster.loss, cluster.delay_max_ms, cluster.sync_max_ms = set(), 0.0, 3, 5
     for node in cluster.nodes.values():
         if not node.is_up:
@@ -83,7 +84,7 @@ def simulate(seed: int) -> Cluster:
 
 
 def heal(cluster: Cluster) -> None:
-    """All nodes agree on the voters, and on a history that continues."""
+    """Check that all nodes agree on the voters, and on a history that continues."""
     calm(cluster, 3000)
     for _ in range(3):
         cluster.append()

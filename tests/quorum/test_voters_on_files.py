@@ -1,4 +1,5 @@
-"""Voters that are a record of the log (KIP-853), on files: formatted, kept in snapshots, read again."""
+"""Voters in a record of the log (KIP-853), on files. They are formatted, kept in snapshots, and read
+again."""
 
 import asyncio
 import json
@@ -117,7 +118,7 @@ def test_static_voters_become_a_record(tmp_path: Path) -> None:
         assert answer.error is ErrorCode.voter_not_found
         await driver.stop()
         log.close()
-        # The file still names the static voters; the voters of the log are used, also where others are
+        # The file still contains the static voters. The voters of the log are used, even if other voters are
         # configured.
         for others in (voters_of(1, 2, 3), VoterSet([])):
             log, driver = driver_of(tmp_path, machine, own, others)

@@ -1,4 +1,4 @@
-"""Control records against kio's schemas of the same messages, and aiokafka's reading of markers."""
+"""Control records compared with kio's schemas of the same messages, and aiokafka's reading of markers."""
 
 import io
 import uuid

@@ -107,7 +107,7 @@ def test_a_flipped_byte_never_passes(position: int, flip: int) -> None:
     batch = bytearray(build_batch([Record(0, 5, b"k" * 40, b"v" * 90)], producer_id=1, base_sequence=0))
     position %= len(batch)
     batch[position] ^= flip
-    if 12 <= position < 16:  # the broker sets the leader epoch: it is not checked
+    if 12 <= position < 16:  # the broker sets the leader epoch, so it is not checked
         return
     with pytest.raises(KafkaError):
         validate_produce(memoryview(batch), max_batch_bytes=MIB)
@@ -190,7 +190,7 @@ def test_the_error_classes_carry_kafkas_codes() -> None:
 @pytest.mark.parametrize("claimed", [1, 5])
 def test_a_count_that_lies_about_the_records_is_found_by_whoever_opens_them(claimed: int) -> None:
     """The broker does not detect it, because it does not open batches (docs/decisions/0014); it assigns
-    that many offsets."""
+    the number of offsets that the header claims."""
     batch = bytearray(build_batch([Record(0, 1_000, None, b"value")] * 3))
     struct.pack_into(">i", batch, 23, claimed - 1)
     struct.pack_into(">i", batch, 57, claimed)

@@ -1,4 +1,4 @@
-"""Opening batches: any fault inside is an error with a code, never an unexpected exception."""
+"""Opening batches: any fault in a batch causes an error with a code, and never an unexpected exception."""
 
 import contextlib
 import gzip
@@ -163,7 +163,7 @@ def test_a_raw_snappy_block_cannot_lie_about_its_size() -> None:
 def test_lz4_frames_have_independent_blocks_as_the_java_client_wants() -> None:
     frame = compress(Compression.LZ4, bytes(200_000))
     assert frame[:4] == b"\x04\x22\x4d\x18"
-    assert frame[4] & 0b1110_0011 == 0b0110_0000  # version 1, independent, reserved bits 0
+    assert frame[4] & 0b1110_0011 == 0b0110_0000  # version 1, independent blocks, reserved bits 0
 
 
 def test_gzip_members_may_follow_each_other() -> None:

@@ -1,4 +1,5 @@
-"""Bytes in both directions, against the record code of aiokafka and kafka-python, for every codec."""
+"""Bytes are exchanged in both directions with the record code of aiokafka and kafka-python, for every
+codec."""
 
 from collections.abc import Callable
 from typing import Any

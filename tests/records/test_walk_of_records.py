@@ -1,4 +1,4 @@
-"""The pass through an opened batch: it has the same findings as reading each record, at a lower cost."""
+"""The pass through an opened batch: it finds the same as a read of each record, at a lower cost."""
 
 import sys
 
@@ -109,7 +109,7 @@ def compare(data, count, step, stamped):
 
 @pytest.mark.parametrize("shape", ["alike", "numbered rightly", "of two shapes"])
 def test_a_walk_makes_few_calls_for_records_that_are_alike(shape):
-    """Twenty thousand records; reading them one by one takes some calls for each."""
+    """There are twenty thousand records. Reading them one by one would need several calls for each."""
     count = 20_000
     if shape == "alike":
         data = TINY_RECORD * count

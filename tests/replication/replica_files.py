@@ -26,7 +26,7 @@ def batch(value: bytes) -> bytes:
 
 
 class Replicas:
-    """Replicas 1 to ``count`` of a partition, all of them in sync."""
+    """Replicas 1 to ``count`` of a partition, which are all in sync."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Replicas:
                 partition.follow(epoch, leader)
 
     async def fetch(self, follower: int) -> ReadOutcome:
-        """One fetch, and the processing of its answer, as by a fetcher."""
+        """Make one fetch and process its answer, like a fetcher."""
         following = self.partitions[follower].following
         position = following.position()
         answer = self.partitions[position.leader_id].read(

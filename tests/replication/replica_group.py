@@ -1,7 +1,7 @@
 """Several replicas of one partition, their controller and a network, all in memory and driven step by step.
 
-A step is a method of :class:`Group`; nothing else happens. Messages wait until a step delivers, repeats or
-drops them, in any order. After each step :meth:`Group.check` checks the invariants.
+Each step is a method of :class:`Group`, and nothing happens between steps. Messages wait until a step
+delivers, repeats or drops them, in any order. After each step :meth:`Group.check` checks the invariants.
 """
 
 from dataclasses import dataclass, field
@@ -104,9 +104,9 @@ class Node:
     checkpoint: int = 0
     """The high watermark on the disk."""
     watermark: int = 0
-    """Maximum of this life."""
+    """Highest watermark since the start."""
     epoch: int = -1
-    """The highest leader epoch of this life."""
+    """Highest leader epoch since the start."""
     request: int | None = None
     """The fetch that waits for its answer."""
 
@@ -200,7 +200,7 @@ class Group:
         self.now_ms = 0
         self.committed: list[Entry] = []
         self.without_power: set[int] = set()
-        """Replicas that lost power, which the controller does not know."""
+        """Replicas whose loss of power the controller has not noticed."""
         self._last_number = self._last_value = 0
 
     # -- steps ----------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Group:
         self.announce()
 
     def kill(self, id: int, *, power: bool = False) -> None:
-        """End the program of a node; with ``power``, its unsynced writes are lost."""
+        """End the program of a node. With ``power``, its unsynced writes are lost."""
         node = self.nodes[id]
         node.checkpoint = node.replica.high_watermark
         node.replica = None
@@ -254,7 +254,7 @@ class Group:
             node.leader.local_sync(node.log.synced)
 
     def fetch(self, id: int) -> None:
-        """Send the next fetch; answers to earlier ones are then ignored."""
+        """Send the next fetch; answers to earlier fetches are ignored after that."""
         node = self.nodes[id]
         follower = node.follower
         assert follower is not None
@@ -419,7 +419,7 @@ class Group:
         assert not syncs or node.id in holders, "the leader commits what it has not synced"
 
     def heal(self) -> None:
-        """Without further faults, every replica gets in sync, with the same log."""
+        """Check that without further faults every replica becomes in sync and has the same log."""
         self.network.clear()
         for node in self.nodes.values():
             if not node.is_up:

@@ -1,4 +1,4 @@
-"""Appends that wait for the watermark: answered in order, at a low cost for any number of them."""
+"""Appends that wait for the watermark are answered in order, and even many of them cost little."""
 
 import asyncio
 

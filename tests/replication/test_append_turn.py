@@ -1,4 +1,4 @@
-"""Appends of one turn: one write, and no acknowledgement when it fails."""
+"""Appends of one turn are one write. They are not acknowledged if it fails."""
 
 import pathlib
 from uuid import UUID

@@ -12,7 +12,7 @@ A, B = (PartitionKey(UUID(int=number), 0) for number in (1, 2))
 
 
 class Follower:
-    """A session and the positions of its partitions; None: not to be requested."""
+    """A session and the positions of its partitions; None means that a partition is not requested."""
 
     def __init__(self) -> None:
         self.session = FollowerSession(3, FetchLimits())

@@ -1,4 +1,5 @@
-"""A follower's fetch counts only when the leader has checked that the follower's log agrees with its own."""
+"""A follower's fetch is effective only after the leader has checked that the follower's log agrees with
+its own."""
 
 import asyncio
 import pathlib
@@ -62,7 +63,7 @@ def led(tmp_path: pathlib.Path) -> LedPartition:
 
 
 def test_a_diverged_follower_does_not_move_the_high_watermark(led: LedPartition) -> None:
-    outcome = led.fetch(15, last_fetched_epoch=4)  # five records of a leader that lost its term
+    outcome = led.fetch(15, last_fetched_epoch=4)  # five records of a leader whose epoch is over
     assert outcome.diverging_epoch == (3, 10)
     assert led.partition.high_watermark == 0
     assert led.fetch(12, last_fetched_epoch=3).diverging_epoch == (3, 10)

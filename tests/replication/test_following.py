@@ -114,7 +114,7 @@ def test_a_synced_log_acknowledges_what_is_on_both_disks(tmp_path: pathlib.Path)
 def test_what_an_earlier_life_has_not_synced_is_synced_before_it_is_acknowledged(
     tmp_path: pathlib.Path,
 ) -> None:
-    """A follower that appends nothing syncs nothing by itself."""
+    """A follower that appends nothing starts no sync by itself."""
 
     async def scenario() -> None:
         before = Replicas(tmp_path, WRITTEN)
@@ -260,7 +260,7 @@ class SlowWorkers(InlineWorkers):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_record_counts_once_it_is_durable_though_syncs_meet_cuts(tmp_path: pathlib.Path, seed: int) -> None:
-    """Terms change, and logs are cut and grow again, during syncs."""
+    """During syncs, epochs change, and logs are truncated and grow again."""
     chance = random.Random(seed)
 
     async def scenario() -> None:

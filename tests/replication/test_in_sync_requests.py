@@ -1,4 +1,5 @@
-"""No lost or late answer of the controller lets the watermark pass a member of the in-sync set."""
+"""No lost or late answer of the controller lets the watermark become higher than the log of a member of
+the in-sync set."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -39,12 +40,12 @@ def committed(request: AlterPartitionRequest) -> AlterPartitionResponse:
 
 
 def refused(code: ErrorCode) -> Answer:
-    """The controller refuses the partition's change."""
+    """The controller refuses the change of this partition."""
     return lambda request: partition_answer(code)
 
 
 def refused_whole(code: ErrorCode) -> Answer:
-    """The controller refuses the request."""
+    """The controller refuses the whole request."""
     return lambda request: AlterPartitionResponse(error_code=code)
 
 
@@ -81,7 +82,7 @@ class Controller:
 
 
 def leader_with_an_outsider() -> LeaderReplica:
-    """A leader that is in sync alone; its follower has all ten records, and is active."""
+    """A leader that is the only replica in sync. Its follower has all ten records, and is active."""
     leader = LeaderReplica(
         LEADER,
         LeaderAndIsr(3, [LEADER, FOLLOWER], [LEADER], partition_epoch=5),
@@ -98,7 +99,7 @@ def ask(
 ) -> tuple[LeaderReplica, Controller]:
     """Request changes of the in-sync set of one partition for a while.
 
-    ``fences_at``: the number of the request before whose answer the follower is fenced.
+    ``fences_at`` is the number of a request. The follower is fenced before the answer to it.
     """
     leader = leader_with_an_outsider()
     controller = Controller(leader, answers, fences_at)

@@ -26,7 +26,8 @@ BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 
 
 class Listener:
-    """Knows three active brokers, and sends the consumers of each rack to the replica with its number."""
+    """Knows three active brokers, and sends the consumers of each rack to the replica with the rack's
+    number."""
 
     def __init__(self) -> None:
         self.active_brokers: Mapping[int, int] = {1: 10, 2: 20, 3: 30}
@@ -60,7 +61,8 @@ def partition_at(folder: pathlib.Path, listener: Listener, local_id: int = 1) ->
 
 
 def led(folder: pathlib.Path, listener: Listener) -> ClassicPartition:
-    """Ten records of leader 1. Follower 2 has all of them; follower 3 has five and is not in sync."""
+    """Ten records of leader 1. Follower 2 has all of them. Follower 3 has five of them, and is not in
+    sync."""
     partition = partition_at(folder, listener)
     partition.become_leader(5, (1, 2, 3), (1, 2))
     for _ in range(10):
@@ -108,13 +110,13 @@ def test_a_leader_sends_consumers_to_in_sync_followers_that_have_the_offset(tmp_
         partition = led(tmp_path, listener)
         sent = consume(partition, 3, "2")
         assert (sent.preferred_read_replica, sent.size_bytes, sent.high_watermark) == (2, 0, 10)
-        assert consume(partition, 3, "3").size_bytes > 0  # 3 is not in sync
+        assert consume(partition, 3, "3").size_bytes > 0  # replica 3 is not in sync
         assert listener.asked == [{2: 10}, {2: 10}]
         for rack in ("", None):
             served = consume(partition, 3, rack)
             assert (served.preferred_read_replica, served.size_bytes > 0) == (-1, True)
         fetch(partition, 2, 10, log_start_offset=4)
-        assert consume(partition, 3, "2").size_bytes > 0  # not in its log any more
+        assert consume(partition, 3, "2").size_bytes > 0  # this offset is not in its log any more
 
     run(test)
 
@@ -158,7 +160,7 @@ def test_records_are_deleted_once_all_active_followers_have_deleted_them(tmp_pat
         await turns(partition)
         assert not again.done()
         fetch(partition, 2, 10, log_start_offset=10)
-        listener.active_brokers = {1: 10, 2: 20}  # 3 is fenced
+        listener.active_brokers = {1: 10, 2: 20}  # broker 3 is fenced
         partition.leading.brokers_changed()
         assert await again == 10
 

@@ -1,4 +1,4 @@
-"""Batches of one partition that are opened before they are appended: in order for each client."""
+"""Batches of one partition that are opened before they are appended stay in order for each client."""
 
 import asyncio
 from dataclasses import dataclass

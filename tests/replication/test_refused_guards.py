@@ -1,4 +1,4 @@
-"""A refused check leaves nothing behind, and removes no guard of another check."""
+"""A refused check leaves no guard, and does not remove the guard of another check."""
 
 import asyncio
 import pathlib

@@ -1,9 +1,9 @@
-"""Random histories of whole groups of replicas: nothing committed is lost, with any faults of network and
-disks.
+"""Random histories of whole groups of replicas: no committed record is lost, whatever faults the network and
+the disks have.
 
 Messages are lost, repeated and reordered; programs are killed, machines lose power. Under the WRITTEN policy
-one in-sync replica keeps its power, and the controller learns of a loss of power before other failures: where
-records count once they are written, no more faults can be survived.
+one in-sync replica keeps its power, and the controller detects a loss of power before other failures. Under
+this policy, where an acknowledged record may be unsynced, the group cannot survive more faults.
 """
 
 import random

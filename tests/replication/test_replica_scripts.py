@@ -1,7 +1,7 @@
 """Golden scripts of whole groups of replicas: commands, ``----``, the states and the messages after them.
 
-``pytest tests/replication/test_replica_scripts.py --rewrite`` rewrites the outputs, to be reviewed in the
-diff.
+``pytest tests/replication/test_replica_scripts.py --rewrite`` rewrites the outputs, so that the diff can be
+reviewed.
 """
 
 import re
@@ -98,7 +98,7 @@ class Script:
         self.group.give_up(int(id))
 
     def do_round(self, *ids: str) -> None:
-        """One fetch of each follower and its answer."""
+        """Make one fetch of each follower, with its answer."""
         for id in ids:
             self.group.fetch(int(id))
             self.do_deliver("fetch")

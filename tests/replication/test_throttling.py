@@ -1,4 +1,5 @@
-"""The rate that throttled replicas share (KIP-73), and the answers of a leader to followers above it."""
+"""The rate that throttled replicas share (KIP-73), and the answers of a leader to followers above this
+rate."""
 
 import pathlib
 from collections.abc import Mapping

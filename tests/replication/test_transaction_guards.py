@@ -1,4 +1,4 @@
-"""A late batch never opens a transaction: the first batch of a transaction needs a valid guard."""
+"""A late batch never opens a transaction, because the first batch of a transaction needs a valid guard."""
 
 import asyncio
 import pathlib

@@ -1,4 +1,4 @@
-"""The waiting room: woken by the right key, once, and empty afterwards."""
+"""Waiters are woken by the right key, once, and none is left afterwards."""
 
 import asyncio
 import contextlib

@@ -32,7 +32,7 @@ def collector() -> Iterator[None]:
 
 
 def rings_of(count: int) -> tuple[list[Ring], "weakref.ref[Ring]"]:
-    """Cycles, and a way to see whether the last of them exists."""
+    """Make cycles; return a function that shows whether the last one still exists."""
     rings = [Ring() for _ in range(count)]
     return rings, weakref.ref(rings[-1])
 

@@ -1,4 +1,4 @@
-"""Files share a bounded number of descriptors, without an effect on their users."""
+"""Files share a limited number of descriptors, without an effect on their users."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def disk(descriptors: Descriptors) -> LocalDisk:
 
 
 def use_others(disk: LocalDisk, folder: Path) -> None:
-    """Open and use so many other files that every idle one loses its descriptor."""
+    """Open and use so many other files that all idle files lose their descriptors."""
     for number in range(3 * LIMIT):
         other = disk.open(f"{folder}/other-{number}", create=True)
         other.write_at(0, [b"x"])
@@ -94,7 +94,7 @@ def test_file_stays_readable_without_a_name(disk: LocalDisk, tmp_path: Path) -> 
 def test_another_file_under_the_same_name_is_never_written_to(disk: LocalDisk, tmp_path: Path) -> None:
     file = new_file(disk, tmp_path / "one", b"mine")
     use_others(disk, tmp_path)
-    # Another program did it, which the disk cannot detect.
+    # Another program has replaced the file, and the disk cannot detect this.
     (tmp_path / "other").write_bytes(b"theirs")
     os.replace(tmp_path / "other", tmp_path / "one")
     with pytest.raises(DiskError) as refused:

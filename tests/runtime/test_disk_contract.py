@@ -85,7 +85,7 @@ def test_what_is_read_once_is_what_is_there(place: tuple[Disk, str]) -> None:
         for size in (0, 1, 4096, 131_072, 300_003, 2 << 20):
             assert bytes(file.read_once(position, size)) == content[position : position + size]
     file.close()
-    assert bytes(whole) == content  # its memory was not reused
+    assert bytes(whole) == content  # The memory of the read was not used again.
     with pytest.raises(DiskError):
         file.read_once(0, 1 << 20)
 
@@ -128,7 +128,7 @@ def test_forgotten_pages_are_read_again(place: tuple[Disk, str]) -> None:
     file.sync()
     file.forget_pages()
     file.write_at(200_000, [b"y" * 5_000])
-    file.forget_pages(100_000, 105_000)  # also unsynced bytes
+    file.forget_pages(100_000, 105_000)  # unsynced bytes may be forgotten, too
     assert bytes(view) == b"x" * 100_000
     assert file.read_at(199_999, 10_000) == b"x" + b"y" * 5_000
     file.close()
@@ -148,7 +148,7 @@ def test_a_file_is_filled_from_memory_wherever_it_begins(
     file = disk.open(f"{folder}/a", create=True)
     file.fill(content)
     assert file.size() == size
-    file.write_at(size, [b"more"])  # of any length, at any position, as before
+    file.write_at(size, [b"more"])  # writes have any length and any position, as before
     file.close()
     assert disk.read(f"{folder}/a") == bytes(content) + b"more"
 
@@ -301,7 +301,7 @@ def test_a_simulated_disk_fills_up() -> None:
 def test_a_file_system_that_cannot_pass_its_cache_is_written_as_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
-    """It accepts a part of the first write, and refuses the next one."""
+    """The file system accepts a part of the first write, and refuses the next one."""
     flags = os.O_RDWR
     refused: list[int] = []
     write_now = os.pwrite

@@ -1,4 +1,4 @@
-"""A compacted log with its expected content, for the tests of the cleaner."""
+"""A compacted log and its expected content, for tests of the cleaner."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ CONFIG = LogConfig(
     cleanup_compact=True,
     delete_retention_ms=1000,
     min_cleanable_dirty_ratio=0.0,
-    # A producer that is known only by a marker must not continue with its old sequence numbers.
+    # A producer whose state comes only from a marker must not continue with its old sequence numbers.
     producer_id_expiration_ms=10**15,
 )
 NAME = TopicPartition("t", 0)
@@ -33,7 +33,7 @@ logging.getLogger("moldau.storage.cleaner.cleaner").setLevel(logging.ERROR)
 
 
 class OneLog:
-    """The cleaner's interface to a node, for one log."""
+    """The part of a node that the cleaner uses, with one log."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -108,7 +108,7 @@ class CleanedLog:
         self.log.high_watermark = self.log.log_end_offset
 
     def settle(self, record: Record) -> None:
-        """A record is valid: it is the last one of its key, unless a later one follows."""
+        """Add a valid record. It is the last one of its key until a later one is added."""
         assert record.key is not None
         known = self.live.get(record.key)
         if known is None or known.offset < record.offset:
@@ -125,7 +125,7 @@ class CleanedLog:
                 self.settle(record)
 
     def clean(self, keys_at_once: int = 10_000, rounds: int | None = None) -> int:
-        """Clean until nothing is due, or this many rounds; returns the number of rounds."""
+        """Clean until nothing is due, or for ``rounds`` rounds; returns the number of rounds."""
         settings = CleanerSettings(
             dedupe_buffer_bytes=keys_at_once * ENTRY_SIZE_BYTES, io_buffer_load_factor=1.0
         )
@@ -143,7 +143,7 @@ class CleanedLog:
         return count
 
     def read_from(self, offset: int, *, committed: bool = False, max_bytes: int = 400) -> list[Record]:
-        """The records for a consumer that begins at ``offset``; each once."""
+        """The records for a consumer that begins at ``offset``, each of them once."""
         found: list[Record] = []
         while offset < self.log.log_end_offset:
             result = self.log.read(offset, max_bytes)
@@ -157,8 +157,8 @@ class CleanedLog:
         return found
 
     def check(self) -> None:
-        """Check that nothing was invented or moved, that no key's last value is lost, and that every
-        reader can continue."""
+        """Check that all records existed before at the same offsets, that no key's last value is lost, and
+        that every reader can continue."""
         everything = self.read_from(0)
         offsets = [record.offset for record in everything]
         assert offsets == sorted(set(offsets))

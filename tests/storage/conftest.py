@@ -233,7 +233,7 @@ def _moved(name: str, source: str, target: str) -> str:
 
 
 class StoppedClock:
-    """A clock that only a test moves."""
+    """A clock that moves only when a test sets it."""
 
     def __init__(self) -> None:
         self.time_ms = 1_700_000_000_000
@@ -243,7 +243,7 @@ class StoppedClock:
 
 
 class TestMachine:
-    """A machine of fake ports, with ``machine`` for the code under test."""
+    """A machine with fake ports. The code under test uses ``machine``."""
 
     __test__ = False
 

@@ -1,4 +1,4 @@
-"""Compaction: the kept records, how long they are kept, and that only the disk changes."""
+"""Compaction: which records are kept, how long they are kept, and that only the disk changes."""
 
 import asyncio
 import random
@@ -152,7 +152,7 @@ def test_markers_outlive_their_records_by_the_horizon(box: Any) -> None:
         markers.append(sum(header.is_control for header in headers_of(cleaned)))
         indexed.append(sum(len(s.transaction_index) for s in cleaned.log.segments.segments))
         box.clock.time_ms += 600
-    # With the records; without them, with a new horizon; before the horizon; behind it.
+    # The rounds are: with the records; without them, with a new horizon; before the horizon; after it.
     assert markers == [1, 1, 1, 0]
     assert indexed == [1, 0, 0, 0]
 
@@ -187,7 +187,7 @@ def test_records_stay_for_the_minimum_lag_and_go_after_the_maximum(box: Any) -> 
     assert late is not None
     assert late.is_due
     assert find_candidate(log, 2, box.clock.time_ms + 5001) is None
-    # The active segment must not delay the cleaning of a record beyond its limit, either.
+    # The active segment, too, must not delay the cleaning of a record beyond its limit.
     assert config.roll_ms == 5000
 
 
@@ -348,7 +348,7 @@ def managed(box: Any) -> LogManager:
 
 
 async def fill(box: Any, manager: LogManager) -> dict[bytes, int]:
-    """Segments whose records were overwritten many times; returns the last offset of each key."""
+    """Write segments whose records are overwritten many times; returns the last offset of each key."""
     log = await get_or_create(manager, NAME, MANAGED, box.machine.entropy.uuid4())
     last: dict[bytes, int] = {}
     for number in range(60):
@@ -485,7 +485,7 @@ def test_compaction_keeps_to_its_rate(box: Any) -> None:
 
 
 def test_a_log_that_is_also_shortened_goes_on(box: Any) -> None:
-    """cleanup.policy=compact,delete: retention takes cleaned segments too, even empty ones."""
+    """cleanup.policy=compact,delete: retention also deletes cleaned segments, even empty ones."""
     cleaned = CleanedLog(
         box, replace(CONFIG, cleanup_delete=True, retention_ms=10_000, delete_retention_ms=0)
     )

@@ -12,11 +12,11 @@ from moldau.storage.segments.segment_swap import complete_swaps
 FOLDER = "/data/t-0"
 FIRST = f"{FOLDER}/00000000000000000000.log"
 GARBAGE = b"\x3c" * 80
-"""Read as a header, it contains an offset beyond all others."""
+"""If these bytes are read as a header, its offset is larger than all others."""
 
 
 def with_damaged_swap(box: Any) -> Any:
-    """The disk of a log of two segments, and garbage behind the file that replaces the first one."""
+    """The disk of a log of two segments, and garbage at the end of the file that replaces the first one."""
     cleaned = CleanedLog(box)
     for _ in range(2):
         cleaned.append([(b"a", b"1"), (b"b", b"2")])

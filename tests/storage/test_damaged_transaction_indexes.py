@@ -1,4 +1,5 @@
-"""Damaged transaction indexes: readers of committed records get neither aborted records nor too few."""
+"""Damaged transaction indexes: readers of committed records get no aborted records, and miss no committed
+ones."""
 
 from pathlib import PurePosixPath
 from typing import Any

@@ -1,4 +1,5 @@
-"""A guarded log: a torn end is cut, any other damage stops the start before a byte is changed."""
+"""A guarded log: a partial batch at its end is cut off. Any other damage stops the start before a byte is
+changed."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +34,7 @@ def append(log: SnapshotLog, number: int, epoch: int = 1) -> None:
 
 
 def filled(box: Any, *, synced: int = 6, unsynced: int = 0) -> None:
-    """A log of batches of two records each, as a kill of the process leaves it."""
+    """A log of batches of two records each, after a kill of the process."""
 
     async def scenario() -> None:
         log = open_log(box, KILLED)
@@ -188,7 +189,7 @@ def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
 def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
     box: Any, lost: tuple[str, ...]
 ) -> None:
-    """A loss of power may undo any of the deletions: an older segment may exist without a newer one."""
+    """A loss of power may undo any of the deletions, so an older segment may exist without a newer one."""
     filled(box)
     box.disk.write_atomically(f"{FOLDER}/{snapshot_file(LogPosition(8, 1))}", b"a snapshot")
     for path in lost:

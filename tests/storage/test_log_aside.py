@@ -1,4 +1,5 @@
-"""Bytes that a worker wrote are in the log when it is done, and have no effect when the log has changed."""
+"""Bytes that a worker writes are in the log when it is done. They have no effect if the log has changed
+meanwhile."""
 
 import asyncio
 from collections.abc import Callable

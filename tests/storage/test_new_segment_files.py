@@ -1,7 +1,7 @@
 """A new segment's log file is not truncated; an old file of the same name is emptied.
 
-ext4 writes a file back at its last close once it was truncated to nothing: the close of a large deleted
-segment would then block its thread until the disk is done.
+If a file was truncated to nothing, ext4 writes it to the disk at its last close. The close of a large deleted
+segment would then block its thread.
 """
 
 import os

@@ -268,7 +268,8 @@ def test_a_failed_sync_is_never_tried_again(box: Any) -> None:
 
 
 def test_what_a_failed_sync_lost_is_brought_to_the_disk_by_the_next_process(box: Any) -> None:
-    """The system then treats the pages as clean; only another write of the bytes helps."""
+    """After a failed sync the system treats the pages as clean, so only another write brings the bytes to
+    the disk."""
     log = open_log(box)
     append(log, build_batch(records(box)))
     asyncio.run(log.flush())
@@ -326,7 +327,7 @@ def test_a_follower_takes_many_batches_at_once_and_rolls_where_it_must(box: Any)
 
 @pytest.mark.parametrize("length", [-(2**31), -13, -12, -1, 0, 48, 10_000, 2**31 - 1])
 def test_a_damaged_length_is_an_error_and_neither_skipped_nor_waited_for(box: Any, length: int) -> None:
-    """In a segment that was not read at the start, as after a clean stop."""
+    """The damaged segment was not read at the start, because the stop was clean."""
     log = open_log(box, LogConfig(index_interval_bytes=1 << 20))
     for _ in range(3):
         append(log, build_batch(records(box, 2)))

@@ -50,7 +50,7 @@ class LogMachine(RuleBasedStateMachine):
         )
 
     def reopen(self, **how: Any) -> None:
-        """Open it again without a loss of bytes; a hole at the end may be forgotten."""
+        """Open the log again without a loss of bytes. A gap at its end may be forgotten."""
         self.open(start=self.start, **how)
         last = self.batches[-1][1] + 1 if self.batches else self.start
         assert min(last, self.end) <= self.log.log_end_offset <= self.end
@@ -143,7 +143,7 @@ class LogMachine(RuleBasedStateMachine):
         while offset < self.log.log_end_offset:
             result = self.log.read(offset, 400)
             content = b"".join(result.views)
-            if not content:  # a hole at the end
+            if not content:  # a gap at the end
                 break
             for position, header in iter_headers(content):
                 read.append((header.base_offset, header.last_offset))

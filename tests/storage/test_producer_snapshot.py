@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.protocol.types import Int16, Int32, Int64  # an independent encoder of the same primitives
+from aiokafka.protocol.types import Int16, Int32, Int64  # an independent encoder of the same types
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,7 +162,7 @@ def open_log(box: Any) -> PartitionLog:
 
 
 def fill_segments(box: Any, log: PartitionLog) -> None:
-    """A segment for each of three producers."""
+    """Write a segment for each of three producers."""
     for producer_id in (7, 8, 9):
         record = Record(0, box.clock.time_ms, None, bytes(90))
         batch = build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0)

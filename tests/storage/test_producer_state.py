@@ -28,7 +28,7 @@ def batch(
 
 
 class Partition:
-    """A log whose only real part is the producer state."""
+    """A log in which only the producer state is real."""
 
     def __init__(self, state: ProducerState | None = None) -> None:
         self.state = state or ProducerState(expiration_ms=DAY_MS)
@@ -242,7 +242,8 @@ def log_of(events: list[tuple[str, int, int]]) -> list[bytes]:
             )
             sequences[producer] = (sequence + count) & SEQUENCE_MAX
         elif kind == "end":
-            sequences.setdefault(producer, 0)  # once its epoch is known, a producer starts at 0
+            # once its epoch is known, the sequences of a producer begin at 0
+            sequences.setdefault(producer, 0)
             data = build_end_transaction_marker(
                 producer,
                 0,

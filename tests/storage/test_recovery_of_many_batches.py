@@ -1,4 +1,4 @@
-"""Recovery after a kill: its loops have the same result as a check of each batch, and write large pieces."""
+"""Recovery after a kill: it has the same result as a check of each batch, and writes large pieces."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def one_by_one(content):
 
 @st.composite
 def logs(draw):
-    """Bytes of a segment: batches of many sizes, possibly followed by damage and a torn end."""
+    """Bytes of a segment: batches of many sizes, possibly followed by damage and a partial batch."""
     offset, content = 0, bytearray()
     for size, epoch, producer_id in draw(
         st.lists(st.tuples(st.integers(0, 400), st.integers(0, 2), st.sampled_from([-1, 7, 8])), max_size=40)

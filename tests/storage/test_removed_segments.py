@@ -1,4 +1,5 @@
-"""The removal of a segment is detected: before any checkpoint contains the log's end, and inside a log."""
+"""The removal of a segment is detected, also inside a log, and also before a checkpoint contains the end
+of the log."""
 
 import uuid
 from collections.abc import Callable, Coroutine
@@ -109,7 +110,7 @@ def test_a_segment_that_the_node_was_removing_is_not_missed(box: Any) -> None:
 
 
 async def stopped(box: Any) -> None:
-    """The same log, after a clean stop."""
+    """The log of :func:`killed` after a clean stop."""
     await killed(box)
     manager = LogManager(box.machine, ["/one"])
     await manager.start(lambda _: COMPACTED)

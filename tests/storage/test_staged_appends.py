@@ -49,7 +49,7 @@ def outcome(log: PartitionLog, batch: bytes) -> int | ErrorCode:
 
 
 def staged_outcome(log: PartitionLog, batch: bytes) -> int | ErrorCode:
-    """Like a partition: staged where that is possible."""
+    """Append like a partition: staged if that is possible."""
     try:
         offset = stage(log, batch)
     except KafkaError:

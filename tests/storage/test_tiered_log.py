@@ -63,7 +63,8 @@ def test_without_copying_the_whole_retention_decides_and_moves_the_start(box: An
 
 
 def test_copied_segments_leave_the_disk_without_a_cleanup_policy(box: Any) -> None:
-    """Kafka treats an empty ``cleanup.policy`` as deletion without bounds, and so keeps local retention."""
+    """Kafka treats an empty ``cleanup.policy`` as deletion without limits, so local retention still
+    applies."""
     log = open_log(box, replace(TIERED, cleanup_delete=False))
     append_segments(box, log, 4)
     log.highest_copied_offset = 1
@@ -205,8 +206,8 @@ def test_a_closed_segment_becomes_durable_without_the_active_one(box: Any) -> No
 
 
 def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: Any) -> None:
-    """With one of several segments restored, there would be a gap behind it, and all later records would
-    be cut off."""
+    """If only one of several segments came back, there would be a gap after it, and all later records
+    would be cut off."""
 
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/data"])
@@ -275,7 +276,8 @@ def check_begun_behind(box: Any, log: PartitionLog) -> None:
 
 
 def test_producers_stay_known_when_a_log_is_cut_to_its_first_local_offset(box: Any) -> None:
-    """As for a new leader: the earlier records are committed, and their producers may repeat them."""
+    """This happens at a new leader. The earlier records are committed, and their producers may repeat
+    them."""
     log = open_log(box)
     append_of(box, log, 0)
     log.roll()

@@ -8,7 +8,7 @@ from moldau.storage.segments.transaction_index import ended_from
 
 
 class MillionTransactions(Sequence[AbortedEntry]):
-    """Entry n ends at offset 3n; counts the accesses to entries."""
+    """Entry n ends at offset 3n. The accesses to entries are counted."""
 
     looked_at = 0
 

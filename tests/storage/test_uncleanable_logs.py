@@ -1,4 +1,4 @@
-"""A log that cannot be cleaned is named, with the reason."""
+"""A log that cannot be cleaned is reported with its name and the reason."""
 
 from typing import Any
 

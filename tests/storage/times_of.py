@@ -10,14 +10,14 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class TimesOf:
-    """Results are offset and timestamp; None when there is no such record."""
+    """Results are pairs of offset and timestamp, or None if there is no such record."""
 
     def __init__(self, box: Any, log: PartitionLog) -> None:
         self._log = log
         self._lookup = RecordLookup(box.machine, None, "t-0")
 
     def at_or_after(self, timestamp_ms: int, up_to: int | None = None) -> tuple[int, int] | None:
-        """The first record at or after a time."""
+        """The first record at or after a timestamp."""
         end_offset = self._log.log_end_offset if up_to is None else up_to
         search = find_timestamp(self._log, lambda: None, self._lookup, timestamp_ms, end_offset)
         return _position(asyncio.run(search))

@@ -1,4 +1,4 @@
-"""Diskless partitions, their WAL, remote metadata and stores, all in memory, with leaders over them.
+"""Diskless partitions, their WAL, remote metadata and stores, all in memory, and leaders that use them.
 
 Every call to a port is a *step*: a leader may die before or after it, and the readable records are checked
 after each step.
@@ -56,7 +56,7 @@ TOPIC = TopicIdPartition(UUID(int=7), "t", 0)
 
 
 class Killed(BaseException):
-    """The process has ended."""
+    """Raised when the process of a leader ends."""
 
 
 class FakeClock:
@@ -79,14 +79,14 @@ class World:
         self.shard = DisklessShard()
         self.batches: dict[TopicIdPartition, list[BatchCoordinate]] = {}
         self.records: dict[TopicIdPartition, list[tuple[bytes, bytes]]] = {}
-        """Each batch as it was sent, and as consumers get it."""
+        """Each batch as it was sent, and as consumers receive it."""
         self.events: list[RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate] = []
         self.files = 0
 
     # -- what was produced ----------------------------------------------------------------------
 
     async def commit(self, *sent: Sent, partition: TopicIdPartition = TOPIC) -> None:
-        """One object with these batches."""
+        """Commit one object with these batches."""
         state = self.state(partition)
         self.files += 1
         key = f"wal/{self.files:08}"
@@ -160,7 +160,7 @@ class World:
                 assert log[at : at + len(expected)] == expected
 
     async def forget_pruned_objects(self) -> None:
-        """Delete the objects like the coordinator after the grace period."""
+        """Delete the objects, as the coordinator does after the grace period."""
         needed = {
             batch.object_key
             for partition, batches in self.batches.items()
@@ -192,7 +192,7 @@ def _apply(
 
 
 class Steps:
-    """Counts a leader's calls; kills it at one of them, and lets others run in between."""
+    """Counts a leader's calls, kills it at one of them, and lets other leaders run between them."""
 
     def __init__(
         self, world: World, kill_at: int | None = None, *, after: bool = False, seed: int = 0
@@ -223,7 +223,7 @@ class Steps:
         return result
 
     async def _pause(self) -> None:
-        """Mostly short, sometimes long enough for all work of the other leaders."""
+        """Wait; mostly for a short time, sometimes long enough for all work of the other leaders."""
         if self.chance is not None:
             turns = self.chance.randrange(300) if self.chance.randrange(25) == 0 else self.chance.randrange(4)
             for _ in range(turns):
@@ -231,7 +231,7 @@ class Steps:
 
 
 class Wal:
-    """The coordinator, as a leader sees it."""
+    """The coordinator from the view of a leader."""
 
     def __init__(self, world: World, steps: Steps) -> None:
         self._world, self._steps = world, steps
@@ -285,7 +285,7 @@ class Wal:
 
 
 class Metadata:
-    """A metadata manager over the world's log; its view is as late as allowed."""
+    """A metadata manager over the world's log; its view is as old as allowed."""
 
     def __init__(self, world: World, steps: Steps) -> None:
         self._world, self._steps = world, steps
@@ -346,7 +346,7 @@ class Stepped:
 
 
 class Leader:
-    """The part of one broker, from its start to its death."""
+    """The part of a broker that leads, from its start to its end."""
 
     def __init__(
         self,
@@ -392,7 +392,7 @@ class Leader:
         )
 
     async def run_once(self) -> int | None:
-        """Run one round; returns None when the broker died."""
+        """Run one round; returns None if the broker was killed."""
         try:
             return await self.engine.run_once()
         except Killed:

@@ -64,7 +64,7 @@ class StandingClock:
 
 
 class Faults:
-    """Every call to a port is a step; a test makes one of them fail, before or after it takes effect."""
+    """Every call to a port is a step; a test lets one of them fail, before or after it takes effect."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -243,7 +243,7 @@ class House:
         return self.log.log_end_offset
 
     def append(self, *values: bytes, epoch: int = 0, producer: tuple[int, int] | None = None) -> None:
-        """Append one batch; ``producer``: id and first sequence of a transactional one."""
+        """Append one batch. ``producer`` is the id and the first sequence of a transactional batch."""
         records = [Record(0, self.clock.time_ms, None, value) for value in values]
         batch = (
             build_batch(records)
@@ -275,7 +275,7 @@ class House:
             self.log.roll()
 
     async def free(self) -> None:
-        """Copied segments leave the disk."""
+        """Delete copied segments from the disk."""
         await self.log.delete_old_segments(self.clock.time_ms)
 
     def wanted(self, offset: int, max_bytes: int = 1 << 20, **how: Any) -> RemoteRead:

@@ -1,4 +1,4 @@
-"""Segments, and a topic in memory that behaves as the real one may."""
+"""Segments, and a topic in memory with the possible behaviour of the real topic."""
 
 import asyncio
 from uuid import UUID
@@ -35,7 +35,7 @@ def segment(
     custom_metadata: bytes | None = None,
     at_ms: int = 1,
 ) -> RemoteLogSegmentMetadata:
-    """A segment; without epochs all of it belongs to epoch 0."""
+    """A segment. Without ``epochs`` all of it belongs to epoch 0."""
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId.of(partition, UUID(int=number)),
         start,
@@ -91,7 +91,7 @@ class TopicInMemory:
         self.failure: Exception | None = None
         self.read_failure: Exception | None = None
         self.failed = asyncio.Event()
-        """A read has failed."""
+        """Whether a read has failed."""
         self._moved: dict[int, asyncio.Event] = {}
 
     def _refuse(self) -> None:

@@ -124,7 +124,7 @@ def test_only_the_first_wait_of_a_task_is_shorter(tmp_path: Path, monkeypatch: p
 
 
 def test_tasks_begin_anew_in_a_new_epoch_and_only_then(tmp_path: Path) -> None:
-    """A listing of an earlier term must not be used after another broker has led."""
+    """A listing of an earlier epoch must not be used after another broker has led."""
 
     async def story() -> None:
         house = House(tmp_path)

@@ -34,7 +34,7 @@ class Watched(ObjectStorageManager):
 
 
 async def planned(world: World, partitions: int = 1) -> list[PlannedSegment]:
-    """Three segments of each partition."""
+    """Plan three segments of each partition."""
     rules = SegmentRules(segment_bytes=500, max_age_ms=0)
     names = [TopicIdPartition(TOPIC.topic_id, TOPIC.topic, number) for number in range(partitions)]
     for name in names:

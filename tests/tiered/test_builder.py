@@ -74,7 +74,7 @@ def test_it_is_what_a_log_would_have_written(
         write_log(parts, folder, interval)
         expected = files_of(folder, first_offset)
     found = files_in(built)
-    # Each producer's state is equal; the order of producers in a snapshot does not matter.
+    # The state of each producer is equal. The order of producers in a snapshot does not matter.
     snapshots = [
         sorted(decode_producer_snapshot(files.pop("producer_snapshot")), key=lambda entry: entry.producer_id)
         for files in (found, expected)

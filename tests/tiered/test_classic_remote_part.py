@@ -61,7 +61,7 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
 def ask(
     house: House, request: ReadRequest, read_local: Callable[[ReadRequest], ReadOutcome] | None = None
 ) -> RemoteRead:
-    """The remote part of a read of the partition, at this moment."""
+    """Start the remote part of a read with the current state of the partition."""
     reader = NotingReader()
     local = read_local or (lambda request: ReadOutcome())
     part = ClassicRemotePart(PARTITION, house.log, cast(RemoteReader, reader), local)
@@ -131,7 +131,7 @@ def test_the_local_part_is_read_from_where_it_began_when_the_read_did(play: Call
 
 def test_a_search_by_time_goes_on_in_what_has_become_remote(play: Callable[[Story], None]) -> None:
     class Remote:
-        """Contains the records before the local part, which shrinks during the first search."""
+        """Contains the records before the local part. The local part shrinks during the first search."""
 
         def __init__(self, house: House) -> None:
             self.house = house
@@ -212,7 +212,7 @@ class Broker:
         self.remover = SimpleNamespace(is_at_work_on=lambda _: False)
         manager = SimpleNamespace(lead=lambda name, *_, **__: self.led.append(name))
         registry = SimpleNamespace(get_by_id=lambda *key: self.hosted.get(key))
-        reader, until_current = cast(Any, NotingReader()), cast(Any, None)  # nothing is removed here
+        reader, until_current = cast(Any, NotingReader()), cast(Any, None)  # the reader removes nothing here
         self.tiering = Tiering(cast(Any, registry), cast(Any, manager), reader, until_current)
         parts = (SimpleNamespace(reconfigure=lambda _: None), manager, self.remover, self.tiering)
         self.kind = TieredKind(*(cast(Any, part) for part in parts))
@@ -221,7 +221,7 @@ class Broker:
 def test_a_partition_that_becomes_tiered_has_no_copies(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(3)
-        house.log.highest_copied_offset = 5  # by a task that ended after all copies had been removed
+        house.log.highest_copied_offset = 5  # set by a task that ended after all copies had been removed
         broker = Broker()
         broker.kind.reconfigure(led(house))
         assert broker.led == [PARTITION]

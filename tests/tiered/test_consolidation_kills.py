@@ -1,4 +1,4 @@
-"""Every acknowledged record is readable at any moment, wherever a leader crashes and with any other active
+"""Every acknowledged record is readable at any moment, whenever a leader crashes, also with other active
 leaders.
 """
 
@@ -38,7 +38,8 @@ async def furnished() -> World:
 
 
 async def settled(world: World, epoch: int) -> None:
-    """Let a leader that does not die complete everything: all is consolidated and nothing is left over."""
+    """Let a leader that does not die complete everything: all records are consolidated, and no objects are
+    left over."""
     leader = Leader(world, epoch, rules=RULES, settings=SETTINGS)
     assert await leader.run_once() is not None
     await leader.run_once()
@@ -117,7 +118,7 @@ def test_leaders_that_do_not_know_of_each_other_lose_nothing() -> None:
 
 
 async def built(leader: Leader) -> tuple[UUID, list[BuiltCopy]]:
-    """A plan whose segments are copied and not published."""
+    """A plan whose segments are copied but not published."""
     plan = await leader.leader.plan("e", max_bytes=10_000, lease_ms=1_000)
     segments = [work.segment for work in plan.work]
     made = await build_segments(segments, leader.world.store, InlineWorkers())
@@ -133,7 +134,7 @@ def test_a_leader_whose_metadata_lag_behind_waits_for_what_was_pruned() -> None:
         world = await furnished()
         old = Leader(world, 1, rules=RULES)
         lease_id, copies = await built(old)
-        new = Leader(world, 2, rules=RULES)  # has seen only that the copies were begun
+        new = Leader(world, 2, rules=RULES)  # it has seen only that the copies were begun
         assert all(answer.error is ErrorCode.none for answer in await old.leader.publish(lease_id, copies))
         await new.run_once()
         await settled(world, 3)
@@ -148,7 +149,7 @@ def test_what_a_leader_finished_and_did_not_prune_is_adopted_where_all_others_ca
         old = Leader(world, 1, Steps(world), rules=RULES)
         lease_id, copies = await built(old)
         copy = next(copy for copy in copies if copy.partition == TOPIC)
-        late = Leader(world, 3, rules=RULES)  # has seen only the beginning
+        late = Leader(world, 3, rules=RULES)  # it has seen only the beginning
         old.steps.kill_at = old.steps.count + 1
         old.steps.after = True
         with pytest.raises(Killed):
@@ -169,7 +170,7 @@ def test_what_an_engine_tells_late_or_twice_does_no_harm() -> None:
         leader = Leader(world, 1, rules=RULES)
         lease_id, copies = await built(leader)
         (empty,) = [await leader.leader.plan("other", max_bytes=10_000, lease_ms=1_000)]
-        assert not empty.work  # another engine has these partitions already
+        assert not empty.work  # another engine already has these partitions
         first, second, *rest = [copy for copy in copies if copy.partition == TOPIC]
         (early,) = await leader.leader.publish(lease_id, [second])
         assert early.is_waiting
@@ -214,7 +215,7 @@ def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
         assert len(left) == len(sizes) - 2
         assert world.state().log_start == left[0].start_offset
         assert len(world.view(OTHER).list()) > 0
-        # All of remote storage is too old; the coordinator itself deletes the WAL's part.
+        # All records in remote storage are too old. The coordinator deletes those in the WAL.
         world.clock.time_ms = max(young, left[0].max_timestamp_ms) + 1_001
         led["retention"] = Retention(ms=1_000)
         await Leader(world, 4, **led).run_once()

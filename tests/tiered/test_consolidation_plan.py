@@ -1,4 +1,5 @@
-"""The batches of a segment, the segments of a unit, the reads of objects, and expiry: pure decisions."""
+"""The batches of a segment, the segments of a unit, the reads of objects, and expiry. These are pure
+decisions."""
 
 from itertools import pairwise
 from typing import TypeAlias
@@ -39,7 +40,8 @@ Rows: TypeAlias = list[tuple[int, int, int, bool]]
 
 
 def batches_of(rows: Rows, first: int = 10) -> list[BatchCoordinate]:
-    """From ``(object, size, records, stamped)``; batches of one object are adjacent, or a byte apart."""
+    """Batches from rows of ``(object, size, records, stamped)``. Batches of one object are adjacent, or
+    one byte apart."""
     found: list[BatchCoordinate] = []
     ends: dict[int, int] = {}
     offset = first
@@ -225,7 +227,7 @@ def test_retention_takes_whole_segments_from_the_oldest_on() -> None:
         return expired_before(chain, Retention(ms, size), wal_start=end, wal_size_bytes=wal, now_ms=NOW_MS)
 
     assert expire() is None
-    assert expire(ms=500) == 10  # the next one is younger: older ones after it are kept
+    assert expire(ms=500) == 10  # the next one is younger, so older ones after it are kept
     assert expire(ms=99) == 30
     assert expire(ms=10) == 40
     assert expire(ms=10, end=35) == 35

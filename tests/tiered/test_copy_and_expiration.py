@@ -1,4 +1,4 @@
-"""The leader's tasks: copying, removal, and that a failure at any step is harmless."""
+"""The leader's tasks copy and remove segments. A failure at any step is harmless."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -403,7 +403,8 @@ def test_the_start_follows_what_an_earlier_leader_has_deleted_late(play: Callabl
 def test_a_segment_that_ends_in_records_of_a_replaced_leader_keeps_the_start(
     play: Callable[[Story], None],
 ) -> None:
-    """After an unclean election: the segment's records before the election are part of the log."""
+    """After an unclean election, the records of the segment from before the election are still part of the
+    log."""
 
     async def story(house: House) -> None:
         house.fill(3)
@@ -441,7 +442,7 @@ def test_a_duplicate_that_nobody_reads_is_removed(play: Callable[[Story], None])
 
 
 class NeverTiered(NoHostedPartitions):
-    """The partitions of a broker that leads all of them, none of which is tiered now."""
+    """A broker that leads all partitions, of which none is tiered now."""
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
         return partitions
@@ -494,7 +495,7 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
 def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(
     play: Callable[[Story], None],
 ) -> None:
-    """When the remover checks again, the segment is not being copied any more."""
+    """The copy of the segment has ended when the remover checks again."""
 
     async def story(house: House) -> None:
         house.fill(1)

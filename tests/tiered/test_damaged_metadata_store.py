@@ -52,7 +52,7 @@ def state(store: MetadataStore) -> Any:
 
 
 def unclean_copy(store: MetadataStore, path: Path) -> bytes:
-    """The file after a kill, once its write-ahead log is merged."""
+    """The file after a kill, with its write-ahead log merged into it."""
     store._connection.execute("pragma wal_checkpoint(truncate)")
     return path.read_bytes()
 

@@ -43,7 +43,8 @@ class CountingManager(ObjectStorageManager):
 
 
 def indexed(*, extra: int = 0) -> LogSegmentData:
-    """Batches that end with 1009, 1019, …, 1099 at positions 0, 100, …; times ascend by 10."""
+    """An index of batches with the last offsets 1009, 1019, …, 1099 at positions 0, 100, …. Their
+    timestamps ascend by 10."""
     offsets = b"".join(pack(">II", number * 10 + 9, number * 100) for number in range(10))
     times = b"".join(pack(">qI", 500 + number * 10, number * 10 + 9) for number in range(10))
     return LogSegmentData(
@@ -94,7 +95,7 @@ def test_lookups(tmp_path: Path) -> None:
             of = await remote(manager)
             for offset, position in ((1000, 0), (1009, 0), (1018, 0), (1019, 100), (1055, 400), (5000, 900)):
                 assert await cache.lookup_offset(of, offset) == position
-            # Batches up to 1029 contain nothing later than 520.
+            # Batches up to 1029 contain no timestamps after 520.
             for timestamp, start, position in (
                 (0, 1000, 0),
                 (521, 1000, 200),
@@ -149,7 +150,7 @@ def test_many_who_ask_at_once_fetch_once(tmp_path: Path) -> None:
             first = asyncio.ensure_future(cache.lookup_offset(of, 1055))
             others = [asyncio.ensure_future(cache.lookup_offset(of, 1055)) for _ in range(5)]
             await asyncio.sleep(0)
-            first.cancel()  # one of them gives up: the others get their answer
+            first.cancel()  # the first caller gives up, and the other callers get their answer
             assert await asyncio.gather(*others) == [400] * 5
             assert manager.fetched == 3
 

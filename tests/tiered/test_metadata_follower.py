@@ -1,4 +1,4 @@
-"""Following a metadata partition: when its parts are available."""
+"""A follower of a metadata partition: the time at which its parts become available."""
 
 import asyncio
 import threading
@@ -81,7 +81,8 @@ def test_a_deletion_that_is_known_and_not_loaded_yet_is_waited_for(
 
 
 def test_a_new_owner_of_deletions_is_told_when_it_has_all_events(tmp_path: Path) -> None:
-    """It followed the metadata partition before, and must continue its predecessor's deletions."""
+    """The new owner followed the metadata partition before, and must continue the deletions of the
+    previous owner."""
 
     async def main() -> None:
         topic, workers, told = TopicInMemory(), ThreadWorkers(2), asyncio.Event()
@@ -104,7 +105,8 @@ def test_a_new_owner_of_deletions_is_told_when_it_has_all_events(tmp_path: Path)
 
 
 def test_a_broker_that_leads_again_while_the_metadata_are_prepared_has_them_ready(tmp_path: Path) -> None:
-    """It waits for the events until that moment, although the partition was loaded as of an earlier one."""
+    """The broker waits for all events up to this moment, although the partition was loaded up to an
+    earlier one."""
 
     async def main() -> None:
         topic, workers = TopicInMemory(), ThreadWorkers(2)

@@ -39,7 +39,7 @@ LOCAL, OTHER = 1, 2
 
 
 async def none_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-    """No topic was deleted while this broker was down."""
+    """The deleted topics; no topic was deleted while this broker was offline."""
     return []
 
 
@@ -54,7 +54,7 @@ class TieredBroker:
         self.manager = RemoteLogManager(house.context, RemoteLogManagerSettings())
         self.config = CONFIG
         self.committed: Callable[[], None] = lambda: None
-        """Applies committed metadata beyond this broker's image; may raise."""
+        """Applies committed metadata that this broker's image does not contain yet. It may raise."""
         self.owned = True
         tiering = Tiering(self.registry, self.manager, house.reader, self.until_current)
         self.remover = RemotePartitionRemover(self.manager, none_of, tiering, lambda _: self.owned)
@@ -71,7 +71,7 @@ class TieredBroker:
         )
         self.kind = TieredKind(classic, self.manager, self.remover, tiering)
         self.told: list[tuple[str, int]] = []
-        """The terms of leadership that coordinators were notified of, with epochs."""
+        """The changes of leadership that coordinators were notified of, with epochs."""
         self.hosting = PartitionHosting(LOCAL, self.registry, lambda _: self.kind, self, self.logs)
 
     def leads(self, partition: Partition, epoch: int) -> None:
@@ -84,7 +84,7 @@ class TieredBroker:
 
     @contextlib.asynccontextmanager
     async def cut(self) -> AsyncIterator[ClassicPartition]:
-        """The log of the partition is being truncated until the end of the block."""
+        """Keep the log of the partition in the state of a truncation until the end of the block."""
         partition = self.registry.get("t", 0)
         assert isinstance(partition, ClassicPartition)
         log, gate = partition.log, asyncio.Event()
@@ -202,7 +202,7 @@ def test_a_replica_that_is_stopped_and_kept_keeps_all_its_data(
 def test_the_remote_part_stays_with_the_leader_of_a_topic_that_is_deleted_when_another_broker_owns_it(
     play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
 ) -> None:
-    """The metadata topic accepts the leader's events from the owner only, which deletes the rest."""
+    """The metadata topic accepts the leader's events only from the owner, which deletes the other objects."""
 
     async def story(broker: TieredBroker) -> None:
         broker.owned = False

@@ -1,4 +1,4 @@
-"""The cache of a partition's segments, compared with a model that reads all of them each time."""
+"""The cache of a partition's segments, compared with a model that reads all segments each time."""
 
 import random
 from collections.abc import Iterable
@@ -57,7 +57,7 @@ def test_only_finished_segments_are_read() -> None:
 
 
 def test_a_longer_copy_takes_the_place_of_a_shorter_one_and_gives_it_back() -> None:
-    """The next leader copied a superset of what its predecessor had."""
+    """The next leader copied all records of the shorter copy, and more."""
     cache = cached([finished(1, 0, 100), finished(2, 0, 200)])
     assert number_for(cache, 0, 50) == 2
     cache.put(segment(2, 0, 200, state=DELETING))
@@ -166,5 +166,5 @@ def test_the_cache_is_its_segments(puts: list[RemoteLogSegmentMetadata], chance:
             candidates = holders(model, epoch, offset)
             assert (found is None) == (not candidates)
             assert found is None or found in candidates
-            # In any order of events, two brokers that know the same segments read the same one.
+            # Two brokers with the same segments read the same segment, whatever the order of events was.
             assert other.segment_for(epoch, offset) == found

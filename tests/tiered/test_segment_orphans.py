@@ -1,4 +1,4 @@
-"""Objects that belong to no segment are deleted after the grace period; nothing else is."""
+"""Objects that belong to no segment are deleted after the grace period; no other object is."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ def test_what_other_attempts_left_goes_and_nothing_else() -> None:
         scan = scan_of(leader)
         assert await scan.run() == 0  # all of them are too young
         world.clock.time_ms += GRACE_MS + 1
-        assert await scan.run() == 2  # of the published segment, from another attempt
+        assert await scan.run() == 2  # of another attempt at the published segment
         assert {f".{name}." in key for key in await world.tiered_keys() for name in ("one", "two")}
         await leader.leader.give_up(plan.lease_id)
         late = await copy_segment(segments[-1], built[-1], storage, "late")

@@ -1,4 +1,5 @@
-"""The contract of remote storage managers, over every store; and the object layout of the built-in one."""
+"""The contract of remote storage managers, with every store, and the object layout of the built-in
+manager."""
 
 import asyncio
 from collections.abc import Callable
@@ -151,7 +152,7 @@ def test_what_a_failed_copy_left_is_deleted_by_the_first_metadata_alone(open_it:
     asyncio.run(main())
 
 
-# The built-in one -----------------------------------------------------------------------------------
+# The built-in manager -----------------------------------------------------------------------------------
 
 
 async def keys_of(store: ObjectStorage) -> list[str]:
@@ -178,7 +179,7 @@ def test_keys_say_what_lies_there() -> None:
 
 
 def test_the_attempt_that_was_published_is_read_and_all_of_them_are_deleted() -> None:
-    """Several builders may build a segment at the same time; each writes objects of its own."""
+    """Several builders may build a segment at the same time; each writes its own objects."""
 
     async def main() -> None:
         store = MemoryStorage(SystemClock())

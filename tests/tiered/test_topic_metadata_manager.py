@@ -135,7 +135,7 @@ def test_the_writer_whose_event_came_second_is_told(tmp_path: Path) -> None:
 
 
 def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
-    """A segment without an event would be copied, and its objects would stay forever."""
+    """Otherwise a segment without an event would be copied, and its objects would stay forever."""
 
     async def main() -> None:
         topic = TopicInMemory()
@@ -247,7 +247,7 @@ def test_a_cache_that_cannot_be_used_is_rebuilt(
 
 @pytest.mark.parametrize("change", ["shorter", "another history"])
 def test_a_cache_that_the_log_does_not_bear_out_is_dropped(tmp_path: Path, change: str) -> None:
-    """A log that lost its end, or whose end was written by another leader since."""
+    """The log has lost its end, or its end was written again by another leader."""
     topic = TopicInMemory()
 
     async def fill() -> None:
@@ -351,7 +351,7 @@ def test_deletions_are_resumed_and_their_segments_stay_listed(tmp_path: Path) ->
 
 
 def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_read(tmp_path: Path) -> None:
-    """A loss of power may remove the cache, too: then the first check comes before the events."""
+    """A loss of power may also remove the cache. Then the first check comes before the events."""
     topic = TopicInMemory()
     house = House(tmp_path)
 

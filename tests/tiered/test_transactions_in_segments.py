@@ -63,7 +63,8 @@ class Wal:
 
 
 async def some_transactions() -> Wal:
-    """0-1 and 4-5 of producer 7, aborted by 6; 2-3 of producer 8, committed by 9; 7-8 of 7, aborted by 10."""
+    """Offsets 0-1 and 4-5 are of producer 7, and aborted by 6. 2-3 are of producer 8, and committed by 9.
+    7-8 are of producer 7, and aborted by 10."""
     wal = Wal()
     await wal.batch(7, 0)
     await wal.batch(8, 0)

@@ -1,4 +1,4 @@
-"""Batches as producers sent them, and the log that Kafka's own rules would make of them."""
+"""Batches as producers sent them, and the log that results from them by Kafka's rules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def wal_batches(batches: Sequence[Sent], first_offset: int = 0) -> list[tuple[Ba
 
 
 def write_log(parts: Sequence[tuple[BatchRun, bytes]], folder: Path, index_interval_bytes: int) -> None:
-    """A log with these batches, which is then rolled: its files are the expected result."""
+    """A log with these batches, which is then rolled. Its files are the expected result."""
     config = LogConfig(index_interval_bytes=index_interval_bytes)
     log = PartitionLog.open(
         Machine.real(), str(folder), TopicPartition("t", 0), config, log_start_offset=parts[0][0].base_offset

@@ -20,7 +20,7 @@ OTHER = UUID(int=0xB)
 
 
 class SetClock:
-    """A clock that a test moves."""
+    """A clock that a test sets."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.time_ms = now_ms
@@ -30,11 +30,11 @@ class SetClock:
 
 
 COMMIT_TIMEOUT_MS = 300_000
-"""The disk is real, and other tests use it too, so the time limit for commits is long."""
+"""The time limit for commits is long, because the disk is real and other tests use it, too."""
 
 
 class House:
-    """One coordinator (number 0) in a folder. ``start`` and ``stop`` as often as wanted."""
+    """One coordinator (number 0) in a folder. It can be started and stopped many times."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ def batch(
 def file(
     key: str, *batches: BatchToCommit, created: int = 1_000_000, owners: tuple[int, ...] = ()
 ) -> CommitFileCall:
-    """Batches that lie one after another."""
+    """A file whose batches follow each other."""
     placed = []
     end = 0
     for given in batches:

@@ -1,4 +1,4 @@
-"""A simple model of the coordinator: lists of batches, nothing packed, nothing forgotten."""
+"""A simple model of the coordinator: lists of batches, without packing and without expiry."""
 
 from dataclasses import dataclass, field
 
@@ -37,7 +37,7 @@ class Model:
         self.closed: set[str] = set()
 
     def commit(self, call: CommitFileCall) -> list[tuple[ErrorCode, int, bool]] | None:
-        """Error, base offset, duplicate; ``None`` when the whole file is refused."""
+        """Error, base offset, duplicate; or ``None`` if the whole file is refused."""
         if call.object_key in self.answers:
             return self.answers[call.object_key]
         if call.object_key in self.closed:

@@ -2,11 +2,10 @@
 
 Commands: ``create NAME COUNT``, ``drop NAME``, ``commit KEY [age=MS] BATCH...``, ``delete NAME-I OFFSET``,
 ``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``, ``wait MS``, ``expire``,
-``reload`` (a new shard replays the log), ``show``, ``guard NAME-I PID.EPOCH``,
-``end NAME-I PID.EPOCH commit|abort [by=COORDINATOR-EPOCH] [version=N]``. A batch is
-``NAME-I+RECORDS``, then ``:PID.EPOCH.SEQUENCE``, ``!append`` for LogAppendTime, ``!txn`` for a transactional
-one (``!txn!guardN`` with the guard N), ``!follows`` for one behind a dropped one, ``!torn`` for one that
-contradicts itself.
+``reload`` (a new shard replays the log), ``show``, ``guard NAME-I PID.EPOCH``, ``end NAME-I PID.EPOCH
+commit|abort [by=COORDINATOR-EPOCH] [version=N]``. A batch is ``NAME-I+RECORDS``, then
+``:PID.EPOCH.SEQUENCE``, ``!append`` for LogAppendTime, ``!txn`` for a transactional one (``!txn!guardN`` with
+the guard N), ``!follows`` for a batch after a dropped one, ``!torn`` for a batch that contradicts itself.
 """
 
 import re

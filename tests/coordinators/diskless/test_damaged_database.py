@@ -28,7 +28,7 @@ async def fill(house: House) -> None:
 
 
 async def state(house: House) -> Any:
-    """All answers of the coordinator; requested again while it is rebuilt."""
+    """All answers of the coordinator. They are requested again while it is rebuilt."""
     async with asyncio.timeout(60):
         while True:
             try:

@@ -1,7 +1,7 @@
-"""Random histories of a whole coordinator on real files, against the plain model.
+"""Random histories of a whole coordinator on real files, compared with the plain model.
 
 Offsets are dense, duplicates get the original answer, and no file is unused while one of its batches is live.
-All this holds for any crashes, lost databases, snapshots and contents of SQLite.
+All this holds after any crashes and losses of the database, with any snapshots and contents of SQLite.
 """
 
 import asyncio
@@ -151,7 +151,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
 
     @rule()
     def lose_an_append(self) -> None:
-        """The log refuses an append: the shard is dropped and loaded again, and nothing of the commit is
+        """The log refuses an append: the shard is dropped and loaded again, and no part of the commit is
         left."""
         shard = self.house.service.runtime.led(0)
         log = self.house.log

@@ -128,7 +128,8 @@ def test_each_record_has_to_be_known(pair: tuple[bytes | None, bytes | None]) ->
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[CommitFileCall]:
-    """Files of a few producers with mostly consecutive sequences, in partitions of which one is unknown."""
+    """Files of a few producers with mostly consecutive sequences, in several partitions, one of which does
+    not exist."""
     follows: dict[tuple[int, int], int] = {}
     calls = []
     for number in range(draw(st.integers(1, 5))):
@@ -194,8 +195,8 @@ ODDITIES: dict[str, Callable[[BatchToCommit], BatchToCommit]] = {
 
 
 def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tuple[int, str]]) -> None:
-    """The state is equal after each of ``files`` and two unusual ones: by columns, batch by batch, and
-    from the log."""
+    """Check that three ways to decide give the same state after each of ``files`` and two unusual files:
+    by columns, batch by batch, and from the log."""
     ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
     at_once, one_by_one, replayed = (partitions_of(*ids) for _ in range(3))
     for number in range(files + 2):

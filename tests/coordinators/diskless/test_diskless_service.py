@@ -93,8 +93,8 @@ def test_restart(tmp_path: Path, lost: str) -> None:
 
 
 def test_the_database_of_another_log_is_not_taken_for_ones_own(tmp_path: Path) -> None:
-    """Two logs may have equal length and epoch, which must not be sufficient to use one's state with the
-    other."""
+    """Two logs may have equal lengths and epochs. This must not be sufficient to use the state of one log
+    with the other."""
 
     async def scene() -> None:
         houses = [House(tmp_path / str(number), topic_id=UUID(int=100 + number)) for number in range(2)]
@@ -152,7 +152,8 @@ def test_a_file_goes_with_its_last_batch(tmp_path: Path) -> None:
         assert [free.object_key for free in service.free_files(0, 1 << 60)] == ["mine", "dead"]
         assert service.files_to_hand_over(0) == []
         shared = (await service.describe_files(0, ["shared"]))[0]
-        assert (shared.live_batches, shared.used_bytes) == (2, 200)  # 7 is inside a batch, which stays live
+        # offset 7 is inside a batch, which stays live
+        assert (shared.live_batches, shared.used_bytes) == (2, 200)
         await service.delete_records(0, [OffsetToDelete(TOPIC, 0, 15)])
         await service.delete_topics(0, [OTHER])
         await settle()
@@ -175,7 +176,8 @@ def test_a_file_goes_with_its_last_batch(tmp_path: Path) -> None:
 
 
 def test_deletions_at_the_same_time_free_what_they_delete_together(tmp_path: Path) -> None:
-    """Each deletion removes one of the file's last batches; one of them must find the file unused."""
+    """Each of the two deletions removes one of the last two batches of the file, and one of the deletions
+    must find the file unused."""
 
     async def scene() -> None:
         house = House(tmp_path)
@@ -271,7 +273,7 @@ def test_a_fence_keeps_older_epochs_from_pruning(tmp_path: Path) -> None:
 
 
 def exclusive(path: str) -> apsw.Connection:
-    """The simulated file system opens it like this: there is no second reader."""
+    """The simulated file system opens databases like this, without a second reader."""
     connection = apsw.Connection(path)
     connection.pragma("locking_mode", "exclusive")
     return connection
@@ -388,7 +390,7 @@ def test_the_largest_file_fits_the_log(tmp_path: Path) -> None:
         house = House(tmp_path)
         service = await house.start()
         await service.create_partitions(0, [topic(2)])
-        # The worst case: no two neighbours belong to one partition, and every number is wide.
+        # In the worst case, adjacent batches belong to different partitions, and every number is large.
         batches = [
             batch(at % 2, 1 + at * 7919 % 20_000, size=1 + at * 104_729 % 60_000, time=at * 10**9,
                   producer=(at * 10**6, at % 1000, 0))
@@ -490,7 +492,7 @@ def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
 def test_a_jump_of_the_clock_is_no_time_waited_for_a_missing_batch(tmp_path: Path, jump_ms: int) -> None:
-    """If a sequence is accepted too early, the batch before it can never be accepted."""
+    """If a batch is accepted too early, the missing batch before it can never be accepted."""
 
     async def scene() -> None:
         house = House(tmp_path)

@@ -1,4 +1,4 @@
-"""A copy of a partition's state answers as the original did, and is independent of it."""
+"""A copy of a partition's state gives the same answers as the original, and is independent of it."""
 
 from uuid import UUID
 
@@ -25,7 +25,7 @@ TRANSACTIONS = st.none() | st.lists(st.tuples(st.integers(0, 9), OFFSETS, st.int
 
 
 def answers(partition: PartitionState) -> tuple[object, ...]:
-    """Everything that readers and the coordinator read of a partition, except its producers."""
+    """The state of a partition that readers and the coordinator read, except its producers."""
     found = partition.transactions
     return (
         (partition.log_start, partition.wal_start, partition.next, partition.last_stable),

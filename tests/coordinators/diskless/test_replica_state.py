@@ -55,7 +55,7 @@ def state_of(house: House) -> bytes:
 
 
 def copied(house: House, folder: Path, ahead_ms: int) -> House:
-    """A replica with the same log, no database, and a clock that is ahead."""
+    """A replica with the same log, without a database, and with a clock that is ahead."""
     shutil.copytree(house.folder, folder / "__diskless_metadata-0")
     replica = House(folder, topic_id=UUID(int=77))
     replica.clock.time_ms = house.clock.time_ms + ahead_ms
@@ -94,7 +94,7 @@ def test_what_a_leader_forgets_its_replicas_forget(tmp_path: Path, ahead_ms: int
 
 
 class Author:
-    """Writes a random history, in which the clock jumps both ways."""
+    """Writes a random history, in which the clock jumps forward and back."""
 
     def __init__(self, house: House, service: DisklessCoordinator, chance: random.Random) -> None:
         self._house = house

@@ -1,4 +1,5 @@
-"""Transactions of diskless partitions: what readers find of them, over restarts, snapshots and rebuilds."""
+"""Transactions of diskless partitions: the state that readers get, also after restarts, snapshots and
+rebuilds."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +24,7 @@ from moldau.runtime import ErrorCode
 
 
 async def write(house: House, key: str, producer_id: int, sequence: int, records: int = 2) -> int:
-    """The base offset of a transactional batch with the guard of now."""
+    """Write a transactional batch with the current guard; return its base offset."""
     service = house.service
     (issued,) = await service.guard_transactions(0, [GuardToIssue(TOPIC, 0, producer_id, 0)])
     made = batch(0, records, producer=(producer_id, 0, sequence))
@@ -45,7 +46,8 @@ async def find(house: House, offset: int) -> FoundPartition:
 
 
 async def some_transactions(house: House) -> None:
-    """Offsets 0-1 aborted by the marker at 4, 2-3 committed by 5, 6-7 open, 8-9 aborted by 10."""
+    """Offsets 0-1 are aborted by the marker at 4, and 2-3 are committed by the marker at 5. 6-7 are open,
+    and 8-9 are aborted by the marker at 10."""
     await house.service.create_partitions(0, [topic()])
     await write(house, "a", 7, 0)
     await write(house, "b", 8, 0)

@@ -1,4 +1,4 @@
-"""A record of ``__transaction_state`` that cannot be read costs its own transactional id, and no other."""
+"""A record of ``__transaction_state`` that cannot be read affects only its own transactional id."""
 
 import asyncio
 from typing import NamedTuple
@@ -56,7 +56,7 @@ def batch_of(*pairs: Pair) -> bytearray:
 
 
 def unreadable_batch() -> bytearray:
-    """The checksum is right, and the records are none."""
+    """A batch with a right checksum whose content is not records."""
     batch = batch_of(record_of("other"))[:61] + b"\xff" * 20
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
@@ -122,7 +122,7 @@ def test_an_id_whose_state_cannot_be_read_is_refused_alone(kind: str) -> None:
     assert loaded.notice == "__transaction_state-0: 1 broken records were skipped, the first at offset 2"
     refused = ErrorCode.coordinator_not_available
     assert loaded.answers == {"before": ErrorCode.none, "other": refused, "behind": ErrorCode.none}
-    assert "other" not in loaded.states  # its transaction may have been committed: it is not aborted
+    assert "other" not in loaded.states  # its transaction may have been committed, so it is not aborted
 
 
 def test_a_later_record_of_the_id_is_enough() -> None:

@@ -1,4 +1,4 @@
-"""Producers whose epochs are used up: the next id takes over, and the last epoch is for fencing only."""
+"""Producers whose epochs are used up get a new id. The last epoch is used only for fencing."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A producer that its successor has fenced stays fenced, whatever its version is."""
+"""A producer that was fenced by its successor stays fenced in every version."""
 
 import pytest
 from transaction_model import TransactionModel

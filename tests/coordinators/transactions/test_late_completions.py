@@ -1,5 +1,5 @@
-"""The end of a transaction whose commit is known late, while the producer's next transaction is in
-progress."""
+"""The end of a transaction whose commit becomes known late, while the next transaction of the producer is
+in progress."""
 
 import asyncio
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ async def _the_next_transaction_gets_its_own_markers() -> None:
     await service.end(Ending("orders", producer, True, 0))
     await asyncio.sleep(0.05)
     writer.deaf = set()
-    # The completion is appended, its commit times out, and then it is committed after all.
+    # The completion is appended. Its commit times out, but later the completion is committed.
     log.held = True
     await asyncio.sleep(5.2)
     log.held = False
@@ -55,7 +55,7 @@ def test_the_next_transaction_gets_its_own_markers() -> None:
 
 
 class FencedWriter(RecordingWriter):
-    """The partitions have seen a newer coordinator."""
+    """Partitions that have already got markers of a newer coordinator."""
 
     calls = 0
 

@@ -1,4 +1,4 @@
-"""A transaction that does not fit in a batch of ``__transaction_state`` is refused, and nothing is lost."""
+"""A transaction that does not fit in a batch of ``__transaction_state`` is refused, and no state is lost."""
 
 import asyncio
 import contextlib

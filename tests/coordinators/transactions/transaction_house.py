@@ -46,7 +46,7 @@ async def until_done(service: TransactionService, name: str) -> TransactionPhase
 
 
 class LoopClock:
-    """The time of the event loop, which is virtual in a ``World``."""
+    """A clock with the time of the event loop, which is virtual in a ``World``."""
 
     def now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)

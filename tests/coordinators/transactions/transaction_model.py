@@ -19,7 +19,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 
 class TransactionModel:
-    """Runs operations one after another, at a time that a test moves."""
+    """Runs operations one after another, at a time that a test sets."""
 
     def __init__(self, settings: TransactionSettings | None = None, level: int = 2) -> None:
         self.settings = settings or TransactionSettings()
@@ -35,7 +35,7 @@ class TransactionModel:
         return TransactionShard(self.settings, lambda: self.level)
 
     def put(self, record: TransactionRecord) -> None:
-        """A record that is not the result of a request."""
+        """Add a record that is not the result of a request."""
         self._apply(Effects([record]))
 
     def init(
@@ -65,7 +65,7 @@ class TransactionModel:
         return len(unfinished)
 
     def wait(self, ms: int) -> None:
-        """Let time pass; timers that are due fire in order."""
+        """Let time pass. Timers that are due fire in order."""
         until = self.now_ms + ms
         while self._due and (soonest := min(self._due.items(), key=lambda each: each[1]))[1] <= until:
             key, due = soonest

@@ -109,6 +109,23 @@ def test_objects_that_take_the_place_of_freed_ones_are_excluded_too(collector: N
     play(story)
 
 
+def test_the_youngest_generation_stays_small_while_as_many_objects_are_freed_as_made(collector: None) -> None:
+    async def story() -> None:
+        old = [[str(index)] for index in range(4 * collecting.PIECE_OBJECTS)]
+        await asyncio.sleep(1)
+        new, largest = [], 0
+        while old:
+            for _ in range(2_000):
+                old.pop()
+                new.append([str(len(new))])
+            largest = max(largest, len(gc.get_objects(0)))
+            await asyncio.sleep(0.02)
+        assert largest < 2 * collecting.PIECE_OBJECTS
+        assert len(new) == 4 * collecting.PIECE_OBJECTS
+
+    play(story)
+
+
 def test_growth_is_told_without_a_count_of_all_objects(
     collector: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,13 +73,13 @@ async def keep_collections_short() -> None:
 
 
 def _new_objects() -> int:
-    """An upper bound of the objects that exist since the last collection of everything that is not frozen.
+    """Number of tracked objects that are not frozen.
 
-    The growth of the process is not such a bound, because frozen objects may have been freed meanwhile.
+    It cannot be derived from ``gc.get_count()``, from which freed objects are subtracted: while as many
+    objects are freed as are made, the youngest generation grows without limit and no automatic collection
+    starts.
     """
-    youngest, middle, oldest = gc.get_count()
-    first, second, _ = gc.get_threshold()
-    return youngest + first * (middle + (second + 1) * oldest)
+    return sum(len(gc.get_objects(generation)) for generation in range(OLDEST + 1))
 
 
 def _found_in_cycles() -> int:

@@ -8,7 +8,7 @@ import pytest
 from writer_fakes import run_in_virtual_time
 
 from moldau.cluster.image.topics_image import PartitionRegistration, Topic
-from moldau.coordinators.diskless.calls import DescribedPartition, PartitionsToCreate, TopicResult
+from moldau.coordinators.diskless.calls import PartitionsToCreate, TopicResult
 from moldau.diskless.image_sync import ImageSync
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
@@ -38,10 +38,8 @@ class OneCoordinator:
         self.topics.difference_update(topic_ids)
         return []
 
-    async def describe_topics(
-        self, coordinator_id: int, topic_ids: Sequence[UUID] | None = None
-    ) -> Sequence[DescribedPartition]:
-        return [DescribedPartition(topic_id, 0, "", *[0] * 7) for topic_id in sorted(self.topics)]
+    async def topic_ids(self, coordinator_id: int) -> frozenset[UUID]:
+        return frozenset(self.topics)
 
 
 async def nothing_new() -> None:

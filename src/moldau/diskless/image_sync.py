@@ -7,12 +7,12 @@ creation or deletion is harmless.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from typing import Final, Protocol
 from uuid import UUID
 
 from moldau.cluster.image.topics_image import Topic
-from moldau.coordinators.diskless.calls import DescribedPartition, PartitionsToCreate, TopicResult
+from moldau.coordinators.diskless.calls import PartitionsToCreate, TopicResult
 from moldau.runtime import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -44,9 +44,7 @@ class TopicKeeper(Protocol):
         self, coordinator_id: int, topic_ids: Sequence[UUID]
     ) -> Sequence[TopicResult]: ...
 
-    async def describe_topics(
-        self, coordinator_id: int, topic_ids: Sequence[UUID] | None = None
-    ) -> Sequence[DescribedPartition]: ...
+    async def topic_ids(self, coordinator_id: int) -> Set[UUID]: ...
 
 
 class ImageSync:
@@ -157,8 +155,7 @@ class ImageSync:
             return
         self._look_again_s[coordinator_id] = now_s + _UNKNOWN_TOPIC_GRACE_S
         known = {topic.topic_id for topic in self._topics()}
-        described = await self._keeper.describe_topics(coordinator_id)
-        here = {partition.topic_id for partition in described}
+        here = await self._keeper.topic_ids(coordinator_id)
         gone = []
         for topic_id in here - known:
             since_s = self._strangers.setdefault((coordinator_id, topic_id), now_s)

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -27,6 +28,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.coordinators.diskless.calls.table import CALLS
 from moldau.coordinators.diskless.state.transactions import AbortedExtent, PartitionTransactions
 from moldau.coordinators.diskless.store.database import Database
+from moldau.coordinators.diskless.store.materialiser import DELETED_PARTITIONS
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep
 from moldau.metrics import Meters
@@ -42,6 +44,38 @@ from moldau.testing.lone_partition import lead_alone
 
 def run(scene) -> None:  # type: ignore[no-untyped-def]
     asyncio.run(asyncio.wait_for(scene, 600))
+
+
+def test_a_topic_of_many_partitions_is_deleted_in_several_transactions(tmp_path: Path) -> None:
+    """The partitions of one record are marked in slices, and other tasks of the loop run in between."""
+
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        count = 2 * DELETED_PARTITIONS + 500
+        await service.create_partitions(0, [topic(partitions=count)])
+        await service.create_partitions(0, [topic(1, OTHER)])
+        store = house.store
+        await store.catch_up()
+
+        def living() -> int:
+            (found,) = store.database.one("select count(*) from partitions where not deleted") or (0,)
+            return found
+
+        await service.delete_topics(0, [TOPIC])
+        seen, writing = [living()], asyncio.ensure_future(store.catch_up())
+        while not writing.done():
+            await asyncio.sleep(0)
+            seen.append(living())
+        assert (seen[0], seen[-1]) == (count + 1, 1)
+        assert max(before - after for before, after in pairwise(seen)) <= DELETED_PARTITIONS
+        assert await service.topic_ids(0) == {OTHER}
+        await house.stop()
+        service = await house.start()
+        assert await service.topic_ids(0) == {OTHER}
+        await house.stop()
+
+    run(scene())
 
 
 def test_commit_and_find(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ from moldau.storage.snapshots.replicated_log import LogPosition
 logger = logging.getLogger(__name__)
 
 DATABASE_FILE: Final = "state.sqlite"
+DESCRIBED_A_TURN: Final = 500
+"""Number of partitions that are described in one turn of the event loop: some milliseconds."""
 _GUARD_NUMBERS: Final = 1 << 48
 """The number is so large that two epochs of the coordinator never issue the same guard number to one
 producer."""
@@ -272,10 +274,21 @@ class DisklessCoordinator:
     ) -> list[calls.DescribedPartition]:
         """The partitions of some topics, or of all topics, for command-line tools."""
         await self._barrier(coordinator_id)
-        led = self._written(coordinator_id)
+        led = self._active(coordinator_id)
         wanted = None if topic_ids is None else set(topic_ids)
         partitions = [found for found in led.store.view if wanted is None or found.id.topic_id in wanted]
-        return led.reader.describe_partitions(sorted(partitions, key=lambda found: (found.name, found.id[1])))
+        partitions.sort(key=lambda found: (found.name, found.id[1]))
+        described: list[calls.DescribedPartition] = []
+        for start in range(0, len(partitions), DESCRIBED_A_TURN):
+            some = partitions[start : start + DESCRIBED_A_TURN]
+            described += self._written(coordinator_id).reader.describe_partitions(some)
+            await asyncio.sleep(0)
+        return described
+
+    async def topic_ids(self, coordinator_id: int) -> frozenset[UUID]:
+        """The topics that have partitions here."""
+        await self._barrier(coordinator_id)
+        return frozenset(self._active(coordinator_id).store.view.topic_ids)
 
     async def describe_topics_and_objects(
         self, coordinator_id: int, call: calls.DescribeTopicsCall

@@ -15,18 +15,19 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final, TypeAlias, cast
 
 import apsw
 
 from moldau.coordinators.diskless.state.file_memory import Remembered
 from moldau.coordinators.diskless.state.partitions import PartitionState
-from moldau.coordinators.diskless.state.records import DisklessRecord
+from moldau.coordinators.diskless.state.records import DisklessRecord, TopicDeleted
 from moldau.coordinators.diskless.state.shard import DisklessShard, ReplayedChanges
 from moldau.coordinators.diskless.state.transactions import AbortedExtent, PartitionTransactions
 from moldau.coordinators.diskless.store.checkpoint import SnapshottedLog, load_checkpoint
 from moldau.coordinators.diskless.store.database import Applied, Database
-from moldau.coordinators.diskless.store.materialiser import Materialiser, Unwritten
+from moldau.coordinators.diskless.store.materialiser import DELETED_PARTITIONS, Materialiser, Unwritten
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.store.view import CommittedView, StoredPartition
 from moldau.coordinators.shard import CommittedRecord
@@ -310,11 +311,27 @@ class DisklessStore:
             # of changed pages.
             self._plan_writing()
 
+    def _next_unwritten(self) -> list[Unwritten]:
+        """The records of the next transaction: few, and not many partitions to delete."""
+        taken: list[Unwritten] = []
+        deleted = 0
+        for each in islice(self._unwritten, FLUSH_RECORDS):
+            if isinstance(each.record, TopicDeleted):
+                deleted += len(self.materialiser.of_topic(each.record.topic_id))
+            if taken and deleted > DELETED_PARTITIONS:
+                break
+            taken.append(each)
+        return taken
+
     def _write_some(self) -> None:
-        unwritten, view = self._unwritten, self.view
-        taken = [unwritten[at] for at in range(min(FLUSH_RECORDS, len(unwritten)))]
+        """Write the next records, or a part of the next one when it deletes very many partitions."""
+        unwritten, view, now_ms = self._unwritten, self.view, self.machine.clock.now_ms()
+        first = unwritten[0].record
+        if isinstance(first, TopicDeleted) and self.materialiser.begin_deletion(first, now_ms):
+            return
+        taken = self._next_unwritten()
         end = taken[-1].offset + 1
-        self.materialiser.write(taken, Applied(end, self._epoch_before(end)), self.machine.clock.now_ms())
+        self.materialiser.write(taken, Applied(end, self._epoch_before(end)), now_ms)
         for offset, _, _, change, _ in taken:
             unwritten.popleft()
             view.file_keys.pop(offset, None)

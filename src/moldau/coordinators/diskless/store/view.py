@@ -2,8 +2,10 @@
 Pure."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import chain
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.state.partitions import PartitionState
@@ -72,20 +74,26 @@ class CommittedView:
     """All partitions with their committed changes. ``apply`` must be called with the records in order."""
 
     def __init__(self) -> None:
-        self._by_id: dict[PartitionId, StoredPartition] = {}
+        self._by_topic: dict[UUID, dict[int, StoredPartition]] = {}
+        """Partitions by topic id and index."""
         self.by_number: dict[int, StoredPartition] = {}
         self.file_keys: dict[int, str] = {}
         """Object keys of files that are not in SQLite yet."""
 
     def __iter__(self) -> Iterator[StoredPartition]:
-        return iter(self._by_id.values())
+        return chain.from_iterable(topic.values() for topic in self._by_topic.values())
+
+    @property
+    def topic_ids(self) -> Set[UUID]:
+        return self._by_topic.keys()
 
     def find(self, partition_id: PartitionId) -> StoredPartition | None:
-        return self._by_id.get(partition_id)
+        topic = self._by_topic.get(partition_id.topic_id)
+        return None if topic is None else topic.get(partition_id.partition_index)
 
     def add(self, partition: StoredPartition) -> None:
         self.by_number[partition.number] = partition
-        self._by_id[partition.id] = partition
+        self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition_index] = partition
 
     def forget_producers(self, expired: Iterable[tuple[int, int]]) -> None:
         """Remove these producers: (partition number, producer id). They have no open transaction."""
@@ -103,24 +111,24 @@ class CommittedView:
                 return self._markers(record, moved)
             case PartitionCreated(topic_id, name, index):
                 partition_id = PartitionId(topic_id, index)
-                if partition_id in self._by_id:
+                if self.find(partition_id) is not None:
                     return NOTHING
                 self.add(StoredPartition(offset, partition_id, name))
                 return NOTHING
             case TopicDeleted(topic_id):
-                gone = [found for found in self._by_id.values() if found.id.topic_id == topic_id]
+                gone = list(self._by_topic.pop(topic_id, {}).values())
                 for partition in gone:
-                    del self._by_id[partition.id], self.by_number[partition.number]
+                    del self.by_number[partition.number]
                 return Change(gone)
             case RecordsDeleted(topic_id, index, log_start):
-                found = self._by_id.get(PartitionId(topic_id, index))
+                found = self.find(PartitionId(topic_id, index))
                 if found is None:
                     return NOTHING
                 found.delete_before(log_start)
                 found.aborted.delete_before(found.wal_start)
                 return Change((found,))
             case Pruned(topic_id, index, from_offset, to_offset, epoch, position):
-                found = self._by_id.get(PartitionId(topic_id, index))
+                found = self.find(PartitionId(topic_id, index))
                 if found is None:
                     return NOTHING
                 found.prune(from_offset, to_offset, epoch, position)

@@ -350,10 +350,12 @@ class MetadataFollower:
 
     def _mark_ready(self) -> None:
         if self._unready:
-            reached = [each for each in self._unready if each.ready_at <= self.position]
-            self._unready = [each for each in self._unready if each not in reached]
-            for followed in reached:
-                followed.ready.set()
+            unready, self._unready = self._unready, []
+            for followed in unready:
+                if followed.ready_at <= self.position:
+                    followed.ready.set()
+                else:
+                    self._unready.append(followed)
 
     async def _apply(self, found: TopicRecords) -> None:
         records, next_offset, epoch, unreadable = found

@@ -50,6 +50,8 @@ T = TypeVar("T")
 
 STORE_FILE: Final = "remote-log-metadata.sqlite"
 RETRY_MAX_S: Final = 5.0
+WANTED_A_TURN: Final = 1_000
+"""Number of partitions that are requested from their followers in one turn of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +220,11 @@ class TopicBasedRemoteLogMetadataManager:
         self._described = described
         for index in self._led:
             self._follower(index)
-        for partition in self._held:
-            self._follower(self._metadata_partition(partition)).want(partition)
+        for number, partition in enumerate(list(self._held)):
+            if number % WANTED_A_TURN == WANTED_A_TURN - 1:
+                await asyncio.sleep(0)
+            if partition in self._held:
+                self._follower(self._metadata_partition(partition)).want(partition)
         self._opened.set()
 
     # Readiness ------------------------------------------------------------------------------------

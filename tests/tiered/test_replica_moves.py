@@ -17,7 +17,7 @@ from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.core.replica import UNDEFINED
-from moldau.replication.partition import Partition, StopReason
+from moldau.replication.partition import StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
@@ -74,8 +74,7 @@ class TieredBroker:
         """The changes of leadership that coordinators were notified of, with epochs."""
         self.hosting = PartitionHosting(LOCAL, self.registry, lambda _: self.kind, self, self.logs)
 
-    def leads(self, partition: Partition, epoch: int) -> None:
-        assert isinstance(partition, ClassicPartition)
+    def leads(self, partition: ClassicPartition, epoch: int) -> None:
         self.told.append(("leads", epoch))
         assert partition.is_leader
 

@@ -8,7 +8,6 @@ from uuid import UUID
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.terms import LeadershipTerms, TermKey
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.partition import Partition
 from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup
 from moldau.server.topics.topic_creation import InternalTopic
 
@@ -57,10 +56,10 @@ class CoordinatorRegistry:
             load.cancel()
         return not late
 
-    def leads(self, partition: Partition, epoch: int) -> None:
+    def leads(self, partition: ClassicPartition, epoch: int) -> None:
         """Lead a partition from ``epoch`` on. Repeated and late calls are ignored."""
         entry = self._entries.get(partition.topic)
-        if entry is None or not isinstance(partition, ClassicPartition):
+        if entry is None:
             return
         topic_id, index = partition.key
         change = self._terms.begin(TermKey(partition.topic, index), topic_id, epoch)

@@ -6,22 +6,26 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from moldau.cluster.image.topics_image import Topic
+from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition, StopReason
+from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.config import LogConfig
 
+P = TypeVar("P", bound=Partition)
 
-class PartitionKind(Protocol):
-    """Manages a broker's partitions of a kind (classic, diskless)."""
+
+class PartitionKind(Protocol[P]):
+    """Manages a broker's partitions of a kind (classic, diskless), which are of the class ``P``."""
 
     def log_config(self, topic: Topic) -> LogConfig | None:
         """The log configuration of the kind's partitions; None when they have no log."""
         ...
 
-    def open(self, topic: Topic, index: int) -> Partition:
+    def open(self, topic: Topic, index: int) -> P:
         """Open a partition, whose log exists. Raises ``KafkaError``."""
         ...
 
-    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
+    def take_role(self, partition: P, topic: Topic, taken: Callable[[], None]) -> None:
         """Lead or follow the partition, according to the topic's metadata. Call ``taken`` when the partition
         has its role.
 
@@ -30,16 +34,43 @@ class PartitionKind(Protocol):
         """
         ...
 
-    def reconfigure(self, partition: Partition) -> None:
+    def reconfigure(self, partition: P) -> None:
         """Apply a change of the topic's or the broker's configuration."""
         ...
 
-    def close(self, partition: Partition, reason: StopReason) -> None:
+    def close(self, partition: P, reason: StopReason) -> None:
         """Stop serving a partition, and delete the data according to ``reason``."""
         ...
 
+    def may_suspend(self, partition: P) -> bool:
+        """Whether the partition may be closed now, while its log is exchanged, and opened again."""
+        return True
 
-P = TypeVar("P", contravariant=True)
+    def coordinator_replica(self, partition: P) -> ClassicPartition | None:
+        """The replica over whose log a coordinator may run; None for a kind without such logs."""
+        return None
+
+
+class RefusingKind(PartitionKind[Partition]):
+    """Refuses topics that this broker cannot serve with its configuration."""
+
+    def __init__(self, reason: Callable[[Topic], str]) -> None:
+        """``reason`` returns the message of the refusal."""
+        self._reason = reason
+
+    def log_config(self, topic: Topic) -> None: ...
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        raise KafkaError(ErrorCode.kafka_storage_error, self._reason(topic))
+
+    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None: ...
+
+    def reconfigure(self, partition: Partition) -> None: ...
+
+    def close(self, partition: Partition, reason: StopReason) -> None: ...
+
+
+R = TypeVar("R", contravariant=True)
 
 StandIns = Callable[[Topic, int], Partition | None]
 """Finds the stand-in for a partition that is in the metadata and has no replica on this broker."""
@@ -49,22 +80,22 @@ def _any_topic(topic: Topic) -> bool:
     return True
 
 
-class ReaderHooks(Protocol[P]):
+class ReaderHooks(Protocol[R]):
     """Callbacks for partitions of a kind that are read on this broker without a replica."""
 
-    def reader_opened(self, partition: P, /) -> None: ...
+    def reader_opened(self, partition: R, /) -> None: ...
 
-    def reader_closed(self, partition: P, /) -> None: ...
+    def reader_closed(self, partition: R, /) -> None: ...
 
 
 class KindClaim(NamedTuple):
     """A kind of partition, and the topics that belong to it."""
 
-    kind: PartitionKind
+    kind: PartitionKind[Any]
     is_for: Callable[[Topic], bool] = _any_topic
     stand_in: StandIns | None = None
     """Finds stand-ins, for a kind whose partitions accept requests on brokers without a replica."""
-    wraps: PartitionKind | None = None
+    wraps: PartitionKind[Any] | None = None
     """The kind that this kind wraps; this kind then claims only topics of the wrapped kind."""
     reader_hooks: ReaderHooks[Any] | None = None
     """Returns callbacks, for a kind that wraps another one whose partitions are read without a replica."""
@@ -82,7 +113,7 @@ class PartitionKinds:
     def add(self, claims: Iterable[KindClaim]) -> None:
         self._claims += claims
 
-    def of(self, topic: Topic) -> PartitionKind:
+    def of(self, topic: Topic) -> PartitionKind[Any]:
         """The kind of a topic. The first claim, which is that of classic partitions, covers all topics."""
         return self._claim_on(topic).kind
 

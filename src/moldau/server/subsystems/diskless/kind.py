@@ -10,10 +10,9 @@ from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.passage import DisklessPassage
 from moldau.diskless.runtime import DisklessRuntime
-from moldau.replication.partition import Partition, PartitionKey, StopReason
-from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.replication.partition import PartitionKey, StopReason
 from moldau.server.subsystems.diskless.passages import Passages
-from moldau.server.topics.partition_kinds import ReaderHooks
+from moldau.server.topics.partition_kinds import PartitionKind, ReaderHooks, RefusingKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
@@ -31,7 +30,7 @@ class RemoteHooks(Protocol):
     def closed(self, partition: DisklessPartition, reason: StopReason) -> None: ...
 
 
-class DisklessKind:
+class DisklessKind(PartitionKind[DisklessPartition]):
     """Opens the cached logs through the log manager, in any folder of ``log.dirs``."""
 
     def __init__(
@@ -99,26 +98,23 @@ class DisklessKind:
             is_cache=True,
         )
 
-    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
-        assert isinstance(partition, DisklessPartition)
+    def take_role(self, partition: DisklessPartition, topic: Topic, taken: Callable[[], None]) -> None:
         metadata = topic.partitions[partition.key.partition]
         partition.leader_epoch_in_metadata = metadata.leader_epoch
         partition.is_leader_in_metadata = metadata.leader == self._local_id
         taken()
 
-    def reconfigure(self, partition: Partition) -> None:
-        assert isinstance(partition, DisklessPartition)
+    def reconfigure(self, partition: DisklessPartition) -> None:
         partition.config = self._log_config(partition.topic)
         partition.cache.log.config = self._cache_config(partition.config)
 
-    def close(self, partition: Partition, reason: StopReason) -> None:
-        assert isinstance(partition, DisklessPartition)
+    def close(self, partition: DisklessPartition, reason: StopReason) -> None:
         self._runtime.close_partition(partition)
         if reason.removes_replica:
             self._logs.delete(TopicPartition(partition.topic, partition.key.partition))
 
 
-class ConsolidatedKind:
+class ConsolidatedKind(PartitionKind[DisklessPartition]):
     """Diskless partitions whose records move from the WAL to remote storage. The hooks are called for each
     partition.
     """
@@ -130,42 +126,32 @@ class ConsolidatedKind:
     def log_config(self, topic: Topic) -> LogConfig:
         return self._diskless.log_config(topic)
 
-    def open(self, topic: Topic, index: int) -> Partition:
+    def open(self, topic: Topic, index: int) -> DisklessPartition:
         partition = self._diskless.open(topic, index)
         self._hooks.opened(partition)
         return partition
 
-    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
-        assert isinstance(partition, DisklessPartition)
-
+    def take_role(self, partition: DisklessPartition, topic: Topic, taken: Callable[[], None]) -> None:
         def tell() -> None:
             self._hooks.role_taken(partition)
             taken()
 
         self._diskless.take_role(partition, topic, tell)
 
-    def reconfigure(self, partition: Partition) -> None:
-        assert isinstance(partition, DisklessPartition)
+    def reconfigure(self, partition: DisklessPartition) -> None:
         self._diskless.reconfigure(partition)
         self._hooks.reconfigured(partition)
 
-    def close(self, partition: Partition, reason: StopReason) -> None:
-        assert isinstance(partition, DisklessPartition)
+    def close(self, partition: DisklessPartition, reason: StopReason) -> None:
         self._diskless.close(partition, reason)
         self._hooks.closed(partition, reason)
 
 
-class DisklessOffKind:
+def diskless_off_kind() -> RefusingKind:
     """Refuses diskless topics, and the logs of their coordinators, on a broker not configured for them."""
 
-    def log_config(self, topic: Topic) -> None: ...
-
-    def open(self, topic: Topic, index: int) -> Partition:
+    def reason(topic: Topic) -> str:
         what = "it is diskless" if topic.is_diskless else f"{topic.name} is the state of diskless topics"
-        raise KafkaError(ErrorCode.kafka_storage_error, f"{what}, and diskless.system.enable is false here")
+        return f"{what}, and diskless.system.enable is false here"
 
-    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None: ...
-
-    def reconfigure(self, partition: Partition) -> None: ...
-
-    def close(self, partition: Partition, reason: StopReason) -> None: ...
+    return RefusingKind(reason)

@@ -34,7 +34,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinators
 from moldau.server.subsystems.diskless.coordinator_kind import diskless_coordinators
-from moldau.server.subsystems.diskless.kind import DisklessKind, DisklessOffKind
+from moldau.server.subsystems.diskless.kind import DisklessKind, diskless_off_kind
 from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, metadata_kind_of
 from moldau.server.subsystems.diskless.pressure import pause_of
 from moldau.server.subsystems.diskless.rack_peers import RackPeerCalls, rack_handlers
@@ -324,7 +324,7 @@ class DisklessOff(Subsystem):
     """A broker that is not configured for diskless topics refuses them."""
 
     def contribution(self) -> Contribution:
-        kind = DisklessOffKind()
+        kind = diskless_off_kind()
         return Contribution(
             kinds=[
                 KindClaim(kind, lambda topic: topic.is_diskless),

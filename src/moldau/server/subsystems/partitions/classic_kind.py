@@ -13,11 +13,12 @@ from moldau.replication.classic import ClassicPartition
 from moldau.replication.context import ReplicaContext
 from moldau.replication.core.policy import policy_of
 from moldau.replication.leading import ReplicaListener
-from moldau.replication.partition import Partition, PartitionKey, StopReason
+from moldau.replication.partition import PartitionKey, StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
+from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
@@ -51,7 +52,7 @@ class ReplicaHost:
         )
 
 
-class ClassicKind:
+class ClassicKind(PartitionKind[ClassicPartition]):
     """Opens logs through the log manager and gives each partition its role."""
 
     def __init__(
@@ -80,7 +81,7 @@ class ClassicKind:
     def log_config(self, topic: Topic) -> LogConfig | None:
         return None if self._is_refused(topic) else self._log_config(topic.name)
 
-    def open(self, topic: Topic, index: int) -> Partition:
+    def open(self, topic: Topic, index: int) -> ClassicPartition:
         if self._is_refused(topic):
             raise KafkaError(
                 ErrorCode.kafka_storage_error,
@@ -110,8 +111,7 @@ class ClassicKind:
         needs_snapshots = state is not None and state.retention is StateRetention.SNAPSHOTS
         return needs_snapshots and not self._has_snapshots
 
-    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
-        assert isinstance(partition, ClassicPartition)
+    def take_role(self, partition: ClassicPartition, topic: Topic, taken: Callable[[], None]) -> None:
         metadata = topic.partitions[partition.key.partition]
         partition.when_uncut(partial(self._take_role, partition, metadata, taken))
 
@@ -128,13 +128,17 @@ class ClassicKind:
             partition.resign(metadata.leader_epoch)
         taken()
 
-    def reconfigure(self, partition: Partition) -> None:
-        assert isinstance(partition, ClassicPartition)
+    def reconfigure(self, partition: ClassicPartition) -> None:
         partition.log.config = self._log_config(partition.topic)
         partition.min_in_sync = self._min_in_sync(partition.topic)
 
-    def close(self, partition: Partition, reason: StopReason) -> None:
-        assert isinstance(partition, ClassicPartition)
+    def close(self, partition: ClassicPartition, reason: StopReason) -> None:
         partition.end()
         if reason.removes_replica:
             self._logs.delete(TopicPartition(partition.topic, partition.key.partition))
+
+    def may_suspend(self, partition: ClassicPartition) -> bool:
+        return not partition.following.is_cutting
+
+    def coordinator_replica(self, partition: ClassicPartition) -> ClassicPartition:
+        return partition

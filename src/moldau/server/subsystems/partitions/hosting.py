@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.cluster.image.image import MetadataImage
@@ -40,9 +40,11 @@ _RECONFIGURED_A_TURN: Final = 100
 
 
 class LeadershipListener(Protocol):
-    """Notified at each change of the metadata whether this broker leads a partition."""
+    """Notified at each change of the metadata whether this broker leads a replica over whose log a
+    coordinator may run.
+    """
 
-    def leads(self, partition: Partition, epoch: int) -> None: ...
+    def leads(self, partition: ClassicPartition, epoch: int) -> None: ...
 
     def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None: ...
 
@@ -68,7 +70,7 @@ class _Hosted(NamedTuple):
     """An open partition."""
 
     partition: Partition
-    kind: PartitionKind
+    kind: PartitionKind[Any]
 
 
 @dataclass(slots=True)
@@ -96,7 +98,7 @@ class PartitionHosting:
         self,
         local_id: int,
         registry: PartitionRegistry,
-        kind_of: Callable[[Topic], PartitionKind],
+        kind_of: Callable[[Topic], PartitionKind[Any]],
         listener: LeadershipListener,
         logs: LogManager,
         may_lead: Callable[[MetadataImage], bool] = lambda image: True,
@@ -255,7 +257,7 @@ class PartitionHosting:
     def _take_role(self, hosted: _Hosted, topic: Topic) -> None:
         partition = hosted.partition
         self._compare_directory(topic, partition.key)
-        hosted.kind.take_role(partition, topic, partial(self._role_taken, partition, topic))
+        hosted.kind.take_role(partition, topic, partial(self._role_taken, hosted, topic))
 
     def _compare_directory(self, topic: Topic, key: PartitionKey) -> None:
         """Notify of a replica whose log directory differs from the directory in the metadata."""
@@ -276,7 +278,7 @@ class PartitionHosting:
         topic = None if found is None else self._seen.get(found.key.topic_id.int)
         if self._is_frozen or found is None or hosted is None or topic is None:
             return None
-        if isinstance(found, ClassicPartition) and found.following.is_cutting:
+        if not hosted.kind.may_suspend(hosted.partition):
             return None
         self._new[found.key] = _NewPartition(topic, is_being_made=True, is_exchanged=True)
         self._end(found.key, hosted)
@@ -311,13 +313,14 @@ class PartitionHosting:
             self.offline[key] = reason
             self._end(key, hosted)
 
-    def _role_taken(self, partition: Partition, topic: Topic) -> None:
-        if self._is_frozen:
+    def _role_taken(self, hosted: _Hosted, topic: Topic) -> None:
+        replica = hosted.kind.coordinator_replica(hosted.partition)
+        if self._is_frozen or replica is None:
             return
-        index = partition.key.partition
+        index = replica.key.partition
         metadata = topic.partitions[index]
         if metadata.leader == self._local_id:
-            self._listener.leads(partition, metadata.leader_epoch)
+            self._listener.leads(replica, metadata.leader_epoch)
         else:
             self._listener.leads_no_more(topic.name, topic.topic_id, index, metadata.leader_epoch)
 

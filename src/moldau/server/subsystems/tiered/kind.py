@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Collection
 
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.partition import Partition, StopReason
-from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.replication.partition import StopReason
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind
 from moldau.server.subsystems.tiered.reads import ClassicRemotePart
+from moldau.server.topics.partition_kinds import PartitionKind, RefusingKind
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.log.config import LogConfig
 from moldau.tiered.log_manager import RemoteLogManager
@@ -78,7 +78,7 @@ class Tiering:
         return found
 
 
-class TieredKind:
+class TieredKind(PartitionKind[ClassicPartition]):
     """A classic kind that notifies the remote log manager of each partition."""
 
     def __init__(
@@ -96,25 +96,27 @@ class TieredKind:
     def log_config(self, topic: Topic) -> LogConfig | None:
         return self._classic.log_config(topic)
 
-    def open(self, topic: Topic, index: int) -> Partition:
+    def open(self, topic: Topic, index: int) -> ClassicPartition:
         return self._classic.open(topic, index)
 
-    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
-        assert isinstance(partition, ClassicPartition)
-
+    def take_role(self, partition: ClassicPartition, topic: Topic, taken: Callable[[], None]) -> None:
         def tell() -> None:
             self._update(partition)
             taken()
 
         self._classic.take_role(partition, topic, tell)
 
-    def reconfigure(self, partition: Partition) -> None:
-        assert isinstance(partition, ClassicPartition)
+    def reconfigure(self, partition: ClassicPartition) -> None:
         self._classic.reconfigure(partition)
         self._update(partition)
 
-    def close(self, partition: Partition, reason: StopReason) -> None:
-        assert isinstance(partition, ClassicPartition)
+    def may_suspend(self, partition: ClassicPartition) -> bool:
+        return self._classic.may_suspend(partition)
+
+    def coordinator_replica(self, partition: ClassicPartition) -> ClassicPartition:
+        return self._classic.coordinator_replica(partition)
+
+    def close(self, partition: ClassicPartition, reason: StopReason) -> None:
         was_leader, was_tiered = partition.is_leader, partition.remote.part is not None
         self._classic.close(partition, reason)
         if not was_tiered:
@@ -141,26 +143,17 @@ class TieredKind:
                 self._remover.empty_partition(name, stopped)
 
 
-class TieredOffKind:
+def tiered_off_kind() -> RefusingKind:
     """Refuses tiered topics on a broker whose remote tier is off, because such a broker could read only a
     part of their records.
     """
-
-    def log_config(self, topic: Topic) -> None: ...
-
-    def open(self, topic: Topic, index: int) -> Partition:
-        raise KafkaError(
-            ErrorCode.kafka_storage_error,
+    return RefusingKind(
+        lambda topic: (
             f"topic {topic.name} has remote.storage.enable=true, and this broker has"
             " remote.log.storage.system.enable=false: set that to true again; to do without tiered storage,"
-            " delete such topics or set their remote.storage.enable to false before",
+            " delete such topics or set their remote.storage.enable to false before"
         )
-
-    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None: ...
-
-    def reconfigure(self, partition: Partition) -> None: ...
-
-    def close(self, partition: Partition, reason: StopReason) -> None: ...
+    )
 
 
 def _identity(partition: ClassicPartition) -> TopicIdPartition:

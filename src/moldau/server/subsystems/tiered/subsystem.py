@@ -18,7 +18,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
-from moldau.server.subsystems.tiered.kind import TieredKind, TieredOffKind, Tiering
+from moldau.server.subsystems.tiered.kind import TieredKind, Tiering, tiered_off_kind
 from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
 from moldau.server.subsystems.topics import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
@@ -210,6 +210,6 @@ class TieredOff(Subsystem):
         )
         return Contribution(
             handlers=handlers,
-            kinds=[KindClaim(TieredOffKind(), is_tiered, wraps=self._classic)],
+            kinds=[KindClaim(tiered_off_kind(), is_tiered, wraps=self._classic)],
             internal_topics=[tiered_settings.metadata_topic(context.config)],
         )

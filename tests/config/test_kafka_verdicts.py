@@ -33,10 +33,10 @@ from moldau.config import TOPIC as TOPIC_KEYS
 from moldau.config import BrokerConfig, ConfigError, ConfigType, TopicConfig
 from moldau.config.client_metrics import CLIENT_METRICS
 from moldau.config.group import GROUP as GROUP_KEYS
+from moldau.coordinators.groups.settings import group_settings
+from moldau.coordinators.transactions.settings import transaction_settings
 from moldau.runtime import KafkaError
 from moldau.server import settings
-from moldau.server.subsystems.groups.settings import group_settings
-from moldau.server.subsystems.transactions.settings import transaction_settings
 
 BROKER = BrokerConfig.from_properties(BASE)
 POLICY = KafkaConfigPolicy(lambda: BROKER)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from memory_coordinator_log import MemoryLog
-from moldau.cluster.internal_topics import StateRetention, StateTopic
+from moldau.cluster.internal_topics import InternalTopic, StateRetention, StateTopic
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token, answer
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.runtime import CoordinatorRuntime
@@ -20,7 +20,6 @@ from moldau.replication.partition import PartitionKey
 from moldau.runtime import KafkaError
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.coordinators.registry import CoordinatorRegistry
-from moldau.server.topics.topic_creation import InternalTopic
 from moldau.simulation.world.world import World
 
 TOPIC = "__sums"

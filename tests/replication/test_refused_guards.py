@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from test_transaction_guards import PRODUCER, GuardedPartition, batch
 
+from moldau.network.authorization import AllowEveryone
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from moldau.replication.partition import AppendOutcome
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
-from moldau.server.authorization import AllowEveryone
 from moldau.server.handlers.records.transactional import Participation, TransactionalHandlers
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce
 

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -12,7 +13,6 @@ from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup, Leader
 from moldau.server.extensions import Extensions
 from moldau.server.subsystem import Contribution
 from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
-from moldau.server.topics.topic_creation import InternalTopic
 
 KEY_TYPE = 42
 

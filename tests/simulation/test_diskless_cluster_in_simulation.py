@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.diskless.state.producers import Verdict
 from moldau.coordinators.diskless.state.shard import DisklessShard
@@ -16,7 +17,7 @@ from moldau.replication.core.leader import LeaderReplica
 from moldau.replication.core.replica import FollowerReplica
 from moldau.replication.fetching.following import Following
 from moldau.replication.fetching.snapshot_download import SnapshotDownload
-from moldau.server.topics.topic_creation import InternalTopic, TopicCreator
+from moldau.server.topics.topic_creation import TopicCreator
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 from moldau.storage.snapshots.snapshot_log import SnapshotLog

@@ -4,8 +4,10 @@ Other properties are derived from them: the possible leaders of such a topic, th
 and its creation.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Final
 
 from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
@@ -71,6 +73,30 @@ class StateTopic:
             configs["min.insync.replicas"] = str(decisive_minimum(replication_factor))
             configs["unclean.leader.election.enable"] = "false"
         return configs
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """The properties of an internal topic at its creation."""
+
+    name: str
+    partition_count: int
+    replication_factor: int
+    factor_key: str
+    """The name of the replication factor in messages."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        topic: StateTopic,
+        partition_count: int,
+        replication_factor: int,
+        more_configs: Mapping[str, str] = MappingProxyType({}),
+    ) -> "InternalTopic":
+        """An internal topic, with the configs that its rules require and additional configs."""
+        configs = {**topic.configs(replication_factor), **more_configs}
+        return cls(topic.name, partition_count, replication_factor, topic.factor_key, configs)
 
 
 STATE_TOPICS: Final = {

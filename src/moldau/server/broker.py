@@ -6,9 +6,9 @@ import asyncio
 from typing import Final, TypeVar
 
 from moldau.cluster.controller.channel import ControllerChannel
+from moldau.network.authorization import AllowEveryone
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import AllowEveryone
 from moldau.server.composition import compose_broker
 from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.extensions import Extensions

@@ -6,7 +6,9 @@ needs, and before those that need it. The contract is in :mod:`moldau.server.sub
 
 from typing import Final, TypeVar
 
+from moldau.coordinators.groups.hosted import GroupCoordinators
 from moldau.server.context import BrokerContext, NodeContext
+from moldau.server.coordinators.subsystem import HostedCoordinators, kind_context
 from moldau.server.extensions import Extensions
 from moldau.server.metadata.node import MetadataNode
 from moldau.server.settings import consolidates
@@ -17,7 +19,6 @@ from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.subsystem import DisklessOff, DisklessSubsystem
-from moldau.server.subsystems.groups.subsystem import GroupsSubsystem
 from moldau.server.subsystems.listeners import ListenersSubsystem
 from moldau.server.subsystems.monitoring import MonitoringSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
@@ -103,8 +104,8 @@ def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subs
     else:
         broker.add(ConsolidationOff(context))
     broker.add(ProduceLimitWarnings(lambda: context.metadata.configs.broker, context.metadata.configs.topic))
-    groups = broker.add(GroupsSubsystem(context))
-    transactions = broker.add(TransactionsSubsystem(context, groups.service))
+    groups = broker.add(HostedCoordinators(GroupCoordinators(kind_context(context))))
+    transactions = broker.add(TransactionsSubsystem(context, groups.kind.service))
     broker.add(RecordsSubsystem(context, extensions, partitions, transactions))
     broker.add(AdministrationSubsystem(context, partitions, topics))
     broker.add(CoordinatorsSubsystem(context, extensions, topics))

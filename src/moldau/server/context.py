@@ -6,10 +6,10 @@ from uuid import UUID
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
+from moldau.network.authorization import Authorizer
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.machine import Machine
-from moldau.server.authorization import Authorizer
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.identity import Identity
 from moldau.server.metadata.cluster_view import ClusterView

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.internal_topics import InternalTopic
+from moldau.network.served import Handler
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.requests.dispatch import DirectHandlers
-from moldau.server.requests.served import Handler
 from moldau.server.requests.throttles import Throttles
 from moldau.server.subsystem import Contribution, HealthCheck
 from moldau.server.topics.partition_kinds import PartitionKinds
-from moldau.server.topics.topic_creation import InternalTopic
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -46,13 +46,13 @@ from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.registrations import Endpoint
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.cluster.publisher import MetadataPublisher
+from moldau.network.served import HandlerTable
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.requests.dispatch import DirectHandlers
-from moldau.server.requests.served import HandlerTable
 from moldau.server.requests.throttles import Throttle
 from moldau.server.topics.partition_kinds import KindClaim
-from moldau.server.topics.topic_creation import InternalTopic
 
 logger = logging.getLogger(__name__)
 

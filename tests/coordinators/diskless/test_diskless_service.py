@@ -11,6 +11,7 @@ import apsw
 import pytest
 from diskless_house import OTHER, TOPIC, House, batch, file, topic
 
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.diskless.calls import (
     FENCE_ONLY,
     HELD,
@@ -30,6 +31,7 @@ from moldau.coordinators.diskless.state.transactions import AbortedExtent, Parti
 from moldau.coordinators.diskless.store.database import Database
 from moldau.coordinators.diskless.store.materialiser import DELETED_PARTITIONS
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
+from moldau.coordinators.hosted import HostedKind
 from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep
 from moldau.metrics import Meters
 from moldau.protocol.codec import decode_request, decode_response, encode_request, encode_response
@@ -38,7 +40,6 @@ from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.coordinators.entry import entry_of
 from moldau.server.coordinators.registry import CoordinatorRegistry
-from moldau.server.topics.topic_creation import InternalTopic
 from moldau.testing.lone_partition import lead_alone
 
 
@@ -507,7 +508,9 @@ def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
         house = House(tmp_path)
         house.epoch = 4
         service = await house.start()
-        entry = entry_of(service.runtime, InternalTopic("__diskless_metadata", 1, 1, ""), {})
+        entry = entry_of(
+            HostedKind("diskless", service.runtime, InternalTopic("__diskless_metadata", 1, 1, ""))
+        )
         registry = CoordinatorRegistry([entry])
         partition = lead_alone(house.machine, house.snapshot_log, 5)
         registry.leads(partition, 5)

@@ -11,6 +11,7 @@ import pytest
 from wire_client import WireClient
 
 import moldau.testing
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.table import CALLS
 from moldau.coordinators.diskless.service import DisklessCoordinator, coordinator_of_key
@@ -37,7 +38,6 @@ from moldau.server.handlers.coordinators import CoordinatorHandlers
 from moldau.server.handlers.own.diskless import DisklessHandlers
 from moldau.server.handlers.own.own_calls import check_cluster_action
 from moldau.server.requests.dispatch import failure
-from moldau.server.topics.topic_creation import InternalTopic
 
 TOPIC_ID = UUID(int=1)
 FIND_COORDINATOR, API_VERSIONS = (10, 4), (18, 3)

@@ -17,9 +17,11 @@ from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators, RpcChannel
 from moldau.coordinators.diskless.calls.table import CALLS
+from moldau.network.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.network.client import RpcClient
 from moldau.network.context import RequestContext
 from moldau.network.limits import Listener
+from moldau.network.served import Handler
 from moldau.network.server import SocketServer
 from moldau.protocol.api import Scope
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
@@ -29,11 +31,9 @@ from moldau.protocol.own.rights import Right
 from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.entropy import SeededEntropy
-from moldau.server.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.server.handlers.metadata.versions import VersionHandlers
 from moldau.server.handlers.own.diskless import DisklessHandlers
 from moldau.server.requests.dispatch import Dispatcher
-from moldau.server.requests.served import Handler
 from moldau.simulation.world.world import World
 
 NAMES = {TOPIC: "t", OTHER: "secret"}

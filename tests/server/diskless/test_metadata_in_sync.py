@@ -10,8 +10,10 @@ import pytest
 from created_logs import get_or_create
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.diskless.calls import PartitionsToCreate
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.hosted import HostedKind
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
@@ -22,7 +24,6 @@ from moldau.server.coordinators.entry import entry_of
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
 from moldau.server.subsystems.partitions.classic_kind import ReplicaHost
-from moldau.server.topics.topic_creation import InternalTopic
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 
@@ -54,7 +55,9 @@ def test_a_coordinator_writes_what_enough_replicas_have(tmp_path: pathlib.Path) 
             meters=BrokerTopicMeters(Meters()),
         )
         kind = diskless_metadata_kind(host, lambda: 2)
-        entry = entry_of(coordinators.runtime, InternalTopic("__diskless_metadata", 1, 2, ""), {})
+        entry = entry_of(
+            HostedKind("diskless", coordinators.runtime, InternalTopic("__diskless_metadata", 1, 2, ""))
+        )
         registry = CoordinatorRegistry([entry])
 
         def follow(topic: Topic) -> None:

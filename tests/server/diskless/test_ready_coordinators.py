@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.replication.classic import ClassicPartition
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.coordinators.registry import CoordinatorRegistry
-from moldau.server.topics.topic_creation import InternalTopic
 from moldau.simulation.world.world import World
 
 

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_client import METADATA_V12, WireClient
 
+from moldau.coordinators.groups.handlers import FETCHED_OFFSETS
 from moldau.network.context import ConnectionContext, RequestContext
+from moldau.network.served import served
 from moldau.protocol.api import Scope
 from moldau.protocol.codec import decode_response, encode_request, encode_response, response_class
 from moldau.protocol.messages import (
@@ -33,11 +35,9 @@ from moldau.protocol.messages.list_offsets import (
 from moldau.protocol.rows import Cut
 from moldau.protocol.schema import parse_versions
 from moldau.runtime.errors import ErrorCode
-from moldau.server.handlers.groups import FETCHED_OFFSETS
 from moldau.server.handlers.records.transactional import MARKERS
 from moldau.server.requests.dispatch import Dispatcher
 from moldau.server.requests.joining import JoinedAnswer
-from moldau.server.requests.served import served
 from moldau.server.requests.slices import cut_of, slices
 from moldau.testing import Node
 

@@ -8,6 +8,7 @@ import pytest
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic, TopicsImage
+from moldau.network.authorization import AclOperation, AclResourceType
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.messages.fetch import (
     FetchPartition,
@@ -19,7 +20,6 @@ from moldau.protocol.messages.fetch import (
 from moldau.replication.partition import Partition, PartitionKey, ReadAnswer, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode
-from moldau.server.authorization import AclOperation, AclResourceType
 from moldau.server.handlers.records.fetch import FetchHandlers
 from moldau.server.requests.fetch_sessions import FetchSessions
 from moldau.server.topics.registry import PartitionRegistry

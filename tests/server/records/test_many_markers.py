@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.network.authorization import AllowEveryone
 from moldau.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -12,7 +13,6 @@ from moldau.protocol.messages.write_txn_markers import (
 )
 from moldau.replication.partition import TransactionMarker
 from moldau.runtime import ErrorCode
-from moldau.server.authorization import AllowEveryone
 from moldau.server.handlers.records.transactional import TransactionalHandlers
 
 

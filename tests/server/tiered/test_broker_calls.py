@@ -15,21 +15,21 @@ from consolidation_house import World as House
 from wal_batches import Sent
 
 from moldau.cluster.image.image import MetadataImage
+from moldau.network.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.network.client import RpcClient
 from moldau.network.context import RequestContext
 from moldau.network.limits import Listener
 from moldau.network.own_calls import BrokerChannel
+from moldau.network.served import Handler
 from moldau.network.server import SocketServer
 from moldau.protocol.api import Scope
 from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.entropy import SeededEntropy
-from moldau.server.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.server.handlers.metadata.versions import VersionHandlers
 from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.handlers.own.tiered import tiered_handlers
 from moldau.server.requests.dispatch import Dispatcher
-from moldau.server.requests.served import Handler
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.simulation.world.world import World
 from moldau.tiered import calls as tiered

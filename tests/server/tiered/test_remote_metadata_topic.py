@@ -14,6 +14,7 @@ from bombs import large_record, tiny_records
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records import Compression, Record, build_batch
@@ -30,7 +31,6 @@ from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.subsystems.tiered.metadata_peers import MetadataPeers
 from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
-from moldau.server.topics.topic_creation import InternalTopic
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 from moldau.tiered.metadata.calls import AppendEventCall, EventOffsetsCall

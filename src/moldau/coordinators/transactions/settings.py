@@ -1,6 +1,9 @@
-"""The broker configs of transactions, with Kafka's defaults."""
+"""The broker configs of transactions, with Kafka's defaults, and the properties of their topic."""
 
 from dataclasses import dataclass
+
+from moldau.cluster.internal_topics import TRANSACTION_STATE, InternalTopic
+from moldau.config.broker import BrokerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,3 +22,31 @@ class TransactionSettings:
     """``transaction.remove.expired.transaction.cleanup.interval.ms``"""
     max_record_bytes: int = 1_000_000
     """The largest state of one transactional id, which must fit in a batch of the topic."""
+
+
+def transaction_settings(config: BrokerConfig) -> TransactionSettings:
+    """Settings of transactions."""
+    return TransactionSettings(
+        topic_partitions=config.integer("transaction.state.log.num.partitions"),
+        max_timeout_ms=config.integer("transaction.max.timeout.ms"),
+        id_expiration_ms=config.integer("transactional.id.expiration.ms"),
+        timeout_check_interval_ms=config.integer(
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+        ),
+        expiry_check_interval_ms=config.integer("transaction.remove.expired.transaction.cleanup.interval.ms"),
+    )
+
+
+def transactions_topic(config: BrokerConfig) -> InternalTopic:
+    """The properties of ``__transaction_state`` at its creation."""
+    factor = config.integer(TRANSACTION_STATE.factor_key)
+    return InternalTopic.of(
+        TRANSACTION_STATE,
+        config.integer("transaction.state.log.num.partitions"),
+        factor,
+        {
+            "compression.type": "uncompressed",
+            "segment.bytes": str(config.integer("transaction.state.log.segment.bytes")),
+            "min.insync.replicas": str(min(config.integer("transaction.state.log.min.isr"), factor)),
+        },
+    )

@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.cluster.internal_topics import InternalTopic
+from moldau.coordinators.hosted import HostedKind
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler
 from moldau.replication.classic import ClassicPartition
-from moldau.server.requests.served import Handler
-from moldau.server.topics.topic_creation import InternalTopic
 
 
 class Leaders(Protocol):
@@ -74,31 +74,19 @@ class CoordinatorEntry:
             self.on_change(partition)
 
 
-def entry_of(
-    runtime: CoordinatorRuntime[Any, Any],
-    topic: InternalTopic,
-    handlers: Mapping[int, Handler],
-    *,
-    check: Callable[[RequestContext], None] = everybody,
-    on_change: Callable[[int], None] | None = None,
-    start_waits: bool = False,
-) -> CoordinatorEntry:
-    """The entry of a kind that is declared by a ``CoordinatorKind``, from which the other fields are derived.
-
-    ``topic`` has the properties with which the kind's topic is created. With ``start_waits`` the node is
-    ready only after the coordinators are loaded.
-    """
-    kind = runtime.kind
-    if topic.name != kind.topic.name:
-        raise ValueError(f"coordinators of {kind.topic.name} cannot stand on {topic.name}")
+def entry_of(kind: HostedKind) -> CoordinatorEntry:
+    """The entry of a kind whose coordinators have shards."""
+    declared = kind.runtime.kind
     lookup = None
-    if kind.key_type is not None:
-        lookup = KeyLookup(key_type=kind.key_type, partition_of=kind.partition_of, check=check)
+    if declared.key_type is not None:
+        lookup = KeyLookup(
+            key_type=declared.key_type, partition_of=declared.partition_of, check=kind.check_lookup
+        )
     return CoordinatorEntry(
-        topic=topic,
-        leaders=runtime,
-        on_change=on_change,
-        until_loaded=runtime.until_all_loaded if start_waits else None,
+        topic=kind.topic,
+        leaders=kind.runtime,
+        on_change=kind.on_change,
+        until_loaded=kind.runtime.until_all_loaded if kind.start_waits else None,
         lookup=lookup,
-        handlers=handlers,
+        handlers=kind.handlers(),
     )

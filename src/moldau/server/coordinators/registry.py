@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.terms import LeadershipTerms, TermKey
 from moldau.replication.classic import ClassicPartition
 from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup
-from moldau.server.topics.topic_creation import InternalTopic
 
 
 class CoordinatorRegistry:

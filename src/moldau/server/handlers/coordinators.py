@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.find_coordinator import (
     Coordinator,
@@ -14,8 +16,7 @@ from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.coordinators.entry import KeyLookup
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.requests.served import Handler, Served
-from moldau.server.topics.topic_creation import InternalTopic, TopicCreator
+from moldau.server.topics.topic_creation import TopicCreator
 
 _BATCHED_VERSION: Final = 4
 

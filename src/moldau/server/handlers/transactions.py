@@ -18,7 +18,9 @@ from moldau.coordinators.transactions.transaction import (
     ProducerIdentity,
     TxnPartition,
 )
+from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import describe_transactions as description
 from moldau.protocol.messages import list_transactions as listing
@@ -36,10 +38,8 @@ from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.server.handlers.own.own_calls import check_cluster_action
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.requests.served import Handler, Served
 from moldau.server.topics.producer_ids import ProducerIds
 
 FENCED_VERSIONS: Final = {

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from moldau.network.context import Answer, Buffers, RequestContext
+from moldau.network.served import Handler, HandlerTable, Outcome, Served, served
 from moldau.protocol.api import ApiKey, Scope, supports
 from moldau.protocol.codec import (
     RequestDecoder,
@@ -28,7 +29,6 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.runtime.workers import InlineWorkers, Workers
 from moldau.server.requests.large_requests import INLINE_PARSED_BYTES, LargeRequests, parsed_bytes_max
-from moldau.server.requests.served import Handler, HandlerTable, Outcome, Served, served
 from moldau.server.requests.slices import has_many_rows, is_costly, is_large
 from moldau.server.requests.throttles import Hold, Throttles, rest_ms, with_throttle_time
 

@@ -6,10 +6,10 @@ from moldau.cluster.controller.answers import error_response
 from moldau.cluster.controller.channel import Caller, ControllerChannel, deadline_of
 from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import KafkaError
-from moldau.server.requests.served import Handler, Served
 
 
 async def forward(channel: ControllerChannel, context: RequestContext, request: Message) -> Any:

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.network.context import Buffers, RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
 from moldau.protocol.codec import RequestDecoder, encode_response
 from moldau.protocol.costs import allowance
 from moldau.protocol.schema import Message
 from moldau.runtime.workers import Workers
 from moldau.server.requests.joining import JoinedAnswer
-from moldau.server.requests.served import Handler, Served
 from moldau.server.requests.slices import cut_of, slices
 
 INLINE_PARSED_BYTES: Final = 192 * 1024

@@ -5,13 +5,14 @@ import contextlib
 from typing import Final
 
 from moldau.cluster.decisions.topic_names import check_name
+from moldau.cluster.internal_topics import InternalTopic
+from moldau.runtime.background import Background
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.background import Background
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.server.topics.topic_creation import InternalTopic, TopicCreator
+from moldau.server.topics.topic_creation import TopicCreator
 
 TOPIC_RETRY_S: Final = 5.0
 

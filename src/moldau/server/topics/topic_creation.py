@@ -3,12 +3,10 @@
 import asyncio
 import logging
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable
 
 from moldau.cluster.controller.channel import Caller, ControllerChannel
-from moldau.cluster.internal_topics import StateTopic
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -19,30 +17,6 @@ from moldau.runtime.gathered_lines import GatheredLines
 from moldau.server.metadata.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
-    """The properties of an internal topic at its creation."""
-
-    name: str
-    partition_count: int
-    replication_factor: int
-    factor_key: str
-    """The name of the replication factor in messages."""
-    configs: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        topic: StateTopic,
-        partition_count: int,
-        replication_factor: int,
-        more_configs: Mapping[str, str] = MappingProxyType({}),
-    ) -> "InternalTopic":
-        """An internal topic, with the configs that its rules require and additional configs."""
-        configs = {**topic.configs(replication_factor), **more_configs}
-        return cls(topic.name, partition_count, replication_factor, topic.factor_key, configs)
 
 
 class TopicCreator:

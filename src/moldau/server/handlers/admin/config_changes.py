@@ -12,16 +12,16 @@ from typing import Any, Final, TypeAlias
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.decisions.configs import ConfigOperation
 from moldau.cluster.image.image import ResourceType
+from moldau.network import authorization
+from moldau.network.authorization import CLUSTER_NAME, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import alter_configs as legacy
 from moldau.protocol.messages import incremental_alter_configs as incremental
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server import authorization
-from moldau.server.authorization import CLUSTER_NAME, Authorizer
 from moldau.server.observing import loggers
 from moldau.server.requests.forwarding import decided_by, forward
-from moldau.server.requests.served import Handler
 
 _KEPT: Final = frozenset(
     {ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP}

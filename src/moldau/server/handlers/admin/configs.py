@@ -13,6 +13,7 @@ from moldau.config.definition import ConfigSource
 from moldau.config.entry import ConfigEntry
 from moldau.config.group import GROUP, GroupConfig
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -32,7 +33,6 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.metadata.topic_configs import EffectiveConfigs
 from moldau.server.observing import loggers
-from moldau.server.requests.served import Handler, Served
 
 
 class ConfigHandlers:

@@ -6,10 +6,10 @@ from typing import Any
 
 from moldau.cluster.controller.envelope import seal, unwrap
 from moldau.network.context import ConnectionContext, RequestContext
+from moldau.network.served import Handler
 from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.requests.dispatch import failure
-from moldau.server.requests.served import Handler
 
 
 class EnvelopeHandler:

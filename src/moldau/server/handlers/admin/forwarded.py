@@ -11,6 +11,7 @@ from typing import Final
 
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -22,7 +23,6 @@ from moldau.protocol.messages.delete_topics import (
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode
 from moldau.server.requests.forwarding import decided_by, forward
-from moldau.server.requests.served import Handler
 
 VISIBLE_TIMEOUT_S: Final = 5.0
 

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
+from moldau.network.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import alter_replica_log_dirs as alteration
 from moldau.protocol.messages import describe_log_dirs as description
 from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode
-from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
-from moldau.server.requests.served import Handler, Served
 from moldau.storage.folders.future_logs import LogMove
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.partition_log import PartitionLog

@@ -12,7 +12,15 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import MARKED_INTERNAL_TOPICS
+from moldau.network.authorization import (
+    CLUSTER_NAME,
+    AclOperation,
+    AclResourceType,
+    Authorizer,
+    authorized_operations,
+)
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Outcome, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -30,15 +38,7 @@ from moldau.protocol.messages.metadata import (
 from moldau.protocol.rows import Cut
 from moldau.protocol.schema import ZERO_UUID
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import (
-    CLUSTER_NAME,
-    AclOperation,
-    AclResourceType,
-    Authorizer,
-    authorized_operations,
-)
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.requests.served import Handler, Outcome, Served
 from moldau.server.topics.topic_creation import TopicCreator
 
 ENDPOINT_BROKERS: Final = 1

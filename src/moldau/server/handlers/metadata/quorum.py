@@ -7,6 +7,7 @@ from moldau.cluster.controller.decided_apis import FEW_ROWS_PARSED_BYTES
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import ConfiguredVoter
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -19,7 +20,6 @@ from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
 from moldau.quorum.description import QuorumDescription, to_wire
 from moldau.quorum.wire.requests import METADATA_PARTITION
 from moldau.runtime.errors import ErrorCode
-from moldau.server.requests.served import Handler, Served
 
 
 def quorum_row(handler: Handler) -> Served:

@@ -4,7 +4,9 @@ from typing import Final
 
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import MARKED_INTERNAL_TOPICS
+from moldau.network.authorization import AclOperation, AclResourceType, Authorizer, authorized_operations
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -14,9 +16,7 @@ from moldau.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from moldau.runtime.errors import ErrorCode
-from moldau.server.authorization import AclOperation, AclResourceType, Authorizer, authorized_operations
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.requests.served import Handler
 from moldau.server.topics.topic_creation import TopicCreator
 
 NO_CURSOR: Final = ("", 0)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler
 from moldau.protocol.api import ADVERTISED, ApiKey, Scope, scopes
 from moldau.protocol.messages.api_versions import (
     ApiVersion,
@@ -16,7 +17,6 @@ from moldau.protocol.messages.api_versions import (
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.own.own_calls import OwnApiHandlers
-from moldau.server.requests.served import Handler
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """The characters that are allowed in a client's software name and version (KIP-511)."""

@@ -15,19 +15,19 @@ from moldau.coordinators.diskless.calls.declaration import DisklessCall
 from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
 from moldau.coordinators.diskless.calls.table import CALLS
+from moldau.network.authorization import Authorizer
 from moldau.network.context import ConnectionContext, RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.own.diskless.find_batches import DisklessFindBatchesRequest
 from moldau.protocol.own.rights import Right
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import Authorizer
 from moldau.server.handlers.own.own_calls import (
     acts_for_cluster,
     check_read,
     cluster_action_needed,
     waited_ms,
 )
-from moldau.server.requests.served import Handler, Served
 
 
 class DisklessHandlers:

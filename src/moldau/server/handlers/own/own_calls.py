@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
+from moldau.network.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
 from moldau.network.own_calls import BrokerCall
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import OWN_API_KEY_MIN
 from moldau.protocol.own import MODULES
 from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest, DescribeOwnApisResponse, OwnApi
 from moldau.protocol.own.rights import Right
 from moldau.protocol.schema import Message, parse_versions
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
-from moldau.server.requests.served import Handler, Served
 
 S = TypeVar("S")
 

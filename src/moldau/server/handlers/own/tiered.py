@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterator
 
+from moldau.network.authorization import Authorizer
+from moldau.network.served import Handler
 from moldau.protocol.own.tiered.describe_topics import (
     TieredDescribedPartition,
     TieredDescribedTopic,
@@ -15,9 +17,7 @@ from moldau.replication.partition import (
     Partition,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import Authorizer
 from moldau.server.handlers.own.own_calls import BrokerCallHandlers
-from moldau.server.requests.served import Handler
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.tiered.calls import CALLS, ListedSegments, ListSegmentsCall, TieredCalls
 from moldau.tiered.metadata.calls import METADATA_CALLS, MetadataPartitionCalls

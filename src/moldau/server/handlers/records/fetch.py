@@ -13,7 +13,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from moldau.network.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Outcome, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.costs import PARSED_BYTES_MAX
 from moldau.protocol.messages.fetch import (
@@ -29,9 +31,7 @@ from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.server.requests.fetch_sessions import FetchScope, FetchSessions, FetchTarget, SessionPosition
-from moldau.server.requests.served import Handler, Outcome, Served
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.snapshots.replicated_log import LogPosition
 

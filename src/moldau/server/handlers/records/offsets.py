@@ -6,7 +6,9 @@ from itertools import islice
 from typing import Final
 
 from moldau.cluster.internal_topics import INTERNAL_TOPICS
+from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import delete_records as deletion
 from moldau.protocol.messages import list_offsets as listing
@@ -20,8 +22,6 @@ from moldau.protocol.special_timestamps import (
     MAX_TIMESTAMP,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
-from moldau.server.requests.served import Handler, Served
 from moldau.server.topics.registry import PartitionRegistry
 
 READ_COMMITTED: Final = 1

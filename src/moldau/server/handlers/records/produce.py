@@ -6,7 +6,9 @@ from typing import Final
 from uuid import UUID
 
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, MARKED_INTERNAL_TOPICS
+from moldau.network.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Outcome, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -23,11 +25,9 @@ from moldau.records.batch import claims_zstd, is_transactional
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.server.handlers.records.lone_produce import lone_produce
 from moldau.server.handlers.records.transactional_appends import TransactionalAppends, TransactionalProduce
 from moldau.server.requests.dispatch import DirectHandler
-from moldau.server.requests.served import Handler, Outcome, Served
 from moldau.server.requests.throttles import Throttles
 from moldau.server.topics.registry import PartitionRegistry
 

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from moldau.cluster.decisions.topic_names import check_name
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import describe_producers as description
 from moldau.protocol.rows import Cut
 from moldau.protocol.schema import ZERO_UUID
 from moldau.runtime.errors import KafkaError
-from moldau.server.requests.served import Handler, Served
 from moldau.server.topics.registry import PartitionRegistry
 
 PRODUCERS_A_TURN: Final = 1_000

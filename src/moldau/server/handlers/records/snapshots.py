@@ -7,7 +7,9 @@ Brokers do not list the API in ApiVersions, because for clients it is an API of 
 from collections.abc import Callable
 from typing import Final
 
+from moldau.network.authorization import Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch_snapshot import (
     FetchSnapshotRequest,
@@ -20,9 +22,7 @@ from moldau.protocol.messages.fetch_snapshot import (
 from moldau.replication.partition import Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.workers import Workers
-from moldau.server.authorization import Authorizer
 from moldau.server.handlers.own.own_calls import check_cluster_action
-from moldau.server.requests.served import Handler
 from moldau.storage.snapshots.replicated_log import LogPosition
 
 RANGE_BYTES_MAX: Final = 8 << 20

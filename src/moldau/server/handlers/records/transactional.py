@@ -9,7 +9,9 @@ from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.groups.offsets.transactions import refused
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
+from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from moldau.protocol.messages.write_txn_markers import (
@@ -23,10 +25,8 @@ from moldau.protocol.messages.write_txn_markers import (
 from moldau.protocol.rows import Cut
 from moldau.replication.partition import TransactionMarker
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.server.handlers.own.own_calls import check_cluster_action
 from moldau.server.requests.large_requests import WHOLE_PARSED_BYTES
-from moldau.server.requests.served import Handler, Served
 
 JOINING_VERSION: Final = 5
 """From this version of TxnOffsetCommit on, the commit adds the group's partition to the transaction

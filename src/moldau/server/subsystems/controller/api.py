@@ -11,6 +11,7 @@ from moldau.cluster.controller.service import ControllerService
 from moldau.cluster.image.registrations import FeatureRanges
 from moldau.config.broker import BrokerConfig
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey, Scope, scopes
 from moldau.protocol.costs import PARSED_BYTES_MAX
 from moldau.protocol.messages.describe_cluster import (
@@ -28,7 +29,6 @@ from moldau.server.identity import Address
 from moldau.server.metadata.node import MetadataNode
 from moldau.server.requests.dispatch import routes
 from moldau.server.requests.forwarding import decided_by
-from moldau.server.requests.served import Handler, Served
 
 QUORUM_APIS: Final = (
     ApiKey.VOTE,

@@ -1,16 +1,17 @@
 """Diskless coordinators, over ``__diskless_metadata``."""
 
 from collections.abc import Callable
-from functools import partial
 from uuid import UUID
 
+from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.hosted import HostedKind
+from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
-from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
+from moldau.network.served import HandlerTable
 from moldau.server.coordinators.entry import CoordinatorEntry, entry_of
 from moldau.server.handlers.own.diskless import DisklessHandlers
 from moldau.server.handlers.own.own_calls import check_cluster_action
-from moldau.server.topics.topic_creation import InternalTopic
 
 
 def diskless_coordinators(
@@ -18,29 +19,48 @@ def diskless_coordinators(
     coordinators: DisklessCoordinator,
     authorizer: Authorizer,
     topic_name: Callable[[UUID], str | None],
-    on_change: Callable[[int], None],
+    changed: Callable[[int], None],
 ) -> CoordinatorEntry:
     """The kind that assigns offsets to diskless partitions.
 
-    ``topic_name`` returns the name of a topic of the cluster. ``on_change`` is called with a coordinator
-    whose leadership this broker begins or ends.
+    ``topic_name`` returns the name of a topic of the cluster. ``changed`` is called with a coordinator whose
+    leadership this broker begins or ends.
     """
-    return entry_of(
-        coordinators.runtime,
-        topic,
-        DisklessHandlers(coordinators, authorizer, topic_name).table(),
-        check=partial(_check_lookup, authorizer, topic.name),
-        on_change=on_change,
-        # Without loaded coordinators, a ready node would refuse producers and readers of diskless partitions.
-        start_waits=True,
-    )
+    return entry_of(_DisklessCoordinators(topic, coordinators, authorizer, topic_name, changed))
 
 
-def _check_lookup(authorizer: Authorizer, topic: str, context: RequestContext) -> None:
-    """Readers may find coordinators, too, because the Metadata API shows the brokers of the topic's
-    partitions anyway.
+class _DisklessCoordinators(HostedKind):
+    """The subsystem of diskless topics closes the coordinators when it has no more work for them."""
 
-    Raises CLUSTER_AUTHORIZATION_FAILED.
-    """
-    if not authorizer.allows(context, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic):
-        check_cluster_action(authorizer, context)
+    # Without loaded coordinators, a ready node would refuse producers and readers of diskless partitions.
+    start_waits = True
+
+    def __init__(
+        self,
+        topic: InternalTopic,
+        coordinators: DisklessCoordinator,
+        authorizer: Authorizer,
+        topic_name: Callable[[UUID], str | None],
+        changed: Callable[[int], None],
+    ) -> None:
+        super().__init__("coordinators", coordinators.runtime, topic)
+        self._authorizer = authorizer
+        self._handlers = DisklessHandlers(coordinators, authorizer, topic_name)
+        self._changed = changed
+
+    def handlers(self) -> HandlerTable:
+        return self._handlers.table()
+
+    def on_change(self, partition: int) -> None:
+        self._changed(partition)
+
+    def check_lookup(self, context: RequestContext) -> None:
+        """Readers may find coordinators, too, because the Metadata API shows the brokers of the topic's
+        partitions anyway.
+
+        Raises CLUSTER_AUTHORIZATION_FAILED.
+        """
+        if not self._authorizer.allows(
+            context, AclOperation.DESCRIBE, AclResourceType.TOPIC, self.topic.name
+        ):
+            check_cluster_action(self._authorizer, context)

@@ -3,14 +3,14 @@
 from typing import Final
 
 from moldau.diskless.reading.rack_call import READ_OBJECT, ObjectRange, RackReader
+from moldau.network.authorization import Authorizer
 from moldau.network.client import ClientLimits, RpcClient
 from moldau.network.own_calls import BrokerChannel
+from moldau.network.served import HandlerTable
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import Authorizer
 from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.metadata.cluster_view import ClusterView
-from moldau.server.requests.served import HandlerTable
 
 TIMEOUT_MS: Final = 2_000
 """Time after which a broker asks the object store instead, because a GET of the store nearly always takes

@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import Final
 
-from moldau.cluster.internal_topics import DISKLESS_METADATA
+from moldau.cluster.internal_topics import DISKLESS_METADATA, InternalTopic
 from moldau.config.broker import BrokerConfig
 from moldau.diskless.cache.cacher import CacherSettings
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.writing.writer import WriterSettings
 from moldau.objects import StorageSettings
 from moldau.objects.factory import OWNER_OPTION
-from moldau.server.topics.topic_creation import InternalTopic
 from moldau.storage.log.config import LogConfig
 from moldau.tiered.consolidation.engine import DEFAULT_UNIT_BYTES, EngineSettings
 from moldau.tiered.consolidation.plan import SegmentRules

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from uuid import UUID
 
-from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC, InternalTopic
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -25,7 +25,6 @@ from moldau.server.context import BrokerContext
 from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.subsystems.tiered.metadata_events import read_events
 from moldau.server.subsystems.tiered.metadata_peers import MetadataPeers
-from moldau.server.topics.topic_creation import InternalTopic
 from moldau.tiered.metadata.calls import AppendEventCall, EventOffsetsCall
 from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
 from moldau.tiered.metadata.segments import TopicIdPartition

@@ -6,14 +6,13 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar, cast
 
-from moldau.cluster.internal_topics import REMOTE_LOG_METADATA
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA, InternalTopic
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.metrics import Meters
 from moldau.metrics.byte_rate import QuotaSettings
 from moldau.runtime.machine import Machine
 from moldau.server.subsystems.diskless.settings import OPTION_PREFIX as DISKLESS_STORAGE_PREFIX
-from moldau.server.topics.topic_creation import InternalTopic
 from moldau.tiered.log_manager import RemoteLogManagerSettings
 from moldau.tiered.metadata.hosting import HostedMetadata, NoMetadataHosting
 from moldau.tiered.metadata.manager import MetadataManagerMaker, RemoteLogMetadataManager

@@ -5,13 +5,13 @@ from typing import Any, Final
 
 from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.service import GroupService
+from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.rows import PARTITIONS, Cut
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
-from moldau.server.requests.served import Handler, Served
 
 MEMBERSHIP_PARSED_BYTES: Final = 2 * 1024 * 1024
 """The memory limit of a change of members. Requests usually have few rows, and each row needs much work."""

@@ -1,0 +1,75 @@
+"""A kind of coordinator as a broker hosts it: its runtime, topic, handlers and upkeep, in the folder of the
+kind.
+
+``server/coordinators/subsystem.py`` hosts any kind by this contract: it leads and unloads the coordinators,
+serves their APIs, finds them for clients, and reports their health.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.internal_topics import InternalTopic
+from moldau.config.broker import BrokerConfig
+from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.metrics import Meters
+from moldau.network.authorization import Authorizer
+from moldau.network.context import RequestContext
+from moldau.network.served import HandlerTable
+from moldau.runtime import Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindContext:
+    """The parts of a broker that a kind of coordinator may use."""
+
+    machine: Machine
+    config: BrokerConfig
+    """The static configuration."""
+    image: Callable[[], MetadataImage]
+    """Returns the current metadata."""
+    authorizer: Authorizer
+    meters: Meters
+
+
+class HostedKind:
+    """The coordinators of a kind on a broker. A kind with APIs or upkeep is a subclass, which replaces the
+    methods that it needs.
+    """
+
+    start_waits = False
+    """Whether the node is ready only after the coordinators are loaded."""
+
+    def __init__(self, name: str, runtime: CoordinatorRuntime[Any, Any], topic: InternalTopic) -> None:
+        """``name`` names the kind in health checks. ``topic`` is created with these properties."""
+        if topic.name != runtime.kind.topic.name:
+            raise ValueError(f"coordinators of {runtime.kind.topic.name} cannot stand on {topic.name}")
+        self.name = name
+        self.runtime = runtime
+        self.topic = topic
+
+    def handlers(self) -> HandlerTable:
+        """The APIs that the coordinators answer."""
+        return {}
+
+    def check_lookup(self, context: RequestContext) -> None:
+        """Raise an authorization error for a principal that may not find the coordinators."""
+
+    def on_change(self, partition: int) -> None:
+        """The term of a coordinator has begun or ended."""
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Apply a change of the metadata. It returns immediately."""
+
+    def in_hand(self) -> Mapping[str, int]:
+        """Work in progress, by name; all values are zero on an idle node."""
+        return {}
+
+    async def drain(self) -> None:
+        """Answer waiting requests and unload the coordinators, while the listeners are still open."""
+        await self.runtime.close()
+
+    async def stop(self) -> None:
+        """End the work that is left. It may be called without :meth:`drain`, and twice."""

@@ -1,0 +1,34 @@
+"""Transaction coordinators on a broker, over ``__transaction_state``."""
+
+from collections.abc import Mapping
+
+from moldau.coordinators.hosted import HostedKind, KindContext
+from moldau.coordinators.transactions.service import TransactionPorts, TransactionService
+from moldau.coordinators.transactions.settings import transaction_settings, transactions_topic
+
+
+class TransactionCoordinators(HostedKind):
+    """The transaction coordinators that this broker leads.
+
+    The subsystem of transactions contributes their handlers, because these answer producers without
+    transactions, too.
+    """
+
+    def __init__(self, context: KindContext, ports: TransactionPorts) -> None:
+        machine = context.machine
+        self.service = TransactionService(
+            # This clock is for time-outs and expiry, because a clock that jumps must not abort transactions
+            # or expire ids.
+            machine.deletion_clock,
+            transaction_settings(context.config),
+            ports,
+            machine.unexpected,
+        )
+        super().__init__("transactions", self.service.runtime, transactions_topic(context.config))
+
+    def in_hand(self) -> Mapping[str, int]:
+        return {"transactions to complete": self.service.completion.count}
+
+    async def drain(self) -> None:
+        """Unload the coordinators; their new leaders continue with the markers."""
+        await self.service.close()

@@ -1,1 +1,0 @@
-"""Consumer groups on a broker: their coordinators, and the settings of the coordinators."""

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 
+import pytest
 from network_harness import echo, make_server, request_frame
 
 SOFT_LIMIT = 400
@@ -48,9 +49,36 @@ def connections_leave_open_files_to_the_logs():
         asyncio.run(scenario())
 
 
-def test_connections_leave_open_files_to_the_logs():
+def idle_connections_leave_a_descriptor_to_an_operator():
+    async def scenario():
+        server = make_server(echo, protected_listener="PLAINTEXT")
+        port = (await server.start())["PLAINTEXT"]
+        writers = []
+        while server.counters.connections_refused == 0 and len(writers) < SOFT_LIMIT:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(writer)
+            writer.write(request_frame(1))
+            with contextlib.suppress(ConnectionResetError):
+                await reader.read(100)
+        for connection in server._connections:
+            connection.last_active -= 2
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_frame(1))
+        assert await reader.read(100)
+        for each in (*writers, writer):
+            each.close()
+        await server.stop(0)
+
+    with open_files_limited_to(SOFT_LIMIT):
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "scenario", [connections_leave_open_files_to_the_logs, idle_connections_leave_a_descriptor_to_an_operator]
+)
+def test_connections_leave_open_files(scenario):
     # The test runs in a separate process, because the limit includes files that other tests hold open.
-    program = "from test_open_files_are_shared import *; connections_leave_open_files_to_the_logs()"
+    program = f"from test_open_files_are_shared import *; {scenario.__name__}()"
     subprocess.run(
         [sys.executable, "-c", program], cwd=pathlib.Path(__file__).parent, check=True, timeout=200
     )

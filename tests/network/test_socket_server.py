@@ -3,7 +3,7 @@ import socket
 import struct
 
 import pytest
-from network_harness import echo, make_server, parse_responses, request_frame, until
+from network_harness import Wire, echo, make_server, parse_responses, request_frame, until
 
 from moldau.network import Listener, NetworkLimits, SocketServer
 
@@ -165,6 +165,65 @@ def test_a_listener_s_own_limit_of_connections(run):
         await server.stop(0)
         for writer in writers:
             writer.close()
+
+    run(scenario)
+
+
+def is_open(wire):
+    return not wire.transport.closing
+
+
+@pytest.mark.parametrize("limits", [{"max_connections": 1}, {"max_connections_per_ip": 1}])
+def test_a_pending_answer_does_not_keep_the_place_of_an_operator(run, limits):
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        never = loop.create_future()
+        server = make_server(lambda context, body: never, protected_listener="PLAINTEXT", **limits)
+        resident, waiting = Wire(server), Wire(server)
+        waiting.feed(request_frame(1))  # a fetch that waits for 24 days
+        assert is_open(resident)
+        assert is_open(waiting)
+        assert not is_open(Wire(server)), "the place was taken just now"
+        waiting.connection.last_active -= 6
+        operator = Wire(server)
+        assert is_open(operator)
+        assert not is_open(waiting)
+        assert is_open(resident)
+
+    run(scenario)
+
+
+def test_a_busy_connection_keeps_the_place_of_an_operator_for_half_a_minute(run, monkeypatch):
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        server = make_server(echo, protected_listener="PLAINTEXT", max_connections=1)
+        resident, busy = Wire(server), Wire(server)
+        for second in range(1, 30):
+            monkeypatch.setattr(loop, "time", lambda now=start + second: now)
+            busy.feed(request_frame(second))
+            assert not is_open(Wire(server))
+        monkeypatch.setattr(loop, "time", lambda: start + 31)
+        busy.feed(request_frame(31))
+        assert is_open(Wire(server))
+        assert is_open(resident)
+        assert not is_open(busy)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("own", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.9"])
+def test_the_node_s_machine_has_a_place_of_its_own(run, own):
+    async def scenario():
+        limits = {"max_connections": 1, "max_connections_per_ip_overrides": {own: 0, "10.0.0.2": 0}}
+        server = make_server(echo, protected_listener="PLAINTEXT", **limits)
+        resident, beyond = Wire(server), Wire(server)
+        assert is_open(resident)
+        assert is_open(beyond)
+        assert not is_open(Wire(server, "10.0.0.2")), "a limit for one address of another machine holds"
+        assert is_open(Wire(server, own))
+        assert is_open(beyond)
+        assert not is_open(Wire(server, own)), "it is one place"
 
     run(scenario)
 

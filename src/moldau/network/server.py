@@ -9,19 +9,17 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from moldau.network.connection import ServerConnection
 from moldau.network.context import ANONYMOUS, ConnectionContext, Dispatcher
 from moldau.network.limits import Listener, NetworkCounters, NetworkLimits
 from moldau.network.memory import ReceiveMemory, RequestMemory
+from moldau.network.reserve import ReservedPlaces, is_own_machine
 from moldau.network.writing import TurnShare, transport_sends_vectors
 from moldau.runtime.files.open_files import last_descriptor_for_clients
 
 log = logging.getLogger("moldau.network")
-
-EXTRA_QUIET_S: Final = 1.0
-"""The connection beyond ``max.connections`` is protected for this time after a request."""
 
 
 def _nothing() -> None:
@@ -64,7 +62,7 @@ class SocketServer:
         self._connections: dict[ServerConnection, None] = {}
         self._connections_by_ip: Counter[str] = Counter()
         self._connections_by_listener: Counter[str] = Counter()
-        self._extra: ServerConnection | None = None
+        self._reserve = ReservedPlaces(self._connections)
         self._next_connection = 0
         self._last_descriptor: int | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -139,7 +137,12 @@ class SocketServer:
 
     def admit(self, connection: ServerConnection, transport: asyncio.Transport) -> ConnectionContext | None:
         peer_host, peer_port = _address(transport.get_extra_info("peername"))
-        reason = self._reason_to_refuse(peer_host, connection) or self._lack_of_descriptors(transport)
+        local_host, local_port = _address(transport.get_extra_info("sockname"))
+        is_own = is_own_machine(peer_host, local_host)
+        reason = self._reason_to_refuse(peer_host, is_own, connection)
+        if reason is None:
+            lack = self._lack_of_descriptors(transport)
+            reason = None if lack is None or self._take_reserved(connection, is_own) else lack
         if reason is not None:
             self.counters.connections_refused += 1
             log.warning(
@@ -151,7 +154,6 @@ class SocketServer:
             )
             return None
         self._tune(transport)
-        local_host, local_port = _address(transport.get_extra_info("sockname"))
         number = self._next_connection
         self._next_connection += 1
         context = ConnectionContext(
@@ -169,29 +171,29 @@ class SocketServer:
         self._connections_by_listener[connection.listener_name] += 1
         return context
 
-    def _reason_to_refuse(self, peer_host: str, connection: ServerConnection) -> str | None:
+    def _reason_to_refuse(self, peer_host: str, is_own: bool, connection: ServerConnection) -> str | None:
         limits = self.limits
         if self._stopping:
             return "the server is stopping"
         overrides = limits.max_connections_per_ip_overrides
         per_ip = overrides.get(peer_host, limits.max_connections_per_ip)
         if self._connections_by_ip[peer_host] >= per_ip:
-            # A limit for one address is meant for that address; the limit for all could lock out every
-            # client.
+            # A limit for another machine's address is meant for that address. The limit for all addresses,
+            # or for an address of this machine, could lock out every operator.
             is_override = peer_host in overrides
-            if is_override or not self._take_extra(connection):
+            if (is_override and not is_own) or not self._take_reserved(connection, is_own):
                 key = "max.connections.per.ip" + (".overrides" if is_override else "")
                 return f"{key}={per_ip} is reached for {peer_host}"
         of_listener = limits.max_connections_by_listener.get(connection.listener_name.lower())
         if of_listener is not None and self._connections_by_listener[connection.listener_name] >= of_listener:
-            if not self._take_extra(connection):
+            if not self._take_reserved(connection, is_own):
                 name = connection.listener_name.lower()
                 return f"listener.name.{name}.max.connections={of_listener} is reached"
-        elif len(self._connections) >= limits.max_connections and not self._make_room(connection):
+        elif len(self._connections) >= limits.max_connections and not self._make_room(connection, is_own):
             return f"max.connections={limits.max_connections} is reached"
         return None
 
-    def _make_room(self, connection: ServerConnection) -> bool:
+    def _make_room(self, connection: ServerConnection, is_own: bool) -> bool:
         """Whether a connection is accepted although ``max.connections`` is reached.
 
         On the protected listener it is accepted, and the least recently active connection of another listener
@@ -205,26 +207,18 @@ class SocketServer:
         )
         idlest = min(others, key=lambda each: each.last_active, default=None)
         if idlest is None:
-            return self._take_extra(connection)
+            return self._take_reserved(connection, is_own)
         self._close_for(idlest, connection)
         return True
 
-    def _take_extra(self, connection: ServerConnection) -> bool:
-        """Whether a connection may be accepted as the extra one of the protected listener, beyond its limits.
-
-        With it an operator can reach the node even if the limit is low. After a short idle time it is closed
-        when another such connection arrives.
-        """
+    def _take_reserved(self, connection: ServerConnection, is_own: bool) -> bool:
+        """Whether a connection may be accepted on the protected listener beyond its limits."""
         if connection.listener_name != self.limits.protected_listener:
             return False
-        extra = self._extra
-        if extra is not None and extra in self._connections and not extra.is_closing:
-            quiet_s = asyncio.get_running_loop().time() - extra.last_active
-            if quiet_s < EXTRA_QUIET_S or not extra.owes_nothing:
-                return False
-            self._close_for(extra, connection)
-        self._extra = connection
-        return True
+        previous = self._reserve.take(is_own, connection, asyncio.get_running_loop().time())
+        if previous is not None:
+            self._close_for(previous, connection)
+        return self._reserve.has(is_own, connection)
 
     def _close_for(self, connection: ServerConnection, other: ServerConnection) -> None:
         log.warning(

@@ -1,0 +1,63 @@
+"""Connections beyond the limits of the protected listener, which let an operator reach the node."""
+
+import ipaddress
+from collections.abc import Container
+from typing import Final
+
+from moldau.network.connection import ServerConnection
+
+QUIET_S: Final = 1.0
+"""A reserved place whose requests are all answered is free for the next connection after this time."""
+WAITING_S: Final = 5.0
+"""The same time for a connection that waits for an answer: a fetch may wait for days."""
+HELD_S: Final = 30.0
+"""A reserved place is free for the next connection after this time, however busy its connection is."""
+
+
+def is_own_machine(peer_host: str, local_host: str) -> bool:
+    """Whether a connection comes from the machine of the node."""
+    if peer_host == local_host:
+        return True
+    try:
+        address = ipaddress.ip_address(peer_host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+class ReservedPlaces:
+    """One place for a connection from the node's machine, and one for a connection from elsewhere.
+
+    Therefore clients on other machines cannot keep out an operator on the node's machine.
+    """
+
+    def __init__(self, accepted: Container[ServerConnection]) -> None:
+        """``accepted`` are the open connections; a place of another connection is empty."""
+        self._accepted = accepted
+        self._holders: dict[bool, tuple[ServerConnection, float]] = {}
+
+    def take(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
+        """Give ``connection`` its place if possible; see ``has``. Returns the holder that must be closed."""
+        holder = self._holder(is_own)
+        if holder is not None and not _can_be_closed(*holder, now_s):
+            return None
+        self._holders[is_own] = (connection, now_s)
+        return None if holder is None else holder[0]
+
+    def has(self, is_own: bool, connection: ServerConnection) -> bool:
+        """Whether the last place that was given is that of ``connection``."""
+        return self._holders.get(is_own, (None,))[0] is connection
+
+    def _holder(self, is_own: bool) -> tuple[ServerConnection, float] | None:
+        holder = self._holders.get(is_own)
+        if holder is None or holder[0] not in self._accepted or holder[0].is_closing:
+            return None
+        return holder
+
+
+def _can_be_closed(connection: ServerConnection, since_s: float, now_s: float) -> bool:
+    quiet_s = now_s - connection.last_active
+    if now_s - since_s >= HELD_S:
+        return True
+    return quiet_s >= (QUIET_S if connection.owes_nothing else WAITING_S)

@@ -99,6 +99,9 @@ def test_producers_are_served_again_within_two_seconds(mood: str, seed: int) -> 
         # A store that throttles or resets answers soon: further requests to it are the writer's own retries.
         if mood in ("silent", "loses answers"):
             assert asked < 15 * BAD_S
+        if mood == "loses answers":
+            # Five answers that are lost one after another take 1.75 seconds.
+            assert max(end - begin for begin, end, _ in bench.answered) < 3.5
         await bench.writer.close()
 
     run_in_virtual_time(story, seed)
@@ -145,6 +148,64 @@ def test_slow_uploads_are_not_made_twice() -> None:
         assert made - learned <= 42
 
     run_in_virtual_time(story)
+
+
+@pytest.mark.parametrize("slow_s", [2.5, 5.0, 12.0])
+def test_a_store_that_becomes_slow_is_awaited(slow_s: float) -> None:
+    """Added attempts do not end the first one, so the wait before them adapts to the store."""
+
+    async def story(machine: Machine) -> None:
+        patience, budget = Patience(1.0), HedgeBudget()
+        for _ in range(50):
+            patience.took(0.06)
+        made = 0
+
+        async def upload() -> str:
+            nonlocal made
+            made += 1
+            await asyncio.sleep(slow_s)
+            return "stored"
+
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        assert await hedged(upload, patience, budget, begin + 15) == "stored"
+        assert loop.time() - begin == pytest.approx(slow_s, abs=0.01)
+        for _ in range(5):
+            assert await hedged(upload, patience, budget, loop.time() + 15) == "stored"
+        learned = made
+        for _ in range(10):
+            assert await hedged(upload, patience, budget, loop.time() + 15) == "stored"
+        assert made - learned <= 12
+
+    run_in_virtual_time(story)
+
+
+def test_answers_that_are_lost_one_after_another_cost_less_each_time() -> None:
+    async def story(machine: Machine) -> None:
+        patience, loop, begun = Patience(1.0), asyncio.get_running_loop(), []
+        patience.took(0.1)
+
+        async def attempt() -> None:
+            begun.append(loop.time() - begin)
+            await asyncio.sleep(FOR_EVER_S if len(begun) <= 4 else 0.1)
+
+        begin = loop.time()
+        await hedged(attempt, patience, HedgeBudget(), begin + 15)
+        assert begun == pytest.approx([0.0, 1.0, 1.3, 1.6, 1.9], abs=0.02)
+
+    run_in_virtual_time(story)
+
+
+def test_the_oldest_request_gets_the_next_added_attempt() -> None:
+    budget = HedgeBudget(per_second=1, burst=1)
+    assert budget.spend(10.0, "third", 3.0)
+    assert not budget.spend(10.1, "first", 1.0)
+    assert not budget.spend(10.2, "second", 2.0)
+    assert not budget.spend(11.5, "second", 2.0)
+    assert budget.spend(11.6, "first", 1.0)
+    assert not budget.spend(12.0, "third", 3.0)
+    budget.leave("second")
+    assert budget.spend(12.8, "third", 3.0)
 
 
 def test_the_first_answer_counts_and_the_other_attempt_ends() -> None:

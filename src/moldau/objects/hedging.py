@@ -4,11 +4,15 @@ A lost answer looks like a slow answer. A time limit that is safe for slow answe
 every producer. Therefore an attempt that takes much longer than usual gets a second attempt in parallel, and
 the first answer counts. This is safe, because requests can be repeated. The number of added attempts per
 second is limited, so that a store that is slow because of its load gets only a little more load.
+
+The first attempt keeps running until the time limit, and only added attempts replace each other. A store that
+becomes slow is thus awaited, and the wait before a second attempt adapts to it.
 """
 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 from moldau.objects.storage import StorageError
@@ -17,13 +21,15 @@ __all__ = ["HedgeBudget", "Patience", "hedged"]
 
 T = TypeVar("T")
 
-_SIDE_BY_SIDE: Final = 2
+_SIDE_BY_SIDE: Final = 3
+"""Maximum number of running attempts: the first one, and the two latest."""
 _UNKNOWN_FACTOR: Final = 2.0
+_AGAIN_FACTOR: Final = 0.25
 _PAUSE_MIN_S: Final = 0.01
 
 
 class Patience:
-    """The time to wait before a second attempt. It follows from the mean and the deviation of durations,
+    """The time to wait before an added attempt. It follows from the mean and the deviation of durations,
     as in TCP's retransmission timer.
     """
 
@@ -42,28 +48,55 @@ class Patience:
 
     @property
     def seconds(self) -> float:
+        """The wait before the second attempt."""
+        return self._at_least(self._least_s)
+
+    @property
+    def again_s(self) -> float:
+        """The wait before each further attempt. It is shorter, because the answers to two attempts are
+        probably lost.
+        """
+        return self._at_least(self._least_s * _AGAIN_FACTOR)
+
+    def _at_least(self, least_s: float) -> float:
         if self._mean_s < 0:
             return self._least_s * _UNKNOWN_FACTOR
-        return max(self._least_s, self._mean_s + 4 * self._deviation_s)
+        return max(least_s, self._mean_s + 4 * self._deviation_s)
 
 
 class HedgeBudget:
-    """Limit on added attempts: a number per second, and a burst after a time without added attempts."""
+    """Limit on added attempts: a number per second, and a burst after a time without added attempts.
+
+    Of several requests that were refused an added attempt, the oldest gets the next one: commits follow the
+    order of objects, so the oldest object without an answer holds up all later ones.
+    """
 
     def __init__(self, per_second: float = 6.0, burst: float = 12.0) -> None:
         self._per_second = per_second
         self._burst = burst
         self._tokens = burst
         self._counted_s = 0.0
+        self._refused: dict[object, float] = {}
+        """Requests that wait for an added attempt, with their start times."""
 
-    def spend(self, now_s: float) -> bool:
-        """Take the right to one added attempt; False when there is none (``wait_s``)."""
+    def spend(self, now_s: float, request: object, begun_s: float) -> bool:
+        """Take the right to one added attempt for a request that began at ``begun_s``.
+
+        Returns False when there is no right, or when an older request waits for it. The request then waits
+        (``wait_s``) until it asks again or leaves (``leave``).
+        """
         earned = (now_s - self._counted_s) * self._per_second
         self._tokens, self._counted_s = min(self._burst, self._tokens + earned), now_s
-        if self._tokens < 1.0:
+        self._refused[request] = begun_s
+        if self._tokens < 1.0 or min(self._refused.values()) < begun_s:
             return False
+        del self._refused[request]
         self._tokens -= 1.0
         return True
+
+    def leave(self, request: object) -> None:
+        """Forget a request that ended."""
+        self._refused.pop(request, None)
 
     def wait_s(self) -> float:
         """Seconds after a refusal until there is a right again."""
@@ -95,8 +128,9 @@ class _Hedge(Generic[T]):
 
     async def run(self) -> T:
         loop = asyncio.get_running_loop()
-        self._begin(loop.time())
-        next_s = loop.time() + self._patience.seconds
+        begun_s = loop.time()
+        self._begin(begun_s)
+        next_s = begun_s + self._patience.seconds
         try:
             while True:
                 wait_s = min(next_s, self._limit_s) - loop.time()
@@ -112,22 +146,23 @@ class _Hedge(Generic[T]):
                     raise TimeoutError
                 elif now < next_s:
                     continue
-                elif self._budget.spend(now):
+                elif self._budget.spend(now, self, begun_s):
                     self._begin(now)
-                    next_s = now + self._patience.seconds
+                    next_s = now + self._patience.again_s
                 else:
                     # Not for the whole patience again: the store may be well by now, and the oldest object
                     # without an answer holds up the commits of all later ones.
                     next_s = now + self._budget.wait_s()
         finally:
+            self._budget.leave(self)
             await self._end([*self._begun, *self._given_up])
 
     def _begin(self, now: float) -> None:
         while len(self._begun) >= _SIDE_BY_SIDE:
-            oldest = next(iter(self._begun))
-            del self._begun[oldest]
-            oldest.cancel()
-            self._given_up.append(oldest)
+            replaced = next(islice(self._begun, 1, None))
+            del self._begun[replaced]
+            replaced.cancel()
+            self._given_up.append(replaced)
         self._begun[asyncio.ensure_future(self._attempt())] = now
 
     def _first_success(self, done: "set[asyncio.Future[T]]", now: float) -> "asyncio.Future[T] | None":

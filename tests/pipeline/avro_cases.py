@@ -301,6 +301,20 @@ def random_cases(seed: int, count: int) -> Iterator[Case]:
         yield _case(f"seed {seed}, number {number}", _record("R", *written), _record("R", *read), value)
 
 
+def damaged_cases(seed: int, count: int) -> Iterator[Case]:
+    """Records with some bytes changed, added or lost. The schemas stay as they are."""
+    dice = random.Random(seed)
+    whole = [*cases(), *random_cases(seed, count // 10)]
+    for number in range(count):
+        case = dice.choice(whole)
+        content = bytearray(case.encoded or b"\0")
+        for _ in range(dice.randint(1, 2)):
+            at = dice.randrange(len(content) or 1)
+            inserted = dice.choice([b"", b"", b"\1", b"\2", b"\xff", b"\x80\0", b"\xff\xff\xff\xff\x0f"])
+            content[at : at + dice.randint(0, 1)] = inserted
+        yield Case(f"{case.name}, damage {number}", case.writer, case.reader, bytes(content))
+
+
 def _nest(dice: random.Random, schema: Any, value: Any, prefix: str) -> tuple[Any, Any]:
     if isinstance(schema, dict) and "name" in schema:
         schema = {**schema, "name": prefix + schema["name"]}

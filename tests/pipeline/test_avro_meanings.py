@@ -169,6 +169,57 @@ def test_rows_of_several_writers_keep_their_order() -> None:
     assert set(rejected) == {5}
 
 
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+INTS = {"type": "array", "items": "int"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "encoded", "reason"),
+    [
+        (ENUM, "01", "an enum has no symbol -1"),
+        (ENUM, "04", "an enum has no symbol 2"),
+        (["null", "int"], "0102", "a union has no type -1"),
+        (["null", "int"], "04", "a union has no type 2"),
+        ("boolean", "02", "a boolean is 0 or 1, not 2"),
+        ("int", "ffffffff1f", "a number has more than 32 bits"),
+        ("int", "808080808000", "a number has more than 32 bits"),
+        ("long", "ffffffffffffffffff03", "a number has more than 64 bits"),
+        ("long", "80808080808080808000", None),
+        ("string", "01", "a length is -1"),
+        ("bytes", "0461", "the value ends early"),
+        ("double", "00000000000000", "the value ends early"),
+        (INTS, "0202", "the value ends early"),
+        (INTS, "01020200", None),
+        (INTS, "01040200", "a block has another size than it says"),
+        ({"type": "map", "values": "int"}, "02036102", "a length is -2"),
+    ],
+)  # fmt: skip
+def test_bytes_that_are_not_of_the_schema_are_rejected(schema: Any, encoded: str, reason: str | None) -> None:
+    """Whether the member is read or skipped. The library returns other values for most of these bytes."""
+    last = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "n", "type": "int"}, *record(schema)["fields"]],
+    }
+    only = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
+    expected = {} if reason is None else {0: f"not Avro: {reason}"}
+    for reader in (last, only):
+        schemas = AvroSchemas(json.dumps(reader), {7: json.dumps(last)}, True)
+        value = HEADER + b"\x0a" + bytes.fromhex(encoded)
+        found, rejected = decode_avro(pa.array([value], pa.binary()), avro_type(schemas.reader), schemas)
+        assert rejected == expected
+        assert reason or found[0]["n"].as_py() == 5
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_defaults_that_are_not_numbers_in_json(number: str) -> None:
+    reader = record(["double", "null"], default=number)
+    schemas = AvroSchemas(json.dumps(reader), {7: json.dumps(NOTHING | {"name": "R"})}, True)
+    found, rejected = decode_avro(pa.array([HEADER], pa.binary()), avro_type(schemas.reader), schemas)
+    assert not rejected
+    assert str(found[0]["x"].as_py()) == str(float(number))
+
+
 TREE = {
     "type": "record",
     "name": "Tree",

@@ -121,6 +121,16 @@ def test_an_odd_value_among_many_is_the_only_dead_letter() -> None:
     assert [row["qty"] for row in rows[1:]] == list(range(10_000))
 
 
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("nothing", [[], [None], {}, {"a": None}])
+def test_a_value_among_many_that_contain_nothing_is_stored(nothing: Any, position: str) -> None:
+    values = [POSITIONS[position](one) for one in [*[nothing] * MANY, 5]]
+    assert "STRING" in infer(*values)
+    rows, rejected = export(*values)
+    assert not rejected
+    assert "'5'" in str(rows[-1])
+
+
 def test_text_holds_each_value_as_it_was_written() -> None:
     values = [b'{"a": 1.50}', b'{"a": "x"}', b'{"a": {"b": [1, "\xc3\xbe"]}}', b'{"a": 18446744073709551616}',
               b'{"a": true}', b'{"a": null}', b'{"a": 1e999}', b'{"a": [ ]}']  # fmt: skip
@@ -316,9 +326,12 @@ def test_order_and_units_make_no_difference(documents: list[Any], dice: random.R
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(DOCUMENTS, max_size=12))
-def test_each_value_is_stored_whole_or_is_a_dead_letter(documents: list[Any]) -> None:
-    columns, odd = found_in(encoded(*documents))
+@given(st.lists(DOCUMENTS, max_size=12), st.sampled_from([json_found.MISFITS_SHARE, 3]))
+def test_each_value_is_stored_whole_or_is_a_dead_letter(documents: list[Any], share: int) -> None:
+    """A small share makes types with misfits likely in few values."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_found, "MISFITS_SHARE", share)
+        columns, odd = found_in(encoded(*documents))
     column = columns or pa.struct([])
     found, rejected = decode_json(pa.array(encoded(*documents), pa.binary()), column, whole=odd)
     for row, document in enumerate(documents):

@@ -15,9 +15,9 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from moldau.pipeline.values.avro_bounds import BeyondBoundsError, check_bounds, needs_bounds
+from moldau.pipeline.values.avro_bounds import NotAvroError, check_value
 from moldau.pipeline.values.avro_columns import Shape, shape_of, type_of
-from moldau.pipeline.values.avro_schemas import parse, parse_raw
+from moldau.pipeline.values.avro_schemas import parse, parse_array
 from moldau.pipeline.values.json import Rejected
 
 MAGIC: Final = 0
@@ -38,7 +38,7 @@ class AvroSchemas:
         """Raises :class:`ToolError` for an invalid schema, or a schema that cannot become columns."""
         column = avro_type(self.reader)
         for text in (self.reader, *self.writers.values()):
-            parse_raw(text)
+            parse_array(text)
             shape_of(column, parse(self.reader), parse(text))
 
 
@@ -51,17 +51,22 @@ def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> 
     """A column with one entry for each value. The entry is null if the value is null or was rejected."""
     rejected: Rejected = {}
     rows: dict[str, list[int]] = {}
-    decoded: dict[str, list[Any]] = {}
+    bodies: dict[str, list[bytes | None]] = {}
     for row, value in enumerate(values.to_pylist()):
-        writer, found = schemas.reader, None
+        writer, body = schemas.reader, None
         if value is not None:
             try:
-                writer, found = _decode(value, schemas)
-            # The library raises various errors for bytes that are not Avro.
-            except Exception as error:
+                writer, start = _writer_of(value, schemas)
+                check_value(value, start, writer)
+                body = value[start:]
+            except NotAvroError as error:
                 rejected[row] = f"not Avro: {_text(error)}"
         rows.setdefault(writer, []).append(row)
-        decoded.setdefault(writer, []).append(found)
+        bodies.setdefault(writer, []).append(body)
+    decoded = {
+        writer: _decode(found, writer, schemas.reader, rows[writer], rejected)
+        for writer, found in bodies.items()
+    }
     pieces: list[pa.Array] = []
     for writer, found in decoded.items():
         shape = shape_of(column, parse(schemas.reader), parse(writer))
@@ -75,35 +80,61 @@ def decode_avro(values: pa.Array, column: pa.DataType, schemas: AvroSchemas) -> 
     return joined, rejected
 
 
-class _NotAvroError(ValueError):
-    pass
+def _writer_of(value: bytes, schemas: AvroSchemas) -> tuple[str, int]:
+    """The writer's schema, and the position behind the header."""
+    if not schemas.framed:
+        return schemas.reader, 0
+    if len(value) < HEADER_BYTES or value[0] != MAGIC:
+        raise NotAvroError("the header with the schema's id is missing")
+    if not schemas.writers:
+        return schemas.reader, HEADER_BYTES
+    schema_id = int.from_bytes(value[1:HEADER_BYTES], "big")
+    if schema_id not in schemas.writers:
+        raise NotAvroError(f"the writer's schema {schema_id} was not given")
+    return schemas.writers[schema_id], HEADER_BYTES
 
 
-def _decode(value: bytes, schemas: AvroSchemas) -> tuple[str, Any]:
-    """The writer's schema, and the raw value in the form of the reader's schema."""
-    writer = schemas.reader
-    stream = io.BytesIO(value)
-    if schemas.framed:
-        header = stream.read(HEADER_BYTES)
-        if len(header) < HEADER_BYTES or header[0] != MAGIC:
-            raise _NotAvroError("the header with the schema's id is missing")
-        schema_id = int.from_bytes(header[1:], "big")
-        if schemas.writers:
-            if schema_id not in schemas.writers:
-                raise _NotAvroError(f"the writer's schema {schema_id} was not given")
-            writer = schemas.writers[schema_id]
-    if needs_bounds(writer):
-        check_bounds(value, stream.tell(), writer)
-    reader = None if writer == schemas.reader else parse_raw(schemas.reader)
-    found = fastavro.schemaless_reader(stream, parse_raw(writer), reader)
-    if left := len(value) - stream.tell():
-        raise _NotAvroError(f"{left} bytes are left behind the record")
-    return writer, found
+def _decode(
+    bodies: list[bytes | None], writer: str, reader: str, rows: list[int], rejected: Rejected
+) -> list[Any]:
+    """The raw values in the form of the reader's schema. ``bodies`` were checked.
+
+    They are read as one array, because a call of the library costs as much as a small value.
+    """
+    there = [body for body in bodies if body is not None]
+    try:
+        found = iter(_read(there, writer, reader))
+        return [None if body is None else next(found) for body in bodies]
+    # The library raises various errors for values that do not fit the reader's schema.
+    except Exception as error:
+        if len(bodies) == 1:
+            rejected[rows[0]] = f"not Avro: {_text(error)}"
+            return [None]
+        middle = len(bodies) // 2
+        return [
+            *_decode(bodies[:middle], writer, reader, rows[:middle], rejected),
+            *_decode(bodies[middle:], writer, reader, rows[middle:], rejected),
+        ]
+
+
+def _read(bodies: list[bytes], writer: str, reader: str) -> list[Any]:
+    if not bodies:
+        return []
+    block = b"%s%s\0" % (_zigzag(len(bodies)), b"".join(bodies))
+    read_as = None if writer == reader else parse_array(reader)
+    found: Any = fastavro.schemaless_reader(io.BytesIO(block), parse_array(writer), read_as)
+    return list(found)
+
+
+def _zigzag(count: int) -> bytes:
+    encoded = io.BytesIO()
+    fastavro.schemaless_writer(encoded, "long", count)
+    return encoded.getvalue()
 
 
 def _text(error: Exception) -> str:
     reason = " ".join(str(error).split())
-    if isinstance(error, (_NotAvroError, BeyondBoundsError)):
+    if isinstance(error, NotAvroError):
         return reason
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
 

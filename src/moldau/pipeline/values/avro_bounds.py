@@ -1,11 +1,13 @@
-"""Limits that the Avro library does not have: the depth of values, and the number of items that take no
-bytes.
+"""Checks that a value is in the encoding of its writer's schema, and that it has limits.
 
-With a recursive type, a value of some kilobytes can be nested so deeply that the library's recursion crashes
-the process. With an array of nulls, ten bytes can represent a trillion items. Only values of such schemas are
-checked before they are decoded.
+The Avro library detects only some faults. It takes a negative index of a union or an enum from the end of
+the list, any byte but zero as true, and numbers of any length; it skips over the end of a value that was cut
+short. With a recursive type, a value of some kilobytes can be nested so deeply that its recursion crashes the
+process. With an array of nulls, ten bytes can represent a trillion items. Therefore each value is walked
+first. The schema is compiled to functions, because this runs for every value.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
@@ -13,118 +15,214 @@ from moldau.pipeline.values.avro_schemas import RECORDS, Schema, parse
 
 LEVELS_MAX: Final = 200
 ITEMS_MAX: Final = 100_000
-"""Maximum number of items of arrays and maps in a value, in addition to one for each byte."""
-_SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
-_VARINTS: Final = ("int", "long", "enum")
-_VARINT_BITS_MAX: Final = 63
+"""Maximum number of items without bytes in a value, in addition to one for each byte."""
+_SIZES: Final = {"null": 0, "float": 4, "double": 8}
+_INT_BITS: Final = 32
+_LONG_BITS: Final = 64
+
+Skip = Callable[[bytes, int, int], int]
+"""Skips a value: takes the bytes, the value's position and its level, and returns the position after it."""
 
 
-class BeyondBoundsError(ValueError):
-    """A value exceeds a limit, so it is not decoded."""
+class NotAvroError(ValueError):
+    """The bytes are not a value of the schema, or the value exceeds a limit."""
+
+
+def check_value(value: bytes, start: int, text: str) -> None:
+    """Check one value, which begins at ``start``. ``text`` is the writer's schema.
+
+    Raises :class:`NotAvroError`.
+    """
+    walk = _walk_of(text)
+    walk.items = 0
+    try:
+        end = walk.skip(value, start, 0)
+    except IndexError:
+        raise NotAvroError("the value ends early") from None
+    if end > len(value):
+        raise NotAvroError("the value ends early")
+    if left := len(value) - end:
+        raise NotAvroError(f"{left} bytes are left behind the record")
 
 
 @cache
-def needs_bounds(text: str) -> bool:
-    """Whether the depth or size of a decoded value is not limited by its number of bytes."""
-    schema = parse(text)
-    return _is_unbounded(schema.root, schema, ())
-
-
-def _is_unbounded(declared: Any, schema: Schema, open_names: tuple[str, ...]) -> bool:
-    found = schema.resolve(declared)
-    if isinstance(found, str):
-        return False
-    if isinstance(found, list):
-        return any(_is_unbounded(one, schema, open_names) for one in found)
-    kind = found["type"]
-    if kind in RECORDS:
-        name = found["name"]
-        inside = (*open_names, name)
-        return name in open_names or any(
-            _is_unbounded(one["type"], schema, inside) for one in found["fields"]
-        )
-    if kind == "array":
-        items = found["items"]
-        return _is_unbounded(items, schema, open_names) or _takes_no_bytes(items, schema)
-    return kind == "map" and _is_unbounded(found["values"], schema, open_names)
-
-
-def _takes_no_bytes(declared: Any, schema: Schema) -> bool:
-    """Whether a value takes no bytes. The type must not contain itself."""
-    found = schema.resolve(declared)
-    if isinstance(found, (str, list)):
-        return found == "null"
-    if found["type"] in RECORDS:
-        return all(_takes_no_bytes(one["type"], schema) for one in found["fields"])
-    return found["type"] == "null" or (found["type"] == "fixed" and not found["size"])
-
-
-def check_bounds(value: bytes, start: int, text: str) -> None:
-    """Raises :class:`BeyondBoundsError` for a value that exceeds a limit. The library detects other faults of
-    a value.
-    """
-    _Walk(value, parse(text)).skip(start, parse(text).root, 0)
+def _walk_of(text: str) -> "_Walk":
+    return _Walk(parse(text))
 
 
 class _Walk:
-    def __init__(self, value: bytes, schema: Schema) -> None:
-        self._value = value
-        self._schema = schema
-        self._items = 0
+    """The functions for a schema. ``items`` counts the items without bytes of the current value."""
 
-    def skip(self, at: int, declared: Any, level: int) -> int:
-        """Skip a value; returns the position of the next value."""
-        if level > LEVELS_MAX:
-            raise BeyondBoundsError(f"more than {LEVELS_MAX} levels deep")
-        if at > len(self._value):
-            raise BeyondBoundsError("the value ends early")
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._records: dict[str, list[Skip]] = {}
+        self.items = 0
+        self.skip = self._of(schema.root)
+
+    def _of(self, declared: Any) -> Skip:
         found = self._schema.resolve(declared)
         if isinstance(found, list):
-            branch, at = self._long(at)
-            if not 0 <= branch < len(found):
-                raise BeyondBoundsError(f"a union has no type {branch}")
-            return self.skip(at, found[branch], level + 1)
+            return _union([self._of(one) for one in found])
         kind = found if isinstance(found, str) else found["type"]
-        if kind in _SIZES:
-            return at + _SIZES[kind]
-        if kind in _VARINTS:
-            return self._long(at)[1]
         if kind in RECORDS:
-            for field in found["fields"]:
-                at = self.skip(at, field["type"], level + 1)
+            return self._record(found)
+        match kind:
+            case "boolean":
+                return _skip_boolean
+            case "int":
+                return _skip_int
+            case "long":
+                return _skip_long
+            case "bytes" | "string":
+                return _skip_bytes
+            case "enum":
+                return _enum(len(found["symbols"]))
+            case "array":
+                return self._blocks(found["items"], is_map=False)
+            case "map":
+                return self._blocks(found["values"], is_map=True)
+        size = _SIZES[kind] if kind in _SIZES else int(found["size"])
+        return lambda value, at, level: at + size
+
+    def _record(self, found: Any) -> Skip:
+        name = found["name"]
+        if name in self._records:
+            fields = self._records[name]
+        else:
+            fields = self._records[name] = []  # known before its fields, which may contain the record
+            fields.extend([self._of(one["type"]) for one in found["fields"]])
+
+        def skip(value: bytes, at: int, level: int) -> int:
+            if level > LEVELS_MAX:
+                raise NotAvroError(f"more than {LEVELS_MAX} levels deep")
+            level += 1
+            for field in fields:
+                at = field(value, at, level)
             return at
-        if kind == "fixed":
-            return at + int(found["size"])
-        if kind in ("array", "map"):
-            return self._blocks(at, found, level)
-        length, at = self._long(at)
-        return at + max(length, 0)
 
-    def _blocks(self, at: int, found: Any, level: int) -> int:
-        is_map = found["type"] == "map"
-        items = found["values" if is_map else "items"]
-        while True:
-            count, at = self._long(at)
-            if not count:
-                return at
-            if count < 0:
-                count = -count
-                _, at = self._long(at)
-            self._items += count
-            if self._items > len(self._value) + ITEMS_MAX:
-                raise BeyondBoundsError(f"{self._items} items of arrays in {len(self._value)} bytes")
-            for _ in range(count):
-                if is_map:
-                    at = self.skip(at, "bytes", level)
-                at = self.skip(at, items, level + 1)
+        return skip
 
-    def _long(self, at: int) -> tuple[int, int]:
-        number = shift = 0
-        while at < len(self._value) and shift <= _VARINT_BITS_MAX:
-            byte = self._value[at]
-            at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (number >> 1) ^ -(number & 1), at
-            shift += 7
-        raise BeyondBoundsError("the value ends early")
+    def _blocks(self, declared: Any, *, is_map: bool) -> Skip:
+        item = self._of(declared)
+        is_counted = not is_map and self._takes_no_bytes(declared, ())
+
+        def skip(value: bytes, at: int, level: int) -> int:
+            level += 1
+            while True:
+                count, at = _long(value, at)
+                if not count:
+                    return at
+                end = -1
+                if count < 0:  # the size of the block in bytes follows
+                    count = -count
+                    size, at = _long(value, at)
+                    end = at + size
+                if is_counted:
+                    self._count(count, value)
+                else:
+                    at = _items(value, at, level, count, item, is_map)
+                if end not in (-1, at):
+                    raise NotAvroError("a block has another size than it says")
+
+        return skip
+
+    def _count(self, count: int, value: bytes) -> None:
+        self.items += count
+        if self.items > len(value) + ITEMS_MAX:
+            raise NotAvroError(f"{self.items} items of arrays in {len(value)} bytes")
+
+    def _takes_no_bytes(self, declared: Any, open_names: tuple[str, ...]) -> bool:
+        found = self._schema.resolve(declared)
+        if isinstance(found, (str, list)):
+            return found == "null"
+        if found["type"] in RECORDS:
+            name = found["name"]
+            inside = (*open_names, name)
+            return name not in open_names and all(
+                self._takes_no_bytes(one["type"], inside) for one in found["fields"]
+            )
+        return found["type"] == "null" or (found["type"] == "fixed" and not found["size"])
+
+
+def _items(value: bytes, at: int, level: int, count: int, item: Skip, is_map: bool) -> int:
+    for _ in range(count):
+        if is_map:
+            at = _skip_bytes(value, at, level)
+        at = item(value, at, level)
+        if at > len(value):
+            raise IndexError
+    return at
+
+
+def _union(branches: list[Skip]) -> Skip:
+    count = len(branches)
+    firsts = {2 * branch: skip for branch, skip in enumerate(branches[:64])}
+
+    def skip(value: bytes, at: int, level: int) -> int:
+        byte = value[at]
+        if byte in firsts:  # most unions take this way
+            return firsts[byte](value, at + 1, level + 1)
+        branch, at = _long(value, at)
+        if not 0 <= branch < count:
+            raise NotAvroError(f"a union has no type {branch}")
+        return branches[branch](value, at, level + 1)
+
+    return skip
+
+
+def _enum(count: int) -> Skip:
+    bytes_of_symbols = frozenset(range(0, 2 * min(count, 64), 2))
+
+    def skip(value: bytes, at: int, level: int) -> int:
+        if value[at] in bytes_of_symbols:  # most enums take this way
+            return at + 1
+        symbol, at = _long(value, at)
+        if not 0 <= symbol < count:
+            raise NotAvroError(f"an enum has no symbol {symbol}")
+        return at
+
+    return skip
+
+
+def _skip_boolean(value: bytes, at: int, level: int) -> int:
+    if value[at] > 1:
+        raise NotAvroError(f"a boolean is 0 or 1, not {value[at]}")
+    return at + 1
+
+
+def _skip_bytes(value: bytes, at: int, level: int) -> int:
+    byte = value[at]
+    if byte < 0x80 and not byte & 1:  # most lengths take this way
+        return at + 1 + (byte >> 1)
+    size, at = _long(value, at)
+    if size < 0:
+        raise NotAvroError(f"a length is {size}")
+    return at + size
+
+
+def _skip_long(value: bytes, at: int, level: int) -> int:
+    return at + 1 if value[at] < 0x80 else _number(value, at, _LONG_BITS)[1]
+
+
+def _skip_int(value: bytes, at: int, level: int) -> int:
+    return at + 1 if value[at] < 0x80 else _number(value, at, _INT_BITS)[1]
+
+
+def _long(value: bytes, at: int) -> tuple[int, int]:
+    byte = value[at]
+    return ((byte >> 1) ^ -(byte & 1), at + 1) if byte < 0x80 else _number(value, at, _LONG_BITS)
+
+
+def _number(value: bytes, at: int, bits: int) -> tuple[int, int]:
+    """A number in zigzag encoding, and the position after it."""
+    number = shift = 0
+    while shift < bits:
+        byte = value[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if number >> bits:
+                break
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+    raise NotAvroError(f"a number has more than {bits} bits")

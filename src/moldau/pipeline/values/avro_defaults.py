@@ -5,9 +5,12 @@ code points below 256. A record's default includes the defaults of its fields. A
 of its type is an error.
 """
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from moldau.client.errors import ToolError
+
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+"""Defaults of numbers for which JSON has no notation."""
 
 
 class Types(Protocol):
@@ -71,7 +74,7 @@ def _matches(value: Any, schema: Any) -> bool:
         case "long":
             return type(value) is int and -(2**63) <= value < 2**63
         case "float" | "double":
-            return type(value) in (int, float)
+            return type(value) in (int, float) or value in _NO_NUMBERS
         case "string":
             return isinstance(value, str)
         case "bytes":

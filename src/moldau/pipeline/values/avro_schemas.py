@@ -68,8 +68,8 @@ def parse(text: str) -> Schema:
 
 
 @cache
-def parse_raw(text: str) -> Any:
-    """The schema for the library: without logical types, with defaults as raw values.
+def parse_array(text: str) -> Any:
+    """The schema for the library of an array of values: without logical types, with defaults as raw values.
 
     Names are replaced by their definitions, because the library does not resolve every mixture of names and
     definitions. The names of recursive types are kept; the reader's schema never has recursive types here.
@@ -82,10 +82,7 @@ def parse_raw(text: str) -> Any:
     for field, default in zip(fields, defaults, strict=True):
         field["default"] = default
     root = _inlined(schema.root, schema, ())
-    for one in root if isinstance(root, list) else [root]:
-        if isinstance(one, dict):
-            one.update({"__fastavro_parsed": True, "__named_schemas": schema.names})
-    return root
+    return {"type": "array", "items": root, "__fastavro_parsed": True, "__named_schemas": schema.names}
 
 
 def _inlined(declared: Any, schema: Schema, open_names: tuple[str, ...]) -> Any:

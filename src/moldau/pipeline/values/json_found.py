@@ -262,6 +262,16 @@ class _Choice(NamedTuple):
         if not found.records:
             return JsonColumns(None, False)
         wanted = _choose(found)
+        chosen = self._of_kind(found, wanted, path, levels)
+        has_misfits = any(count for kind, count in zip(JsonKind, found.kinds, strict=True) if kind != wanted)
+        if chosen.type is None and has_misfits:
+            # The arrays or objects contain nothing to store, but the other values do.
+            return JsonColumns(pa.string(), False)
+        return chosen
+
+    def _of_kind(
+        self, found: ValueCounts, wanted: JsonKind, path: tuple[str, ...], levels: int
+    ) -> JsonColumns:
         if wanted is JsonKind.OBJECT:
             if not levels or len(found.members) > NAMES_MAX:
                 return JsonColumns(pa.string(), False)

@@ -74,8 +74,9 @@ simulate: $(STAMP) ## Run seeded histories of a node in virtual time (SEEDS=N)
 		tests/quorum/test_raft_voters.py
 
 kills: $(STAMP) ## Kill a node under load and start it again (ROUNDS=N)
-	KILL_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/integration/test_kills_under_load.py \
-		tests/integration/test_offsets_over_kills.py tests/integration/test_controller_kills.py $(ARGS)
+	KILL_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/integration/processes/test_kills_under_load.py \
+		tests/integration/processes/test_offsets_over_kills.py \
+		tests/integration/processes/test_controller_kills.py $(ARGS)
 
 docs: $(STAMP) ## Rewrite the generated pages of docs/ and build the site in build/site
 	$(BIN)/python tools/generate_docs.py

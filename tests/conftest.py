@@ -25,6 +25,7 @@ settings.register_profile(
 )
 settings.load_profile("moldau")
 
+TESTS = pathlib.Path(__file__).parent
 DAY_MS = str(24 * 3_600_000)
 LATE = (
     "log.initial.task.delay.ms",
@@ -34,7 +35,7 @@ LATE = (
 
 ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py", "test_iceberg_on_spark.py")
 """Files whose tests share one Spark session, a JVM that takes long to start."""
-ALONE = ("tests/simulation/", "tests/integration/test_kafka_python_suite.py")
+ALONE = ("tests/simulation/", "tests/integration/clients/test_kafka_python_suite.py")
 """Tests that share nothing and take long."""
 
 
@@ -77,13 +78,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @functools.cache
 def runs_in_real_time(file: pathlib.Path) -> bool:
-    """Whether a test file, or a helper beside it that it uses, imports one of :data:`REAL_TIME`."""
+    """Whether a test file, or a helper of its room that it uses, imports one of :data:`REAL_TIME`."""
     seen, waiting = {file}, [file]
+    folders = [folder for folder in file.parents if TESTS in folder.parents]
     while waiting:
         names = imported_names(waiting.pop())
         if any(is_part_of(name, REAL_TIME) and not is_part_of(name, PURE) for name in names):
             return True
-        helpers = {file.parent / f"{name.partition('.')[0]}.py" for name in {*names, "conftest"}} - seen
+        modules = {name.partition(".")[0] for name in names} | {"conftest"}
+        helpers = {folder / f"{module}.py" for folder in folders for module in modules} - seen
         waiting += [helper for helper in helpers if helper.exists()]
         seen |= helpers
     return False

@@ -10,7 +10,7 @@ import pytest
 from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
 from moldau.storage.producers.producer_state import BatchMetadata, ProducerEntry
 
-JARS = Path(__file__).parents[2] / ".tools" / "jars"
+JARS = Path(__file__).parents[3] / ".tools" / "jars"
 
 
 @pytest.mark.java

@@ -33,7 +33,7 @@ from moldau.tiered.metadata.segments import (
 )
 from moldau.tiered.metadata.topic import metadata_partition_of
 
-JARS = Path(__file__).parents[2] / ".tools" / "jars"
+JARS = Path(__file__).parents[3] / ".tools" / "jars"
 INT32 = st.integers(0, 2**31 - 1)
 INT64 = st.integers(0, 2**62)
 PARTITIONS = st.builds(

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import moldau.testing
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "pipeline-notebook.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "pipeline-notebook.md"
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.filterwarnings("ignore")]
 

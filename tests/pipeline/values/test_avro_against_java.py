@@ -26,7 +26,7 @@ from moldau.pipeline.values.avro import AvroSchemas, avro_type, decode_avro
 
 HERE = pathlib.Path(__file__).parent
 GOLDEN = HERE / "golden" / "avro.json"
-JARS = HERE.parents[1] / ".tools" / "avro"
+JARS = HERE.parents[2] / ".tools" / "avro"
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MICROSECOND = datetime.timedelta(microseconds=1)
 

@@ -164,7 +164,7 @@ def test_options_of_the_connector_are_known(name: str) -> None:
 
 def test_each_option_of_the_connector_is_tried_and_documented() -> None:
     assert set(CONNECTOR) <= set(GUIDE)
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "pipeline.md").read_text()
     listed = set(re.findall(r"`([A-Za-z.]+)`", page))
     assert set(CONNECTOR) <= listed
     refused = {f"kafka.{name}" for name in kafka_options.REFUSED}

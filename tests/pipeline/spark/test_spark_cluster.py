@@ -25,7 +25,7 @@ from spark_cluster import JAVA_OPTIONS, WAIT_S, Cluster, environment, eventually
 from moldau.pipeline.export.job import ExportJob
 
 RECORDS = 4_000
-DOCUMENTATION = pathlib.Path(__file__).resolve().parents[2] / "docs" / "pipeline.md"
+DOCUMENTATION = pathlib.Path(__file__).resolve().parents[3] / "docs" / "pipeline.md"
 
 pytestmark = [pytest.mark.timeout(1500)]
 

@@ -13,7 +13,7 @@ import moldau.testing
 from moldau.tiered.storage.object_layout import unpack_indexes
 from moldau.tiered.storage.storage_manager import IndexType
 
-JARS = Path(__file__).parents[2] / ".tools" / "jars"
+JARS = Path(__file__).parents[3] / ".tools" / "jars"
 PATIENCE_S = 120.0
 PROPERTIES = {"remote.log.manager.task.interval.ms": "50"}
 

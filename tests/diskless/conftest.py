@@ -1,0 +1,1 @@
+"""Tests in subfolders can import the helpers in this folder."""

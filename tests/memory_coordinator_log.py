@@ -17,7 +17,7 @@ class MemoryLog:
         self.high_watermark = 0
         self.batches: list[bytes] = []
         self.held = False
-        """While true, appends do not move the high watermark: :meth:`commit` does."""
+        """While true, appends do not move the high watermark, and :meth:`commit` does."""
         self.failure: Exception | None = None
         """The exception that the next appends and reads raise."""
         self._listeners: list[Callable[[int], None]] = []
@@ -77,7 +77,7 @@ class MemoryLog:
         return end
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
-        """It knows no producers: none is fenced, and none needs a guard."""
+        """This log has no producers, so none is fenced, and none needs a guard."""
         return None
 
     def withdraw(self, producer_id: int, guard: TransactionGuard) -> None:

@@ -66,7 +66,7 @@ def java() -> Java:
 
 @pytest.fixture(scope="session")
 def java_with_metadata_shell(java: Java) -> Java:
-    """The same, with Kafka's metadata shell beside them."""
+    """Runs programs as :func:`java` does, also against the jars of Kafka's metadata shell."""
     require(METADATA_SHELL.is_dir(), "Kafka's metadata shell in .tools/shell")
     return java
 

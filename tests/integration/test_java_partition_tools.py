@@ -1,6 +1,6 @@
 """Kafka's tools for replicas: reassignments, log directories, elections, throttles, checks of replicas.
 
-One cluster, three JVMs: each JVM costs seconds.
+There is one cluster and three JVMs, because each JVM costs seconds.
 """
 
 import json
@@ -204,7 +204,7 @@ def after_moves(java: Java, servers: str, files: Files) -> None:
         [*elect, "--election-type", "preferred", *files.partitions("turned", "moved")],
         [*elect, "--election-type", "preferred", "--topic", "turned", "--partition", "0"],
         [*describe, "--topic", "turned"],
-        # Only without a move in progress does this remove throttles.
+        # The throttles are removed only if no move is in progress.
         [*reassign, "--verify", *copied],
         [CONFIGS, *server, "--entity-type", "brokers", "--entity-name", "1", "--describe"],
         [CONFIGS, *server, "--entity-type", "topics", "--entity-name", "moved", "--describe"],

@@ -119,7 +119,7 @@ class BrokerConfig(NodeSettings):
     def max_connections_by_listener(self) -> dict[str, int]:
         """``listener.name.NAME.max.connections``, by the listener's name in lower case.
 
-        Raises :class:`ConfigError` for a value of the file; dynamic ones that cannot be used are left out.
+        Raises :class:`ConfigError` for a value of the file; dynamic values that cannot be used are left out.
         """
         found: dict[str, int] = {}
         for layer in (self.static, self.cluster_defaults, self.dynamic):

@@ -139,8 +139,8 @@ class ConfigKey:
     has_effect: bool = True  # False: accepted so that files for Kafka work; the doc says why
     limits: Limit = Limit.NONE
     synonyms: tuple[Synonym, ...] = ()
-    """Of a topic's config: the broker configs that are its default. The first one that is set applies; when
-    none is set, the first one that has a default."""
+    """The broker configs that are the default of a topic's config. The first of them that is set applies.
+    If none is set, the first of them with a default applies."""
     fixed_at_creation: bool = False
     """Of a topic's config: a topic copies the broker's value when it is created. Later, an unset key has the
     default of the key."""

@@ -95,7 +95,7 @@ class NodeSettings(Settings):
     @cached_property
     def security_protocols(self) -> Mapping[str, str]:
         """Listener name → security protocol. Without a map a controller's listener is PLAINTEXT, unless a
-        listener is named for another protocol: then plaintext was not intended.
+        listener has the name of another protocol, because then plaintext was not intended.
         """
         key = "listener.security.protocol.map"
         protocols = dict(parse_protocol_map(key, self.text(key)))

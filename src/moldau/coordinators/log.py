@@ -213,7 +213,7 @@ class LogUpTo:
         self.max_batch_bytes = log.max_batch_bytes
 
     async def read(self, offset: int, max_bytes: int) -> memoryview:
-        """Read up to the offset of the view. The log itself returns batches up to its end; later ones may
+        """Read up to the offset of the view. The log itself returns batches up to its end; later batches may
         still be lost, so they are removed.
         """
         chunk = memoryview(await self._log.read(offset, max_bytes))

@@ -50,7 +50,7 @@ class Shard(Protocol[R]):
         ...
 
     def canonical(self) -> CanonicalState:
-        """The state in a form that can be compared, for judges of failovers and restarts."""
+        """The state in a form that can be compared, for the checks of failovers and restarts."""
         ...
 
 

@@ -72,8 +72,8 @@ class ByteRateQuota:
 class BytePacer:
     """A byte rate without bursts: each read is scheduled at its own time.
 
-    With an average over windows, a reader could read the bytes of a second at full speed and then pause,
-    which would disturb other clients each time. Times are in seconds of the event loop.
+    If the rate were an average over windows, a reader could read the bytes of a second at full speed and then
+    pause. This would disturb other clients each time. Times are in seconds of the event loop.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:

@@ -335,7 +335,7 @@ class ServerConnection(FrameReceiver):
     def _on_answer(self, slot: _Owed, future: LaterAnswer) -> None:
         if self._linger is not None or self._lost:
             if not future.cancelled():
-                future.exception()  # the peer is gone: no reader will retrieve the exception
+                future.exception()  # the peer is gone, so no reader will retrieve the exception
             return
         self._take_result(slot, future)
         if self._owed and self._owed[0].ready:

@@ -9,7 +9,7 @@ from moldau.network.connection import ServerConnection
 QUIET_S: Final = 1.0
 """A reserved place whose requests are all answered is free for the next connection after this time."""
 WAITING_S: Final = 5.0
-"""The same time for a connection that waits for an answer: a fetch may wait for days."""
+"""The time for a connection that waits for an answer. It is longer, because a fetch may wait for days."""
 HELD_S: Final = 30.0
 """A reserved place is free for the next connection after this time, however busy its connection is."""
 

@@ -274,7 +274,7 @@ class SocketServer:
         loop = asyncio.get_running_loop()
         now = loop.time()
         oldest = min((connection.last_active for connection in self._connections), default=now)
-        # Checked after a number of connections: inexact by 1% of the limit at most.
+        # Idle connections are closed together, so each is closed late by at most 1% of the limit.
         delay = max(oldest + idle_seconds - now, idle_seconds / 100)
         self._idle_timer = loop.call_later(delay, self._close_idle)
 

@@ -89,7 +89,8 @@ class SnapshotPruning:
         return snapshots[1]
 
     def _facts_of(self, snapshot_id: LogPosition) -> _Kept:
-        """Read from the snapshot's header. A damaged one counts as old, because a newer one replaces it."""
+        """Read from the snapshot's header. A damaged snapshot is treated as old, because a newer snapshot
+        replaces it."""
         reader = self._log.open_snapshot(snapshot_id)
         assert reader is not None, snapshot_id
         try:

@@ -17,7 +17,7 @@ _ADVICE = (
 
 
 class QuorumStateError(ValueError):
-    """The file is not valid: it cannot be read, or its voters differ."""
+    """The file is not valid, because it cannot be read or because its voters differ."""
 
 
 def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int = 0) -> bytes:

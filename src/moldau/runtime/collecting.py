@@ -49,7 +49,7 @@ def collect_rarely() -> None:
 async def keep_collections_short() -> None:
     """Until cancelled: exclude the objects that a node has accumulated from collections."""
     loop = asyncio.get_running_loop()
-    # Not gc.get_freeze_count(): it counts them one by one.
+    # gc.get_freeze_count() is not used, because it counts the objects one by one.
     kept, found, last_full_s = sys.getallocatedblocks(), _found_in_cycles(), loop.time()
     pause_s = LOOK_EVERY_S
     while True:

@@ -55,8 +55,8 @@ class SystemEntropy(SeededEntropy):
     """Entropy of the operating system: it is read for UUIDs, and seeds the other values.
 
     A read releases the interpreter lock for a moment. A worker that read it for each value (creating 1,000
-    topics takes 3,000) would release the lock too shortly for the event loop to get it, and would wake the
-    loop's thread in vain each time: the loop stood still for 0.4 s. So there is one read for many UUIDs.
+    topics takes 3,000) would release the lock for too short a time. The event loop would be woken each time
+    and not get the lock, and stood still for 0.4 s. So there is one read for many UUIDs.
     """
 
     def __init__(self) -> None:

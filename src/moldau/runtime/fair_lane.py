@@ -53,7 +53,7 @@ class FairClient(Protocol):
 
 
 class ClientGoneError(KafkaError):
-    """The client has closed its connection, and the rest of its job was not done."""
+    """The client has closed its connection, and the remaining steps of its job were not done."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.network_exception, "the connection is closed")
@@ -104,8 +104,8 @@ class FairLane:
     ) -> "asyncio.Future[T]":
         """Run a job of a client; ``None`` stands for the node itself. Returns the result of ``steps``.
 
-        When the client closes its connection, the rest of its job is cancelled (:class:`ClientGoneError`),
-        unless the job ``is_lasting``: others may depend on it.
+        When the client closes its connection, the remaining steps of its job are cancelled
+        (:class:`ClientGoneError`), unless the job ``is_lasting`` because other work may depend on it.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()

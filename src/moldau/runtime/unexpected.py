@@ -62,7 +62,8 @@ class UnexpectedErrors:
     ) -> "Containment":
         """A context that reports what its block raises, then calls ``on_failure``; nothing is raised.
 
-        Errors of the types ``passing`` are expected: they pass, and ``on_failure`` is not called.
+        Errors of the types ``passing`` are expected. They are raised to the caller, and ``on_failure`` is not
+        called.
         """
         return Containment(self, work, on_failure, passing)
 

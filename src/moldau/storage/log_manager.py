@@ -313,7 +313,7 @@ class LogManager:
         return log
 
     def identify(self, ids: Mapping[str, uuid.UUID], unreadable: Mapping[str, str]) -> None:
-        """Set the ids of the folders by their paths, before the start; unreadable ones begin offline."""
+        """Set the ids of the folders by their paths, before the start; unreadable folders begin offline."""
         for directory in self.directories:
             directory.directory_id = ids.get(directory.path)
             if directory.path in unreadable:

@@ -13,7 +13,7 @@ def find_highest_copied(
 ) -> int:
     """The last offset up to which all records are in the remote tier or no longer local; -1 for none.
 
-    Segments do not count if they were deleted since, or if an old leader copied them beyond an epoch's end,
+    Segments are ignored if they were deleted since, or if an old leader copied them beyond an epoch's end,
     because local segments are deleted according to this value.
     """
     lineage = LogLineage(log.leader_epochs)

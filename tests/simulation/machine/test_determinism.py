@@ -1,4 +1,4 @@
-"""The same seed always plays the same history."""
+"""A seed always plays the same history."""
 
 import os
 import subprocess

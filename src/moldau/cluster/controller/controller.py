@@ -84,9 +84,10 @@ class Controller:
     def bootstrap(self, records: Sequence[Message]) -> Sequence[Message]:
         """The first records of a new cluster; none when the log already has a metadata version.
 
-        The formatted metadata are in a snapshot before the first offset. Other nodes cannot fetch that one,
-        and nodes of Apache Kafka end without a metadata version, so it is repeated in the first records.
-        The features of enabled kinds of topics, such as diskless ones, are added.
+        The formatted metadata are in a snapshot before the first offset. Other nodes cannot fetch this
+        snapshot, and nodes of Apache Kafka stop if they get no metadata version. Therefore the first records
+        contain the metadata version again. The features of enabled kinds of topics, such as diskless ones,
+        are added.
         """
         if self._image.metadata_version and self._image.provenance.offset >= 0:
             return ()

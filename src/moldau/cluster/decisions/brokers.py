@@ -233,7 +233,7 @@ def _directories_failed(
 ) -> list[Message]:
     """The change of the registration when log directories have failed (KIP-858).
 
-    Nothing can be recorded when none is left: such a broker is fenced.
+    If no directory is left, nothing can be recorded, and the broker is fenced.
     """
     failed = set(request.offline_log_dirs).intersection(broker.log_dirs)
     online = [each for each in broker.log_dirs if each not in failed]

@@ -389,7 +389,8 @@ class TransactionShard:
 
 
 def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
-    """Check a producer that sends its identity: it must be the current one, or the call must be a repetition.
+    """Check a producer that sends its identity: it must be the current identity, or the call must be a
+    repetition.
 
     Raises PRODUCER_FENCED.
     """

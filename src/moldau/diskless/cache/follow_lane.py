@@ -94,7 +94,7 @@ class LanePartition:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether batches may be requested for the cache: no bytes are being read for it."""
+        """Whether batches may be requested for the cache: this is so if no bytes are being read for it."""
         return not (self.is_busy or self.is_resting or self.cache.is_promised)
 
     def back_off(self) -> float:

@@ -32,7 +32,7 @@ IDLE_S: Final = 120.0
 
 
 class _NoReplica:
-    """Replaces a local replica: no append waits in it, and it is never closed."""
+    """Replaces a local replica: in it no append waits, and it is never closed."""
 
     is_closed = False
     is_known = True

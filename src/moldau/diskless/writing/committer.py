@@ -146,7 +146,7 @@ class FileCommitQueue:
     async def _until_known(self, share: FileShare) -> CommitFileResult | KafkaError:
         """The answer, or the refusal after which nothing of the part will ever be committed.
 
-        FORGOTTEN counts as such a refusal, because no repetition returns the outcome after it, and
+        FORGOTTEN is treated as such a refusal, because after it no repetition returns the outcome, and
         repetitions would delay all later files.
         """
         call = share.call(self._broker_id)

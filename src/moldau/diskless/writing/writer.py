@@ -2,7 +2,7 @@
 
 The driver's contract, in this order. A batch is copied into the buffer. The buffer is closed and becomes an
 object. The object is uploaded; several uploads run at the same time. The object's batches are committed at
-each coordinator, in the order in which buffers were closed. Only then its producers are answered.
+each coordinator, in the order in which buffers were closed. After that its producers are answered.
 
 Memory is limited by ``max_buffered_bytes``. When that is reached, :attr:`DisklessWriter.is_full` is true, and
 producers' connections are read slowly (``ProduceHandlers``). Requests that were already read are still

@@ -1,8 +1,8 @@
 """``spark.readStream.format("moldau")`` under Spark 4.0 and 4.1.
 
 These versions ask a reader for the ends of topics, but do not tell it the query's position and trigger. The
-reader learns the position when Spark asks it to plan a batch, or to plan an empty range after a restart from
-a checkpoint. It does not know the position before the first batch of a new query, nor with ``availableNow``.
+reader gets the position when Spark asks it to plan a batch, or to plan an empty range after a restart from a
+checkpoint. Before the first batch of a new query it has no position; with ``availableNow`` it never has one.
 Such a batch includes all records, despite ``maxOffsetsPerTrigger``. So ``availableNow`` reads everything.
 """
 

@@ -158,7 +158,7 @@ class RequestDesk:
         if epoch < core.epoch:
             return ErrorCode.fenced_leader_epoch
         if epoch > core.epoch:
-            # The sender learns the epoch from this answer, and this replica will learn it from its leader.
+            # The sender gets the epoch from this answer, and this replica will get it from its leader.
             return ErrorCode.unknown_leader_epoch
         return ErrorCode.none if isinstance(core.role, Leader) else ErrorCode.not_leader_or_follower
 

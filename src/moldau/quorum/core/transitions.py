@@ -18,7 +18,7 @@ class RoleName(Enum):
 
 _U, _V, _P, _C, _F, _L, _R = RoleName
 _NEWER = "learns of a newer epoch"
-_FOUND = "learns who leads"
+_FOUND = "finds the leader"
 _GRANTED = "grants a vote"
 
 LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
@@ -32,7 +32,7 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
     (_P, _U): "newer epoch, or pre-vote lost",
     (_P, _V): "grants a vote, or pre-vote lost after it",
     (_P, _C): "wins the pre-vote",
-    (_P, _F): "learns who leads, or pre-vote lost",
+    (_P, _F): "finds the leader, or pre-vote lost",
     (_C, _U): _NEWER,
     (_C, _P): "election time-out",
     (_C, _F): _FOUND,

@@ -91,7 +91,8 @@ class ReplicaOffsets:
     log_end: int
     high_watermark: int
     synced: int = 0
-    """Records below this offset are durable. It is used if the policy counts only durable records."""
+    """Records below this offset are durable. It is used if, by the policy, only durable records are
+    acknowledged."""
 
 
 class LeaderReplica:

@@ -36,8 +36,8 @@ FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync_always=True
 SNAPSHOTTED: Final = ReplicaPolicy(
     Durability.FSYNCED, needs_min_in_sync_always=True, clients_append=False, clients_shorten=False
 )
-"""The policy of a log that one coordinator writes and shortens by snapshots. Records count when they are
-synced."""
+"""The policy of a log that one coordinator writes and shortens by snapshots. Records are acknowledged when
+they are synced."""
 
 
 def policy_of(topic: str) -> ReplicaPolicy:

@@ -112,8 +112,8 @@ class FollowerReplica:
         the epoch of the last record here.
 
         If this log does not have the leader's epoch either, it is truncated at the end of its own largest
-        epoch below that one, and the next fetch starts there (KIP-279). Raises :class:`IllegalMoveError` like
-        :meth:`truncated`.
+        epoch below the leader's epoch, and the next fetch starts there (KIP-279). Raises
+        :class:`IllegalMoveError` like :meth:`truncated`.
         """
         offset = self._agreed_offset(history, log_end_offset, diverging_epoch, end_offset)
         if self._is_lost(offset):

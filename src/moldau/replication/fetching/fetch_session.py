@@ -42,7 +42,7 @@ class FetchLimits:
 
 
 class FollowerSession:
-    """The partitions that one fetcher follows, and those of them that the leader knows."""
+    """The partitions that one fetcher follows, and the partitions among them that the leader knows."""
 
     def __init__(self, local_id: int, limits: FetchLimits) -> None:
         self._local_id = local_id

@@ -136,7 +136,7 @@ class Descriptors:
         return given
 
     def with_room(self, function: Callable[[], T]) -> T:
-        """Call ``function``, which opens a descriptor; retry after descriptors were freed if none is left."""
+        """Call ``function``, which opens a descriptor; if no descriptor is left, free some and retry."""
         while True:
             try:
                 return function()

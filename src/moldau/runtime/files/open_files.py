@@ -32,7 +32,7 @@ def allow_many_open_files() -> int:
     try:
         import resource
     except ImportError:
-        return -1  # not a POSIX system: no such limit
+        return -1  # there is no such limit, because this is not a POSIX system
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return soft

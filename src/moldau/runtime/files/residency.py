@@ -64,7 +64,7 @@ class Residency:
         threading.Thread(target=self._unmap_retired, name="moldau-unmap", daemon=True).start()
 
     def _unmap_retired(self) -> None:
-        """Remove maps until none is retired; a map with views left is tried again later."""
+        """Remove all retired maps. A map with views left is tried again later."""
         pause = threading.Event()
         retry_s = _RETRY_S_MIN
         while True:

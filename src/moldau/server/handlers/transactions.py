@@ -48,7 +48,7 @@ FENCED_VERSIONS: Final = {
     ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
-"""From these versions on, clients know PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH."""
+"""From these versions on, clients can handle PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH."""
 LISTED_A_TURN: Final = 1_000
 
 BATCHED_VERSION: Final = 4

@@ -232,7 +232,7 @@ class Dispatcher:
             if self._turn_is_open and self._turn is not None:
                 self._turn.settle()
             outcome = route.handler(context, request)
-            # count once, even when the request is handled in slices
+            # counted once, even if the request is handled in slices
             if route.hold is not None and not held_until_s:
                 held_until_s.append(route.hold(context, isinstance(outcome, Awaitable)))
             return outcome

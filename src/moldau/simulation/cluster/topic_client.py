@@ -25,9 +25,9 @@ _RETRIABLE: Final = frozenset(
 class TopicClient:
     """Creates, alters and deletes its own topics, and records the expected result.
 
-    An attempt without an answer may be carried out at any later time. The client therefore does nothing to a
-    topic that such an attempt could undo: it alters a topic once, and deletes it only if the first attempt
-    created it.
+    An attempt without an answer may be carried out at any later time. Therefore the client makes no change
+    that such an attempt could undo. It alters a topic once, and deletes it only if the first attempt created
+    it.
     """
 
     def __init__(

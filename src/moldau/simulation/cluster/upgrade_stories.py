@@ -116,7 +116,8 @@ class UpgradeStory(ReplicationStory):
         nemesis.start(host)
 
     async def _start_too_old(self, nemesis: Nemesis, node_id: int) -> None:
-        """Start a node with a version that does not know a level of the cluster: it ends with the reason."""
+        """Start a node with a version that does not know a level of the cluster: the node must stop and
+        report the reason."""
         await self._converge()
         host = self._host(node_id)
         self.history.note(f"{host.name} is too old")

@@ -17,7 +17,8 @@ Replicas = Callable[[PartitionName], Iterator[tuple[int, ClassicPartition]]]
 
 
 class WatermarkWatch:
-    """One checker for each partition, told of every move. A replica that is opened again is a new one."""
+    """One checker for each partition, which is notified of every move. A replica that is opened again is a
+    new one."""
 
     def __init__(self, partitions: Iterable[PartitionName], replicas: Replicas, history: History) -> None:
         self._replicas = replicas

@@ -108,7 +108,7 @@ class CoordinatorAgreement:
             for _ in range(_LOOKS_MAX):
                 if self._is_over or self._end_offset >= snapshot_id.offset:
                     break
-                await asyncio.sleep(_LOOK_EVERY_S)  # the next check replays the rest of the records
+                await asyncio.sleep(_LOOK_EVERY_S)  # the next check replays the remaining records
             return await delete(snapshot_id)
 
         setattr(log, "delete_before_snapshot", delete_when_replayed)  # noqa: B010 (a method of one object)
@@ -229,13 +229,13 @@ def differences(led: CanonicalState, expected: CanonicalState) -> str:
 
 
 def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
-    """The boot number of the host, for a log in which a record counts as committed once it is written. It is
-    a constant for other logs.
+    """The boot number of the host, for a log in which a record is committed when it is written. It is a
+    constant for other logs.
 
     A loss of power may remove records that were written and not synced. The reference of such a log starts
     again with the remaining log, and the clients' histories check the lost part. A log in which only synced
-    records count keeps its reference forever, because each record below a high watermark survives any loss of
-    power.
+    records are committed keeps its reference forever, because each record below a high watermark survives any
+    loss of power.
     """
     return 0 if led.kind.topic.is_decisive else host.boot
 

@@ -21,7 +21,7 @@ class OffsetMap:
         self.latest_offset = -1
         """The map covers the log up to this offset (inclusive)."""
         self.is_full = False
-        """Whether a key was refused, so that the rest of the log needs another round."""
+        """Whether a key was refused, so that the remaining log needs another round."""
 
     def __len__(self) -> int:
         return len(self._offsets)

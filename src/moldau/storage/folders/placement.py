@@ -31,8 +31,8 @@ def home_for_new(
     """The folder of a new log: its ``home``, or the assigned folder, or else the one with the fewest logs by
     ``counts``.
 
-    A log that may be in an offline folder is not made again elsewhere: it would be empty. Where every folder
-    is online, an assigned folder that is not among them was replaced.
+    A log that may be in an offline folder is not created in another folder, because it would be empty there.
+    Where every folder is online, an assigned folder that is not among them was replaced.
 
     Raises ``KafkaError(kafka_storage_error)`` where no folder can be used.
     """

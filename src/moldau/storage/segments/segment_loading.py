@@ -161,7 +161,8 @@ def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int 
 def recover_segment(
     disk: Disk, segment: Segment, recovery_point: int, report: RecoveryReport, *, may_be_torn: bool
 ) -> int:
-    """Rebuild a segment's indexes from its valid batches and cut off the rest; return the end offset.
+    """Rebuild a segment's indexes from its valid batches, and cut off all bytes after them; return the end
+    offset.
 
     After the call, the batches from ``recovery_point`` on are durable.
     """

@@ -229,7 +229,7 @@ class RemoteIndexCache:
         try:
             found = await self._workers.run(self._write_and_read, name, packed, metadata)
         except (OSError, ProtocolError, CorruptIndexError) as error:
-            # A full disk only makes reads slower, so the indexes count as if they were stored.
+            # A full disk only makes reads slower, so the indexes are treated as stored.
             logger.warning("the indexes of %s cannot be kept on the disk: %s", metadata.id, error)
             found = indexes
         self._drop_size(name)

@@ -16,7 +16,7 @@ _State = RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """First the log's start moves to this offset (None: it stays), then the segments are deleted."""
+    """First the log's start moves to this offset (with None it stays), and then the segments are deleted."""
 
     log_start_offset: int | None
     segments: Sequence[RemoteLogSegmentMetadata]

@@ -47,11 +47,11 @@ class TopicKind:
     owners: Callable[[View, int], list[int]] = _no_owners
     """The coordinators of a number of new partitions, recorded with them. Raises ``KafkaError``."""
     metadata_topic: str | None = None
-    """The internal topic that says where their records are: it is deleted after them."""
+    """The internal topic that contains the positions of their records. It is deleted after them."""
 
     replicas_hold_data: bool
-    """Whether records live on replicas. Otherwise every replica is complete: it is in sync as soon as its
-    broker is active, and any of them leads without loss."""
+    """Whether records live on replicas. Otherwise every replica is complete. It is in sync as soon as its
+    broker is active, and any replica can lead without a loss."""
     has_remote_tier: bool = True
     """Whether a partition's log waits for the remote tier's copy before it deletes segments."""
     has_cluster_epochs: bool = True
@@ -61,5 +61,5 @@ class TopicKind:
 
 
 def is_true(value: str | None) -> bool:
-    """Whether a flag among the configs that are set on a topic is true; not set counts as false."""
+    """Whether a flag among the configs that are set on a topic is true; a flag that is not set is false."""
     return value is not None and value.strip().lower() == "true"

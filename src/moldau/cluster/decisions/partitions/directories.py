@@ -17,10 +17,10 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def assign_replicas_to_dirs(view: View, request: messages.AssignReplicasToDirsRequest) -> ControllerResult:
-    """Record where a broker has its replicas. A partition without a leader may get one thereby.
+    """Record where a broker has its replicas. A partition without a leader may get a leader by this.
 
-    A replica in a directory that is not online leaves the in-sync set. One that was in a directory that is
-    gone begins anew: it has none of the records that it had acknowledged.
+    A replica in a directory that is not online leaves the in-sync set. A replica whose directory is gone
+    starts again, without the records that it had acknowledged.
 
     Raises ``KafkaError``: stale_broker_epoch, broker_id_not_registered, or unsupported_version where the
     cluster's metadata do not name directories; other refusals are per partition.

@@ -137,7 +137,7 @@ def _found(response: Any) -> list[calls.FoundPartition]:
     )
 
 
-# Not cut: its answer waits for bytes of all its partitions together.
+# This request is not cut, because its answer waits for bytes of all its partitions together.
 FIND_BATCHES: Final = DisklessCall(
     request=find_wire.REQUEST,
     response=find_wire.RESPONSE,

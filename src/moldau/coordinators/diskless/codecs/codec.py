@@ -88,7 +88,7 @@ class DisklessCodec:
     def decode(self, key: bytes | None, value: bytes | None) -> DisklessRecord:
         """The record. Raises ``ProtocolError`` or ``ColumnError``.
 
-        A type of a later version is an error too: each record depends on the earlier ones.
+        A type of a later version is also an error, because each record depends on the earlier records.
         """
         if key is None or value is None:
             raise ProtocolError("the record has no key or no value")

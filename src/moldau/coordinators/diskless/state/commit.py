@@ -124,8 +124,8 @@ class _Columns(NamedTuple):
 class CommitDecision:
     """Decides one file; ``record`` is the result.
 
-    The rule is :meth:`_check_each`: it accepts or refuses batch by batch. Two faster methods accept batches
-    by columns when there are no special cases: :meth:`_accept_file` accepts a whole file, and
+    The rule is :meth:`_check_each`, which accepts or refuses batch by batch. Two faster methods accept
+    batches by columns when there are no special cases: :meth:`_accept_file` accepts a whole file, and
     :meth:`_accept_stretch` the adjacent batches of one partition (decision 0029). When they find a special
     case, they change nothing.
     """

@@ -56,7 +56,8 @@ class PartitionState:
         self.transactions.begin(producer_id, offset)
 
     def end_transaction(self, producer_id: int, coordinator_epoch: int) -> int:
-        """Note an appended marker. Returns the first offset of the transaction, or -1 when none was open."""
+        """Note an appended marker. Returns the first offset of the transaction, or -1 if no transaction
+        was open."""
         if self.transactions is None:
             self.transactions = PartitionTransactions()
         return self.transactions.end(producer_id, coordinator_epoch)

@@ -47,7 +47,8 @@ class PartitionTransactions:
         self.open_from.setdefault(producer_id, offset)
 
     def end(self, producer_id: int, coordinator_epoch: int) -> int:
-        """Note an appended marker. Returns the first offset of the transaction, or -1 when none was open."""
+        """Note an appended marker. Returns the first offset of the transaction, or -1 if no transaction
+        was open."""
         self.coordinator_epochs[producer_id] = coordinator_epoch
         return self.open_from.pop(producer_id, NO_OFFSET)
 

@@ -227,7 +227,7 @@ class Leader(Role):
 
     def _compare_logs(self, theirs: OffsetAndEpoch) -> FetchResponse | None:
         """Compare the follower's log. Returns ``None`` when its records are the same as in this log, and
-        none of the next ones are removed here."""
+        no next records are removed here."""
         log = self.core.log
         if theirs == OffsetAndEpoch(0, 0) and log.log_start_offset == 0:
             return None

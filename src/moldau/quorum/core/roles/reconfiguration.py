@@ -97,8 +97,8 @@ class Reconfiguration:
             self._append(logged.voters.with_voter(own))
 
     def leave(self) -> None:
-        """Answer the pending request after this node has resigned: it is unknown whether the change will
-        be committed."""
+        """Answer the pending request after this node has resigned. It is then unknown whether the change
+        will be committed."""
         self._end_pending(ErrorCode.not_leader_or_follower, "the leader lost its place before the commit")
 
     def _add(self, request: AddVoterRequest) -> bool:

@@ -33,7 +33,7 @@ JOINING_VERSION: Final = 5
 (KIP-890).
 """
 ABORTABLE_VERSION: Final = 4
-"""From this version of TxnOffsetCommit on, clients know TRANSACTION_ABORTABLE."""
+"""From this version of TxnOffsetCommit on, clients can handle TRANSACTION_ABORTABLE."""
 
 PRODUCERS_AT_ONCE: Final = 100
 """Producers of a request whose markers are written at the same time."""

@@ -23,7 +23,7 @@ from moldau.server.handlers.records.transactional import Admit, Participation
 JOINING_VERSION: Final = 12
 """From this version of Produce on, the first batch adds its partition to the transaction (KIP-890)."""
 ABORTABLE_VERSION: Final = 11
-"""From this version of Produce on, clients know TRANSACTION_ABORTABLE."""
+"""From this version of Produce on, clients can handle TRANSACTION_ABORTABLE."""
 
 
 _RETRIABLE: Final = frozenset(

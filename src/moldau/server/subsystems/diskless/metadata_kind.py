@@ -62,8 +62,8 @@ def metadata_kind_of(
 def diskless_metadata_kind(
     host: ReplicaHost, min_in_sync: Callable[[], int], replicas: MetadataReplicas | None = None
 ) -> ClassicKind:
-    """Classic partitions whose records count as replicated once they are synced, and whose log start moves
-    only with snapshots.
+    """Classic partitions whose records are treated as replicated when they are synced, and whose log start
+    moves only with snapshots.
 
     ``min_in_sync`` is the topic's ``min.insync.replicas``. ``replicas`` are notified of their roles.
     """

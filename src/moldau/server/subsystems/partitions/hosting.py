@@ -271,7 +271,7 @@ class PartitionHosting:
 
     def suspend(self, name: TopicPartition) -> PartitionKey | None:
         """Close a replica, so that its log can be exchanged; until :meth:`resume` requests for it are
-        answered with NOT_LEADER_OR_FOLLOWER. None: it cannot be closed now.
+        answered with NOT_LEADER_OR_FOLLOWER. None means that the replica cannot be closed now.
         """
         found = self._registry.get(name.topic, name.partition)
         hosted = None if found is None else self._hosted.get(found.key)

@@ -1,8 +1,8 @@
 """The markers that end transactions. They are written to partitions of this broker and sent to other brokers.
 
 The group coordinator writes the markers of a partition of ``__consumer_offsets``, and applies them to the
-offsets that wait for them. Every other partition writes markers as its kind requires. A marker counts once it
-is committed.
+offsets that wait for them. Every other partition writes markers as its kind requires. A marker takes effect
+when it is committed.
 """
 
 import asyncio

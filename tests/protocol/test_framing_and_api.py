@@ -14,7 +14,6 @@ from kio.static.primitive import i16, i32
 
 from moldau.protocol import api, codec, framing, own
 from moldau.protocol.api import ADVERTISED, SUPPORTED, ApiKey, Scope, VersionRange
-from moldau.protocol.api_versions import api_rows, unsupported_version_body
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.generate import kio_classes
 from moldau.protocol.messages.index import MODULES
@@ -48,15 +47,11 @@ def test_produce_is_advertised_from_zero_but_served_from_three() -> None:
     assert not api.supports(22, 6)
 
 
-def test_listeners_advertise_what_they_serve() -> None:
-    brokers = api.advertised(Scope.BROKER)
-    controllers = api.advertised(Scope.CONTROLLER)
-    assert ApiKey.VOTE in controllers
-    assert ApiKey.VOTE not in brokers
-    assert ApiKey.PRODUCE not in controllers
-    assert ApiKey.FETCH in controllers
-    assert ApiKey.PUSH_TELEMETRY not in brokers
-    assert ApiKey.PUSH_TELEMETRY in api.advertised(Scope.BROKER, telemetry=True)
+def test_apis_belong_to_listeners() -> None:
+    assert Scope.CONTROLLER in api.scopes(ApiKey.VOTE)
+    assert Scope.BROKER not in api.scopes(ApiKey.VOTE)
+    assert Scope.CONTROLLER not in api.scopes(ApiKey.PRODUCE)
+    assert Scope.CONTROLLER in api.scopes(ApiKey.FETCH)
     assert api.scopes(11_640) is Scope.INTERNAL
 
 
@@ -129,13 +124,6 @@ def test_a_request_frame_passes_records_through() -> None:
     frame = framing.request_frame(header, [b"start", records])
     assert frame[-1] is records
     assert int.from_bytes(frame[0][:4], "big") == sum(map(len, frame)) - 4
-
-
-def test_api_versions_of_the_future_is_answered_in_version_0() -> None:
-    assert b"".join(unsupported_version_body()).hex() == "0023" + "00000001" + "0012" + "0000" + "0004"
-    rows = api_rows(api.advertised(Scope.BROKER))
-    assert rows[0].min_version == 0
-    assert [row.api_key for row in rows] == sorted(row.api_key for row in rows)
 
 
 @message

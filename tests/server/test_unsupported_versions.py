@@ -38,3 +38,10 @@ def test_row_says_it_where_the_response_has_no_field_at_its_top(api_key):
     context = RequestContext(api_key, 99, 1, "test", ConnectionContext("1", "PLAINTEXT"), 0.0, 0)
     body = b"".join(dispatch(context, memoryview(b"")))
     assert REFUSED in repr(decode_response(api_key, SUPPORTED[api_key].max, memoryview(body)))
+
+
+def test_api_versions_of_the_future_is_answered_in_version_0():
+    dispatch = Dispatcher({ApiKey.API_VERSIONS: handler}, Scope.BROKER)
+    context = RequestContext(ApiKey.API_VERSIONS, 99, 1, "test", ConnectionContext("1", "PLAINTEXT"), 0.0, 0)
+    body = b"".join(dispatch(context, memoryview(b"")))
+    assert body.hex() == "0023" + "00000001" + "0012" + "0000" + "0004"

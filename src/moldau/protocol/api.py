@@ -13,11 +13,9 @@ __all__ = [
     "ADVERTISED",
     "OWN_API_KEY_MIN",
     "SUPPORTED",
-    "TELEMETRY",
     "ApiKey",
     "Scope",
     "VersionRange",
-    "advertised",
     "request_header_version",
     "response_header_version",
     "scopes",
@@ -163,11 +161,6 @@ ADVERTISED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(
 )
 """The versions in ApiVersions responses: ``SUPPORTED``, except that Produce begins at 0."""
 
-TELEMETRY: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
-"""The APIs of client metrics. Clients push metrics as soon as these APIs are advertised, so they are
-advertised only when there is a receiver.
-"""
-
 _CONTROLLER_ONLY = (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82)
 _ON_BOTH = (
     *(1, 17, 18, 19, 20, 29, 30, 31, 32, 33, 36, 37, 38, 39, 40, 41, 43, 44, 45, 46, 49, 50, 51, 55, 57, 60),
@@ -200,15 +193,6 @@ def supports(api_key: int, version: int) -> bool:
         return version in known
     own = OWN_MODULES.get(api_key)
     return own is not None and version in parse_versions(own[1])
-
-
-def advertised(scope: Scope, *, telemetry: bool = False) -> dict[ApiKey, VersionRange]:
-    """The rows of ApiVersions for a listener of ``scope``."""
-    return {
-        key: versions
-        for key, versions in ADVERTISED.items()
-        if scopes(key) & scope and (telemetry or key not in TELEMETRY)
-    }
 
 
 class _FlexibleSince(dict[int, int]):

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from moldau.network.context import Answer, Buffers, RequestContext
 from moldau.network.served import Handler, HandlerTable, Outcome, Served, served
-from moldau.protocol.api import ApiKey, Scope, supports
+from moldau.protocol.api import SUPPORTED, ApiKey, Scope, supports
 from moldau.protocol.codec import (
     RequestDecoder,
     encode_response,
@@ -201,10 +201,11 @@ class Dispatcher:
 
     def _unsupported(self, context: RequestContext) -> Buffers:
         """Answer UNSUPPORTED_VERSION in the nearest version of the response. For ApiVersions it is always
-        version 0.
+        version 0, with the versions of ApiVersions itself, so that the client can try again (KIP-511).
         """
         if context.api_key == ApiKey.API_VERSIONS:
-            rows = [ApiVersion(api_key=18, min_version=0, max_version=4)]
+            own = SUPPORTED[ApiKey.API_VERSIONS]
+            rows = [ApiVersion(api_key=context.api_key, min_version=own.min, max_version=own.max)]
             body = ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=rows)
             return encode_response(ApiKey.API_VERSIONS, 0, body)
         cls = response_class(context.api_key)

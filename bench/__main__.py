@@ -8,9 +8,9 @@ from typing import Any
 from bench.brokers import Broker, Moldau
 from bench.consolidation import bench_consolidation
 from bench.diskless import DEFAULT_STORES, bench_diskless
-from bench.measure import BUSY_SHARE, Sample, measure, median_sample, watch_idle
-from bench.plan import FULL, LATENCY_LINGER_MS, PARTITION_COUNTS, QUICK, RECORD_SIZES, Plan, topic
-from bench.report import Report, environment, megabytes, rounded
+from bench.measuring.measure import BUSY_SHARE, Sample, measure, median_sample, watch_idle
+from bench.measuring.plan import FULL, LATENCY_LINGER_MS, PARTITION_COUNTS, QUICK, RECORD_SIZES, Plan, topic
+from bench.measuring.report import Report, environment, megabytes, rounded
 from bench.tiered import bench_tiered
 
 LONG_POLLS = 1000

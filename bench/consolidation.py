@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from bench.brokers import Broker
 from bench.diskless import DisklessMoldau
-from bench.measure import MEGABYTE, Sample
-from bench.plan import FULL, QUICK, Plan, topic
-from bench.report import Report, environment, rounded
+from bench.measuring.measure import MEGABYTE, Sample
+from bench.measuring.plan import FULL, QUICK, Plan, topic
+from bench.measuring.report import Report, environment, rounded
 from moldau.client.cluster import Client, with_client
 from moldau.network.remote_node import NodeAddress
 from moldau.protocol.own.diskless.describe_topics import DisklessDescribeTopicsRequest

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from bench.brokers import JARS, Broker, Moldau, free_ports
-from bench.measure import Sample, measure, median_sample
-from bench.plan import FULL, QUICK, Plan, topic
-from bench.report import Report, environment, megabytes, rounded
+from bench.measuring.measure import Sample, measure, median_sample
+from bench.measuring.plan import FULL, QUICK, Plan, topic
+from bench.measuring.report import Report, environment, megabytes, rounded
 
 PARTITION_COUNTS: Final = (1, 12, 100)
 MANY_PRODUCERS: Final = 8
@@ -126,7 +126,7 @@ def throughput(report: Report, broker: Broker, plan: Plan, store: str) -> None:
                     sample = measure(
                         broker,
                         "produce_by_many",
-                        module="bench.diskless_load",
+                        module="bench.loads.diskless_load",
                         topic=name,
                         producers=producers,
                         records=records_of(plan, store),

@@ -21,7 +21,7 @@ from typing import Any
 import uvloop
 from crc32c import crc32c
 
-from bench import canned
+from bench.loads import canned
 from moldau.network.connection import ServerConnection
 from moldau.network.server import SocketServer
 from moldau.records.batch import CHECKED_FROM, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader, Buffer, parse_header

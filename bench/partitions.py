@@ -16,7 +16,7 @@ import time
 from typing import Any, Final
 
 from bench.brokers import Moldau
-from bench.report import Report, environment, rounded
+from bench.measuring.report import Report, environment, rounded
 from moldau.protocol.api import request_header_version, response_header_version
 from moldau.protocol.codec import decode_response, encode_request
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.brokers import JARS, Broker, Kafka, Moldau
-from bench.measure import Sample, measure, median_sample, watch_idle
-from bench.plan import FULL, LATENCY_LINGER_MS, PARTITION_COUNTS, QUICK, RECORD_SIZES, Plan, topic
-from bench.report import Report, environment, megabytes, rounded
+from bench.measuring.measure import Sample, measure, median_sample, watch_idle
+from bench.measuring.plan import FULL, LATENCY_LINGER_MS, PARTITION_COUNTS, QUICK, RECORD_SIZES, Plan, topic
+from bench.measuring.report import Report, environment, megabytes, rounded
 
 WARM_UP_BYTES = 500_000_000
 Brokers = Mapping[str, Broker]

@@ -20,9 +20,9 @@ from urllib.parse import unquote, urlsplit
 from bench.brokers import Broker
 from bench.consolidation import BROKER_BATCH_BYTES, SETTINGS, produce
 from bench.diskless import DisklessMoldau
-from bench.plan import FULL, QUICK, Plan, topic
-from bench.process_tree import Process, cpu_seconds, processes, spent
-from bench.report import Report, environment, rounded
+from bench.measuring.plan import FULL, QUICK, Plan, topic
+from bench.measuring.process_tree import Process, cpu_seconds, processes, spent
+from bench.measuring.report import Report, environment, rounded
 
 CORES: Final = 2
 PARTITIONS: Final = 16

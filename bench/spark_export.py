@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from bench.brokers import Broker
 from bench.diskless import DisklessMoldau
-from bench.measure import measure
-from bench.plan import FULL, QUICK, Plan, topic
-from bench.report import Report, environment, rounded
+from bench.measuring.measure import measure
+from bench.measuring.plan import FULL, QUICK, Plan, topic
+from bench.measuring.report import Report, environment, rounded
 
 RECORDS: Final = {100: 8_000_000, 1024: 2_000_000}
 PARTITIONS: Final = 8

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from bench.brokers import Broker
 from bench.diskless import DisklessMoldau
-from bench.measure import measure
-from bench.plan import FULL, QUICK, Plan, topic
-from bench.process_tree import cpu_seconds, spent
-from bench.report import Report, environment, rounded
+from bench.measuring.measure import measure
+from bench.measuring.plan import FULL, QUICK, Plan, topic
+from bench.measuring.process_tree import cpu_seconds, spent
+from bench.measuring.report import Report, environment, rounded
 
 CONNECTOR: Final = pathlib.Path(".tools/spark-kafka")
 RECORDS: Final = {100: 8_000_000, 1024: 2_000_000}

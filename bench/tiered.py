@@ -17,10 +17,10 @@ from typing import Any, Final
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bench.brokers import Broker, Moldau
-from bench.measure import measure, median_sample
-from bench.plan import FULL, LATENCY_LINGER_MS, QUICK, Plan
-from bench.rdkafka import BatchProducer
-from bench.report import Report, environment, rounded
+from bench.loads.rdkafka import BatchProducer
+from bench.measuring.measure import measure, median_sample
+from bench.measuring.plan import FULL, LATENCY_LINGER_MS, QUICK, Plan
+from bench.measuring.report import Report, environment, rounded
 from bench.tiered_slices import (
     Slice,
     Steered,

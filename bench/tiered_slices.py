@@ -15,17 +15,17 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from bench.brokers import TICKS_PER_S, Broker
-from bench.process_tree import cpu_seconds, spent
+from bench.measuring.process_tree import cpu_seconds, spent
 
 STOP_TIMEOUT_S: Final = 30.0
 Slice: TypeAlias = dict[str, float]
 
 
 class Steered:
-    """A load of :mod:`bench.tiered_load` in a process of its own."""
+    """A load of :mod:`bench.loads.tiered_load` in a process of its own."""
 
     def __init__(self, load: str, spec: Mapping[str, Any]) -> None:
-        command = [sys.executable, "-m", "bench.tiered_load", load, json.dumps(spec)]
+        command = [sys.executable, "-m", "bench.loads.tiered_load", load, json.dumps(spec)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.answer()
 

@@ -1,16 +1,16 @@
-"""Loads of the diskless benchmarks, each in a process of its own: ``python -m bench.diskless_load SPEC``."""
+"""Loads of the diskless benchmarks in separate processes: ``python -m bench.loads.diskless_load SPEC``."""
 
 import time
 from typing import Any
 
-from bench import load
+from bench.loads import load
 
 Spec = dict[str, Any]
 
 
 def produce_by_many(spec: Spec) -> load.Result:
     """``records`` in total by ``producers`` librdkafka producers in parallel, until the last answer."""
-    from bench.rdkafka import BatchProducer
+    from bench.loads.rdkafka import BatchProducer
 
     partitions, producers, left = spec["partitions"], spec["producers"], spec["records"]
     chunk = load.CHUNK_RECORDS

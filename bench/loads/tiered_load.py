@@ -1,4 +1,4 @@
-"""Loads for tiered topics that a parent process controls: ``python -m bench.tiered_load LOAD SPEC``.
+"""Loads for tiered topics that a parent process controls: ``python -m bench.loads.tiered_load LOAD SPEC``.
 
 Each reads JSON lines from stdin and answers with JSON lines on stdout. So slices of different kinds follow
 each other in one process, on the same connections.
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from uuid import UUID
 
-from bench import canned
-from bench.load import cpu_s, percentiles
+from bench.loads import canned
+from bench.loads.load import cpu_s, percentiles
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.measure import Sample
+from bench.measuring.measure import Sample
 
 RESULTS = pathlib.Path("bench/results")
 
@@ -69,7 +69,7 @@ class Report:
 
 def environment(versions: dict[str, str]) -> dict[str, str]:
     """The machine, and the versions of all programs that take part."""
-    from bench.rdkafka import version
+    from bench.loads.rdkafka import version
 
     models = [
         line.partition(":")[2].strip()

@@ -47,8 +47,8 @@ class Sample:
 
 
 def measure(broker: Broker, load: str, **spec: Any) -> Sample:
-    """Run a load against a broker; ``module`` is the module of the load, ``bench.load`` by default."""
-    module = spec.pop("module", "bench.load")
+    """Run a load against a broker; ``module`` is the module of the load, ``bench.loads.load`` by default."""
+    module = spec.pop("module", "bench.loads.load")
     spec |= {"load": load, "bootstrap": broker.bootstrap}
     worker = subprocess.Popen(
         [sys.executable, "-m", module, json.dumps(spec)],

@@ -1,4 +1,4 @@
-"""A load in a process of its own: ``python -m bench.load SPEC`` with a JSON object that describes it.
+"""A load in a process of its own: ``python -m bench.loads.load SPEC`` with a JSON object that describes it.
 
 It prepares (connects, fetches the metadata and the end offsets), prints ``ready``, waits for a line on stdin,
 runs, and prints its result as JSON. The parent measures the broker between the line on stdin and the result.
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from bench import canned
+from bench.loads import canned
 
 Spec: TypeAlias = dict[str, Any]
 Result: TypeAlias = dict[str, float]
@@ -24,7 +24,7 @@ TIMEOUT_S = 120.0
 
 def produce(spec: Spec) -> Result:
     """All records of ``records``, spread over ``partitions``; until the last one is acknowledged."""
-    from bench.rdkafka import BatchProducer
+    from bench.loads.rdkafka import BatchProducer
 
     partitions, records = spec["partitions"], spec["records"]
     producer = BatchProducer(
@@ -49,7 +49,7 @@ def produce(spec: Spec) -> Result:
 
 def consume(spec: Spec) -> Result:
     """All records of ``partitions``, from their beginnings."""
-    from bench.rdkafka import DrainingConsumer
+    from bench.loads.rdkafka import DrainingConsumer
 
     consumer = DrainingConsumer(spec["bootstrap"], spec["topic"], spec.get("settings", {}))
     records = sum(consumer.end_offset(partition) for partition in range(spec["partitions"]))

@@ -1,4 +1,4 @@
-"""Reads of very many rows: they are complete, and take several turns of the event loop."""
+"""Reads and deletions of very many rows: they are complete, and take several turns of the event loop."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -10,9 +10,13 @@ from uuid import UUID
 from memory_coordinator_log import MemoryLog
 from moldau.coordinators.effects import PLAIN
 from moldau.coordinators.groups.calls import GroupCaller
+from moldau.coordinators.groups.offset_service import FORGOTTEN_A_TURN
 from moldau.coordinators.groups.records import GroupRecord
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.settings import GroupSettings
+from moldau.coordinators.groups.shard import OFFSETS_A_TURN
+from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
+from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from moldau.protocol.messages.list_groups import ListGroupsRequest
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -104,6 +108,84 @@ def test_offsets_of_a_deleted_topic_are_forgotten_in_turns() -> None:
         (shard,) = service.runtime.shards()
         assert shard.offsets.store.count == 0
         assert turns >= 4
+        await service.close()
+
+    with World(1) as world:
+        world.run(main())
+
+
+async def largest_step(service: GroupService, work: Awaitable[Any]) -> tuple[Any, int]:
+    """The result of ``work``, and the largest number of offsets that disappeared in one turn of the loop."""
+    (shard,) = service.runtime.shards()
+    task, largest = asyncio.ensure_future(work), 0
+    while not task.done():
+        before = shard.offsets.store.count
+        await asyncio.sleep(0)
+        largest = max(largest, before - shard.offsets.store.count)
+    return task.result(), largest
+
+
+def test_groups_with_many_offsets_are_deleted_in_turns() -> None:
+    async def main() -> None:
+        service = await started()
+        names = ["large", *(f"g{number}" for number in range(100)), "other"]
+        for name in names:
+            count = PARTITIONS if name in ("large", "other") else 30
+            await service.offsets.commit(GroupCaller(8, "app", "10.0.0.1"), commit(name, count))
+        request = DeleteGroupsRequest(groups_names=[*names, "nobody"])
+        deletion = service.delete_groups(GroupCaller(2, "app", "10.0.0.1"), request)
+        answer, largest = await largest_step(service, deletion)
+        assert [(each.group_id, each.error_code) for each in answer.results] == [
+            *((name, ErrorCode.none) for name in names),
+            ("nobody", ErrorCode.group_id_not_found),
+        ]
+        (shard,) = service.runtime.shards()
+        assert shard.offsets.store.count == len(shard.classic.by_id) == 0
+        assert largest <= OFFSETS_A_TURN
+        await service.close()
+
+    with World(1) as world:
+        world.run(main())
+
+
+def test_a_group_that_gets_a_member_while_it_is_deleted_stays() -> None:
+    async def main() -> None:
+        service = await started()
+        await service.offsets.commit(GroupCaller(8, "app", "10.0.0.1"), commit("large", PARTITIONS))
+        (shard,) = service.runtime.shards()
+        request = DeleteGroupsRequest(groups_names=["large"])
+        deletion = asyncio.ensure_future(service.delete_groups(GroupCaller(2, "app", "10.0.0.1"), request))
+        while shard.offsets.store.count == PARTITIONS:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+        join = JoinGroupRequest(
+            group_id="large",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=protocols,
+        )
+        joining = asyncio.ensure_future(service.classic.join(GroupCaller(3, "app", "10.0.0.1"), join))
+        answer = await deletion
+        assert [each.error_code for each in answer.results] == [ErrorCode.non_empty_group]
+        assert 0 < shard.offsets.store.count < PARTITIONS
+        assert (await joining).error_code is ErrorCode.none
+        await service.close()
+
+    with World(1) as world:
+        world.run(main())
+
+
+def test_offsets_of_wide_groups_are_forgotten_in_turns() -> None:
+    async def main() -> None:
+        service = await started()
+        (shard,) = service.runtime.shards()
+        for name in ("a", "b", "c"):
+            await service.offsets.commit(GroupCaller(8, "app", "10.0.0.1"), commit(name, PARTITIONS))
+        forgetting = service.offsets.forget_topics(lambda topic, partition: partition >= 1_500)
+        _, largest = await largest_step(service, forgetting)
+        assert shard.offsets.store.count == 3 * 1_500
+        assert largest <= FORGOTTEN_A_TURN
         await service.close()
 
     with World(1) as world:

@@ -4,7 +4,7 @@ from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.groups.offsets.store import OffsetStore
 from moldau.coordinators.groups.records import CommittedOffset, OffsetRecord
 from moldau.coordinators.groups.settings import GroupSettings
-from moldau.coordinators.groups.shard import GroupShard
+from moldau.coordinators.groups.shard import OFFSETS_A_TURN, GroupShard
 from moldau.coordinators.groups.tally import GroupTally
 from moldau.runtime import ErrorCode
 
@@ -76,3 +76,18 @@ def test_expired_offsets_are_counted() -> None:
     assert tally.offset_expirations == 0
     assert len(shard.expire(1_000).records) == 4  # the group is removed with its offsets
     assert (tally.offset_expirations, tally.offset_deletions, tally.offset_commits) == (3, 0, 0)
+
+
+def test_many_offsets_of_a_group_expire_in_parts() -> None:
+    shard = GroupShard(GroupSettings(offsets_retention_ms=10))
+    count = 2 * OFFSETS_A_TURN + 500
+    for partition in range(count):
+        value = CommittedOffset(1, -1, "", 1)
+        shard.replay(partition, OffsetRecord("g", "orders", partition, value), PLAIN)
+    parts = []
+    while shard.classic.by_id:
+        effects = shard.expire(1_000_000)
+        parts.append(len(effects.records))
+        for each in effects.records:
+            shard.replay(count, each, PLAIN)
+    assert parts == [OFFSETS_A_TURN, OFFSETS_A_TURN, 501]

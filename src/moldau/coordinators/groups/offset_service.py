@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -12,6 +13,7 @@ from moldau.coordinators.groups.directory import TopicDirectory
 from moldau.coordinators.groups.offsets import requests as offset_requests
 from moldau.coordinators.groups.offsets import transactions
 from moldau.coordinators.groups.offsets.requests import CommitPlan
+from moldau.coordinators.groups.offsets.store import Place
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.shard import GroupShard
 from moldau.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
@@ -34,9 +36,9 @@ from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, T
 from moldau.replication.appending.transactions import TransactionGuard
 from moldau.runtime import ErrorCode, KafkaError
 
-FORGOTTEN_A_TURN: Final = 250
-"""Number of groups whose offsets of deleted topics are removed in one turn of the event loop. It takes
-some milliseconds."""
+FORGOTTEN_A_TURN: Final = 1_000
+"""Number of groups and offsets that are examined, or of offsets of deleted topics that are removed, in one
+turn of the event loop. It takes some milliseconds."""
 
 
 class OffsetService:
@@ -162,22 +164,40 @@ class OffsetService:
                 await self._forget_in(partition, is_gone)
 
     async def _forget_in(self, partition: int, is_gone: Callable[[str, int], bool]) -> None:
-        """Remove the offsets of some groups per turn of the event loop, because there may be very many."""
+        """Remove some offsets per turn of the event loop, because there may be very many."""
         runtime = self._calls.runtime
-        group_ids = await runtime.read(
-            partition, lambda shard, now_ms: tuple(shard.offsets.store.group_ids())
+        waiting = deque(
+            await runtime.read(partition, lambda shard, now_ms: tuple(shard.offsets.store.group_ids()))
         )
-        for first in range(0, len(group_ids), FORGOTTEN_A_TURN):
-            some = group_ids[first : first + FORGOTTEN_A_TURN]
-            await runtime.write(partition, partial(_forget, some, is_gone))
+        while waiting:
+            gone = await runtime.read(partition, lambda shard, now_ms: _gone(shard, waiting, is_gone))
+            for first in range(0, len(gone), FORGOTTEN_A_TURN):
+                some = gone[first : first + FORGOTTEN_A_TURN]
+                await runtime.write(partition, partial(_forget, some, is_gone))
+                await asyncio.sleep(0)
             await asyncio.sleep(0)
 
 
+def _gone(
+    shard: GroupShard, waiting: deque[str], is_gone: Callable[[str, int], bool]
+) -> list[tuple[str, Place]]:
+    """Offsets of deleted topics in the next groups, which leave ``waiting``."""
+    found: list[tuple[str, Place]] = []
+    examined = 0
+    while waiting and examined < FORGOTTEN_A_TURN:
+        group_id = waiting.popleft()
+        places = shard.offsets.store.places(group_id)
+        examined += 1 + len(places)
+        found += [(group_id, place) for place in places if is_gone(*place)]
+    return found
+
+
 def _forget(
-    group_ids: Sequence[str],
+    offsets: Sequence[tuple[str, Place]],
     is_gone: Callable[[str, int], bool],
     shard: GroupShard,
     now_ms: int,
     token: Token,
 ) -> Effects[ConsumerOffsetsRecord]:
-    return shard.offsets.forget_partitions(token, group_ids, is_gone, now_ms)
+    still_gone = [each for each in offsets if is_gone(*each[1])]
+    return shard.offsets.forget_partitions(token, still_gone, now_ms)

@@ -2,7 +2,7 @@
 requests about any kind of group."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS
@@ -30,6 +30,9 @@ from moldau.protocol.messages.describe_groups import (
 )
 from moldau.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError, UnexpectedErrors
+
+DELETING_PARTITIONS: Final = 2
+"""Number of coordinators that decide on parts of DeleteGroups requests at once; each takes some 5 ms."""
 
 GROUP_KEY_TYPE: Final = 0
 """The key type of FindCoordinator for groups."""
@@ -74,6 +77,7 @@ class GroupService:
         self._calls = GroupCalls(self.runtime, settings, directory)
         self.classic = ClassicGroupService(self._calls, entropy)
         self.offsets = OffsetService(self._calls, directory)
+        self._deletions = asyncio.Semaphore(DELETING_PARTITIONS)
 
     @property
     def kind(self) -> CoordinatorKind[GroupShard, ConsumerOffsetsRecord]:
@@ -151,13 +155,19 @@ class GroupService:
         )
 
     async def _delete_in(self, partition: int, group_ids: list[str]) -> Mapping[str, DeletableGroupResult]:
-        results: Iterable[DeletableGroupResult]
-        try:
-            answer: DeleteGroupsResponse = await self.runtime.write(
-                partition, lambda shard, now_ms, token: shard.delete_groups(token, group_ids, now_ms)
-            )
-            results = answer.results
-        except KafkaError as error:
-            code = error.code
-            results = [DeletableGroupResult(group_id=each, error_code=code) for each in group_ids]
-        return {result.group_id: result for result in results}
+        results: dict[str, DeletableGroupResult] = {}
+        left = dict.fromkeys(group_ids)
+        while left:
+            try:
+                async with self._deletions:
+                    answer: DeleteGroupsResponse = await self.runtime.write(
+                        partition, lambda shard, now_ms, token: shard.delete_groups(token, left, now_ms)
+                    )
+            except KafkaError as error:
+                results |= {each: DeletableGroupResult(group_id=each, error_code=error.code) for each in left}
+                break
+            for result in answer.results:
+                results[result.group_id] = result
+                del left[result.group_id]
+            await asyncio.sleep(0)
+        return results

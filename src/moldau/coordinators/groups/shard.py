@@ -8,7 +8,7 @@ timers. Only records change the state that a restart restores.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token
 from moldau.coordinators.groups.canonical import canonical
@@ -35,6 +35,8 @@ GROUP_ID_NOT_FOUND_VERSION = 9
 
 
 EXPIRY_A_TURN = 100
+OFFSETS_A_TURN: Final = 1_000
+"""Number of offsets that are deleted in one turn of the event loop: some 5 ms."""
 """Number of groups and offsets that an expiry check examines in one turn. All partitions may do so in the
 same turn of the event loop."""
 
@@ -152,7 +154,10 @@ class GroupShard:
             if group is None:
                 continue
             work += 1 + self.offsets.store.count_of(group.group_id)
-            nothing_left = self.offsets.expire(turn, group)
+            found = len(turn.out.records)
+            nothing_left = self.offsets.expire(turn, group, OFFSETS_A_TURN)
+            if len(turn.out.records) - found == OFFSETS_A_TURN:
+                waiting.append(group.group_id)
             if nothing_left and group.state is GroupState.EMPTY and not group.pending_joins:
                 turn.out.records.append(GroupRecord(group.group_id, None))
         self._to_expire = waiting
@@ -177,9 +182,14 @@ class GroupShard:
     def delete_groups(
         self, token: Token, group_ids: Iterable[str], now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """Handle DeleteGroups: delete empty groups with their offsets."""
+        """Handle DeleteGroups: delete empty groups with their offsets.
+
+        A call deletes a limited number of offsets. The groups that are not in its answer remain, the first
+        of them possibly with fewer offsets, and the call is repeated for them.
+        """
         turn = self._turns.begin(now_ms)
-        results = []
+        results: list[DeletableGroupResult] = []
+        room = OFFSETS_A_TURN
         for group_id in dict.fromkeys(group_ids):
             group = self.classic.by_id.get(group_id)
             error = ErrorCode.none
@@ -187,9 +197,11 @@ class GroupShard:
                 error = ErrorCode.group_id_not_found
             elif group.state is not GroupState.EMPTY:
                 error = ErrorCode.non_empty_group
+            elif self.offsets.delete_some(turn, group_id, room):
+                break
             else:
-                self.offsets.delete_all(turn, group_id)
                 self.classic.delete(turn, group)
+                room = max(0, OFFSETS_A_TURN - len(turn.out.records))
             results.append(DeletableGroupResult(group_id=group_id, error_code=error))
         turn.out.reply(token, DeleteGroupsResponse(results=results))
         return turn.out.effects(atomic=False)

@@ -70,26 +70,29 @@ class GroupOffsets:
         topics = operations.delete(turn, self.store, group, request.topics)
         turn.out.reply(token, OffsetDeleteResponse(topics=topics))
 
-    def delete_all(self, turn: Turn, group_id: str) -> None:
-        """Delete all offsets of a deleted group."""
+    def delete_some(self, turn: Turn, group_id: str, most: int) -> int:
+        """Delete at most ``most`` offsets of a deleted group; returns the number of the others."""
+        places = self.store.places(group_id)
         turn.out.records.extend(
-            OffsetRecord(group_id, topic, partition, None) for topic, partition in self.store.places(group_id)
+            OffsetRecord(group_id, topic, partition, None) for topic, partition in places[:most]
         )
+        return max(0, len(places) - most)
 
-    def expire(self, turn: Turn, group: Group) -> bool:
-        """Delete offsets past their retention; returns whether the group has none left."""
-        return operations.expire(turn, self.store, group)
+    def expire(self, turn: Turn, group: Group, most: int) -> bool:
+        """Delete at most ``most`` offsets past their retention; returns whether the group has none left."""
+        return operations.expire(turn, self.store, group, most)
 
     def forget_partitions(
-        self, token: Token, group_ids: Iterable[str], is_gone: Callable[[str, int], bool], now_ms: int
+        self, token: Token, offsets: Iterable[tuple[str, Place]], now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """Delete the offsets of deleted topics in these groups. Answers the number of tombstones."""
+        """Delete offsets of deleted topics, given as groups and partitions. Answers the number of
+        tombstones.
+        """
         turn = self._turns.begin(now_ms)
-        for group_id in group_ids:
-            turn.out.records.extend(
-                OffsetRecord(group_id, topic, partition, None)
-                for topic, partition in self.store.places(group_id)
-                if is_gone(topic, partition)
-            )
+        turn.out.records.extend(
+            OffsetRecord(group_id, *place, None)
+            for group_id, place in offsets
+            if self.store.has_place(group_id, place)
+        )
         turn.out.reply(token, len(turn.out.records))
         return turn.out.effects(atomic=False)

@@ -140,13 +140,12 @@ def delete(
     """Forget offsets of partitions that the group does not read."""
     if group.state not in (GroupState.EMPTY, GroupState.DEAD) and not group.uses_consumer_protocol:
         raise KafkaError(ErrorCode.non_empty_group)
-    known = set(store.places(group.group_id))
     results = []
     for topic in topics:
         subscribed = group.is_subscribed(topic.name)
         partitions = []
         for each in topic.partitions:
-            if not subscribed and (topic.name, each.partition_index) in known:
+            if not subscribed and store.has_place(group.group_id, (topic.name, each.partition_index)):
                 turn.out.records.append(OffsetRecord(group.group_id, topic.name, each.partition_index, None))
                 turn.tally.offset_deletions += 1
             partitions.append(
@@ -159,8 +158,9 @@ def delete(
     return results
 
 
-def expire(turn: Turn, store: OffsetStore, group: Group) -> bool:
-    """Delete offsets past their retention; returns whether the group has none left (KIP-211).
+def expire(turn: Turn, store: OffsetStore, group: Group, most: int) -> bool:
+    """Delete at most ``most`` offsets past their retention (KIP-211); returns whether the group has none
+    left.
 
     The retention time of an empty group begins when the group becomes empty. A consumer group with members
     keeps the offsets of the topics that it reads. For its other offsets, and for simple groups, the time
@@ -182,7 +182,10 @@ def expire(turn: Turn, store: OffsetStore, group: Group) -> bool:
             or not _is_expired(turn, value, since_ms)
         ):
             nothing_left = False
+        elif most <= 0:
+            return False
         else:
+            most -= 1
             turn.out.records.append(OffsetRecord(group.group_id, topic, partition, None))
             turn.tally.offset_expirations += 1
     return nothing_left and not store.has_open_transactions(group.group_id)

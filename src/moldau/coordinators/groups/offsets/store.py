@@ -55,6 +55,13 @@ class OffsetStore:
         """Number of a group's committed offsets."""
         return len(self._groups.get(group_id, ()))
 
+    def has_place(self, group_id: str, place: Place) -> bool:
+        """Whether a partition has an offset, also of an open transaction."""
+        return place in self._groups.get(group_id, ()) or any(
+            place in self._open[producer_id].get(group_id, ())
+            for producer_id in self._open_by_group.get(group_id, ())
+        )
+
     def has(self, group_id: str) -> bool:
         return group_id in self._groups or group_id in self._open_by_group
 

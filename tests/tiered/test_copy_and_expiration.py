@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 from remote_house import CONFIG, PARTITION, House, all_of
 
+from moldau.cluster.image.generations import LogGenerations
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
-from moldau.tiered.metadata.lineage import FixedEpoch, LogLineage
+from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segment_cache import SegmentCache
 from moldau.tiered.metadata.segments import (
     EpochStart,
@@ -282,7 +283,7 @@ def test_what_is_past_its_retention(
     retention: Retention, log_start: int, local_only: int, new_start: int | None, due: int
 ) -> None:
     plan = ExpiryPlan(
-        FixedEpoch(), retention, log_start_offset=log_start, local_only_bytes=local_only, now_ms=650
+        LogGenerations(), retention, log_start_offset=log_start, local_only_bytes=local_only, now_ms=650
     )
     for each in THREE:
         plan.look_at([each])
@@ -347,7 +348,7 @@ def test_an_old_leaders_segment_keeps_nothing_from_going(play: Callable[[Story],
         assert not is_of_lineage(divergent, lineage, 0)
         assert is_of_lineage(segment(5, 0, 9), lineage, 0)
         assert is_of_lineage(segment(6, 10, 15, epoch=2), lineage, 0)
-        assert is_of_lineage(divergent, FixedEpoch(), 0)
+        assert is_of_lineage(divergent, LogGenerations(), 0)
 
     play(story)
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from remote_house import PARTITION, House
 
+from moldau.cluster.image.generations import LogGenerations
 from moldau.metrics.byte_rate import QuotaSettings
 from moldau.records.batch import iter_headers
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import AbortedTransaction, ReadOutcome
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.leader_epochs import LeaderEpochs
-from moldau.tiered.metadata.lineage import FixedEpoch, LogLineage
+from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.reading.offset_search import RemoteOffsetSearch
 from moldau.tiered.reading.reader import ReaderSettings
 from moldau.tiered.reading.requests import RemoteRange
@@ -110,7 +111,7 @@ def test_one_epoch_for_ever_reads_too(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
-        wanted = replace(house.wanted(4), lineage=FixedEpoch(), end_offset=6)
+        wanted = replace(house.wanted(4), lineage=LogGenerations(), end_offset=6)
         assert offsets(await house.reader.read(wanted, ReadOutcome())) == [(4, 4), (5, 5)]
 
     play(story)

@@ -32,7 +32,6 @@ from moldau.tiered.metadata.segments import (
     TopicIdPartition,
 )
 from moldau.tiered.removal.retention import Retention
-from moldau.tiered.storage.builder import LEADER_EPOCH
 
 NOW_MS = 1_000_000
 State = RemoteLogSegmentState
@@ -170,7 +169,7 @@ def segment(
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId.of(TOPIC, UUID(int=number)),
         *(start, end, newest_ms, 1, NOW_MS - 5, size),
-        leader_epochs=(EpochStart(LEADER_EPOCH, start),),
+        leader_epochs=(EpochStart(0, start),),
         state=state,
     )
 

@@ -140,6 +140,7 @@ def _partition(topic: Topic, index: int, partition: PartitionRegistration) -> Me
         eligible_leader_replicas=partition.eligible_leader_replicas or None,
         last_known_elr=partition.last_known_eligible_leader_replicas or None,
         diskless_coordinator=partition.diskless_coordinator,
+        generation_starts=partition.generations.starts,
     )
 
 

@@ -4,6 +4,8 @@ import uuid
 from dataclasses import dataclass
 from enum import IntEnum
 
+from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
+
 NO_LEADER = -1
 
 MIGRATING_DIRECTORY = uuid.UUID(int=0)
@@ -41,6 +43,8 @@ class PartitionRegistration:
     adding_replicas: tuple[int, ...] = ()
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_eligible_leader_replicas: tuple[int, ...] = ()
+    generations: LogGenerations = FIRST_GENERATION
+    """The generations of a diskless partition's log."""
     diskless_coordinator: int = NO_COORDINATOR
     """The partition of ``__diskless_metadata`` that owns this diskless partition (KIP-1164)."""
 

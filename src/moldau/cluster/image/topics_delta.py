@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from moldau.cluster.errors import MetadataError
+from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
 from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.protocol.records.metadata import (
@@ -171,6 +172,9 @@ def partition_of(record: PartitionRecord) -> PartitionRegistration:
         eligible_leader_replicas=tuple(record.eligible_leader_replicas or ()),
         last_known_eligible_leader_replicas=tuple(record.last_known_elr or ()),
         diskless_coordinator=record.diskless_coordinator,
+        generations=LogGenerations(tuple(record.generation_starts))
+        if record.generation_starts
+        else FIRST_GENERATION,
     )
 
 

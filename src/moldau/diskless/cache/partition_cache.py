@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
 from moldau.coordinators.diskless.calls import AbortedRange, BatchCoordinate, PartitionId
-from moldau.diskless.reading.finishing import LEADER_EPOCH, finish_batch
+from moldau.diskless.reading.finishing import finish_batch
 from moldau.records.batch import check_batch, set_base_offset_and_epoch
 from moldau.records.errors import CorruptRecordError
 from moldau.replication.partition import AbortedTransaction, PartitionKey
@@ -43,11 +44,19 @@ class PartitionCache:
     log: PartitionLog
     """The local segments. Use them only when :attr:`has_log` is true."""
 
-    def __init__(self, key: PartitionKey, topic: str, coordinator_id: int, log: PartitionLog | None) -> None:
+    def __init__(
+        self,
+        key: PartitionKey,
+        topic: str,
+        coordinator_id: int,
+        log: PartitionLog | None,
+        generations: LogGenerations = FIRST_GENERATION,
+    ) -> None:
         """Without ``log`` only the coordinator's offsets are kept, and every read is a cold read."""
         self.key = key
         self.topic = topic
         self.coordinator_id = coordinator_id
+        self.generations = generations
         self.has_log = log is not None
         if log is not None:
             self.log = log
@@ -235,8 +244,9 @@ class PartitionCache:
         write is done.
         """
         position = 0
+        epoch = self.generations.latest
         for coordinate in run:
-            set_base_offset_and_epoch(content, position, coordinate.base_offset, LEADER_EPOCH)
+            set_base_offset_and_epoch(content, position, coordinate.base_offset, epoch)
             position += coordinate.size_bytes
         write = self.log.begin_aside(content)
         if write is None:
@@ -271,7 +281,7 @@ class PartitionCache:
                 break
             buffer[end : end + len(view)] = view
             try:
-                finish_batch(buffer, end, coordinate)
+                finish_batch(buffer, end, coordinate, self.generations)
             except CorruptRecordError as corrupt:
                 error = corrupt
                 break

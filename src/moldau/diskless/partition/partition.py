@@ -16,7 +16,6 @@ from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.diskless.partition.transactions import DisklessTransactions
 from moldau.diskless.reading.cold_reads import ColdOutcome
-from moldau.diskless.reading.finishing import LEADER_EPOCH
 from moldau.records.errors import CorruptRecordError
 from moldau.replication.partition import (
     AbortedTransaction,
@@ -265,7 +264,7 @@ class DisklessPartition(WithoutLog):
 
     def _cold_result(self, request: ReadRequest, outcome: ColdOutcome) -> ReadOutcome:
         try:
-            view = outcome.finished()
+            view = outcome.finished(self.cache.generations)
         except CorruptRecordError:
             self._meters.errors.value += 1
             return self._known(error=ErrorCode.corrupt_message)
@@ -306,9 +305,12 @@ class DisklessPartition(WithoutLog):
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
         if not self.cache.is_known:
             raise KafkaError(ErrorCode.offset_not_available)
-        if leader_epoch < LEADER_EPOCH:
+        if leader_epoch < 0:
             return -1, -1
-        return LEADER_EPOCH, self.cache.high_watermark
+        generations = self.cache.generations
+        found = min(leader_epoch, generations.latest)
+        end_offset = generations.end_of_epoch(found)
+        return found, self.cache.high_watermark if end_offset is None else end_offset
 
     def state(self) -> PartitionStatus:
         cache = self.cache

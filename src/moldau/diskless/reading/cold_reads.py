@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from moldau.cluster.image.generations import LogGenerations
 from moldau.coordinators.diskless.calls import (
     BatchCoordinate,
     FindBatchesCall,
@@ -70,9 +71,9 @@ class ColdOutcome:
         end = self.last_stable_offset
         return replace(self, batches=[each for each in self.batches if each[0].last_offset < end])
 
-    def finished(self) -> memoryview:
+    def finished(self, generations: LogGenerations) -> memoryview:
         """The batches in the form that consumers get. Raises :class:`CorruptRecordError`."""
-        return finish_batches(self.batches)
+        return finish_batches(self.batches, generations)
 
 
 @dataclass(slots=True)

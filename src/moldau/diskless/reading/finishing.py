@@ -5,19 +5,19 @@ offset and epoch. It covers the append time, so the checksum is verified first a
 """
 
 from collections.abc import Sequence
-from typing import Final
 
+from moldau.cluster.image.generations import LogGenerations
 from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate
 from moldau.records.batch import check_batch, set_base_offset_and_epoch, set_log_append_time
 from moldau.records.control import build_end_transaction_marker
 from moldau.records.errors import CorruptRecordError
 
-LEADER_EPOCH: Final = 0
-"""Leader epoch of every diskless batch, because the coordinator alone determines the order of records."""
 
-
-def finish_batch(buffer: bytearray | memoryview, position: int, coordinate: BatchCoordinate) -> None:
-    """Write the coordinator's decisions into the batch at ``position`` of a writable buffer.
+def finish_batch(
+    buffer: bytearray | memoryview, position: int, coordinate: BatchCoordinate, generations: LogGenerations
+) -> None:
+    """Write the coordinator's decisions into the batch at ``position`` of a writable buffer. Its leader epoch
+    is its generation, because the coordinator alone determines the order of records.
 
     Raises :class:`CorruptRecordError` when the bytes are not the batch that was committed.
     """
@@ -31,7 +31,8 @@ def finish_batch(buffer: bytearray | memoryview, position: int, coordinate: Batc
         )
     if coordinate.timestamp_type == LOG_APPEND_TIME:
         set_log_append_time(buffer, position, coordinate.log_append_time_ms)
-    set_base_offset_and_epoch(buffer, position, coordinate.base_offset, LEADER_EPOCH)
+    epoch = generations.epoch_for_offset(coordinate.base_offset)
+    set_base_offset_and_epoch(buffer, position, coordinate.base_offset, epoch)
 
 
 def marker_batch(coordinate: BatchCoordinate) -> memoryview:
@@ -49,12 +50,14 @@ def marker_batch(coordinate: BatchCoordinate) -> memoryview:
     )
 
 
-def finish_batches(batches: Sequence[tuple[BatchCoordinate, memoryview]]) -> memoryview:
+def finish_batches(
+    batches: Sequence[tuple[BatchCoordinate, memoryview]], generations: LogGenerations
+) -> memoryview:
     """A finished copy of adjacent batches. Raises the same errors as :func:`finish_batch`."""
     copy = bytearray(sum(len(view) for _, view in batches))
     position = 0
     for coordinate, view in batches:
         copy[position : position + len(view)] = view
-        finish_batch(copy, position, coordinate)
+        finish_batch(copy, position, coordinate, generations)
         position += len(view)
     return memoryview(copy)

@@ -18,7 +18,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.client_errors import client_error
 from moldau.diskless.partition.remote_part import RemoteRecords
-from moldau.diskless.reading.finishing import LEADER_EPOCH, finish_batches
+from moldau.diskless.reading.finishing import finish_batches
 from moldau.diskless.reading.object_reads import ObjectReads, plan_reads
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.protocol.special_timestamps import (
@@ -111,10 +111,10 @@ class WalOffsetLookup:
         """Resolve the coordinator's answer to an offset."""
         if listed.batch is None:
             # The answer is a special offset, or a batch whose records all have its append time, or no record.
-            epoch = LEADER_EPOCH if listed.offset >= 0 else -1
+            epoch = cache.generations.epoch_for_offset(listed.offset) if listed.offset >= 0 else -1
             return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
         batch = listed.batch
-        found = await self._in_batch(listed.log_start_offset, batch, timestamp_ms, lookup)
+        found = await self._in_batch(cache, listed.log_start_offset, batch, timestamp_ms, lookup)
         if timestamp_ms == MAX_TIMESTAMP and batch.base_offset < listed.log_start_offset:
             return await self._latest_behind(cache, batch, found, lookup)
         if found.offset < 0:
@@ -133,12 +133,12 @@ class WalOffsetLookup:
         if not await cache.until_known(_KNOWN_TIMEOUT_S):
             raise KafkaError(ErrorCode.leader_not_available)
         start = cache.local_start_offset if cache.is_usable else cache.high_watermark
-        return FoundOffset(max(start, cache.log_start_offset), -1, LEADER_EPOCH)
+        return _special(cache, max(start, cache.log_start_offset))
 
     async def _earliest_in_wal(self, cache: PartitionCache) -> FoundOffset:
         """The first offset that is not in the remote tier (KIP-1023)."""
         listed = await self._list(cache, EARLIEST_TIMESTAMP)
-        return FoundOffset(max(listed.log_start_offset, listed.wal_start_offset), -1, LEADER_EPOCH)
+        return _special(cache, max(listed.log_start_offset, listed.wal_start_offset))
 
     async def _behind(
         self, cache: PartitionCache, offset: int, timestamp_ms: int, lookup: RecordLookup
@@ -148,7 +148,9 @@ class WalOffsetLookup:
             found = await self._batches(cache, offset)
             for coordinate in found.batches:
                 if coordinate.max_timestamp_ms >= timestamp_ms:
-                    record = await self._in_batch(found.log_start_offset, coordinate, timestamp_ms, lookup)
+                    record = await self._in_batch(
+                        cache, found.log_start_offset, coordinate, timestamp_ms, lookup
+                    )
                     if record.offset >= 0:
                         return record
             if not found.batches:
@@ -174,7 +176,9 @@ class WalOffsetLookup:
             if not some.batches:
                 break
             offset = some.batches[-1].last_offset + 1
-        return found if latest is None else await self._in_batch(log_start, latest, MAX_TIMESTAMP, lookup)
+        if latest is None:
+            return found
+        return await self._in_batch(cache, log_start, latest, MAX_TIMESTAMP, lookup)
 
     async def _batches(self, cache: PartitionCache, offset: int) -> FoundPartition:
         call = FindBatchesCall(
@@ -188,24 +192,30 @@ class WalOffsetLookup:
         return found
 
     async def _in_batch(
-        self, log_start: int, coordinate: BatchCoordinate, timestamp_ms: int, lookup: RecordLookup
+        self,
+        cache: PartitionCache,
+        log_start: int,
+        coordinate: BatchCoordinate,
+        timestamp_ms: int,
+        lookup: RecordLookup,
     ) -> FoundOffset:
+        epoch = cache.generations.epoch_for_offset(coordinate.base_offset)
         if coordinate.marker is not None:
-            return FoundOffset(coordinate.base_offset, coordinate.max_timestamp_ms, LEADER_EPOCH)
+            return FoundOffset(coordinate.base_offset, coordinate.max_timestamp_ms, epoch)
         if coordinate.timestamp_type == LOG_APPEND_TIME:
             # All records of the batch have the same timestamp, so the batch need not be read.
             offset = max(coordinate.base_offset, log_start)
-            return FoundOffset(offset, coordinate.log_append_time_ms, LEADER_EPOCH)
+            return FoundOffset(offset, coordinate.log_append_time_ms, epoch)
         (read,) = plan_reads([coordinate])
         view = self._reads.in_memory(read)
         if view is None:
             view = await self._reads.fetch(read)
-        batch = finish_batches([(coordinate, view)])
+        batch = finish_batches([(coordinate, view)], cache.generations)
         if timestamp_ms == MAX_TIMESTAMP:
             position = await lookup.latest(batch, log_start)
         else:
             position = await lookup.at_or_after(batch, timestamp_ms, log_start)
-        return FoundOffset() if position is None else FoundOffset(*position, LEADER_EPOCH)
+        return FoundOffset() if position is None else FoundOffset(*position, epoch)
 
 
 def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> FoundOffset:
@@ -215,3 +225,8 @@ def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> 
     if timestamp_ms == LATEST_TIMESTAMP:
         return replace(found, offset=last_stable_offset)
     return found if timestamp_ms in (EARLIEST_TIMESTAMP, LATEST_TIERED_TIMESTAMP) else FoundOffset()
+
+
+def _special(cache: PartitionCache, offset: int) -> FoundOffset:
+    """The answer for a special timestamp, which names an offset and not a record."""
+    return FoundOffset(offset, -1, cache.generations.epoch_for_offset(offset))

@@ -90,6 +90,8 @@ class PartitionRecord(Message):
     # Moldau's own field: the partition of __diskless_metadata that owns this partition. Kafka's readers skip
     # the tag.
     diskless_coordinator: int = wire("int32", default=-1, tag=11640)
+    # Moldau's own field: the first offset of each generation of the log after the first one.
+    generation_starts: Sequence[int] = wire(["int64"], default=(), tag=11641)
 
 
 @message

@@ -138,6 +138,7 @@ async def each_segment(
             buffer,
             [run.as_batches for run in segment.runs],
             index_interval_bytes=segment.index_interval_bytes,
+            generations=segment.generations,
         )
 
 

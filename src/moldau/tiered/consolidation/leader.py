@@ -337,6 +337,7 @@ class ConsolidationLeader:
                 broker_id=self._reconciler.events.broker_id,
                 now_ms=self._clock.now_ms(),
                 index_interval_bytes=led.index_interval_bytes,
+                generations=led.generations,
             )
             for one in gathered
         ]

@@ -27,7 +27,6 @@ from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from moldau.tiered.storage.builder import LEADER_EPOCH
 from moldau.tiered.storage.object_layout import ParsedKey, parse_segment_key
 from moldau.tiered.storage.storage_manager import ListableSegments, RemoteStorageError
 
@@ -119,7 +118,7 @@ class SegmentOrphanScan:
             broker_id=self._reconciler.events.broker_id,
             event_timestamp_ms=self._clock.now_ms(),
             segment_size_bytes=0,
-            leader_epochs=(EpochStart(LEADER_EPOCH, 0),),
+            leader_epochs=(EpochStart(0, 0),),
         )
         await self._reconciler.metadata.add_remote_log_segment_metadata(barrier)
         await self._reconciler.fence(led)

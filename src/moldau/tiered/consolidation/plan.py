@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
 from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, AbortedRange, BatchCoordinate
 from moldau.records.batch import NO_TIMESTAMP
 from moldau.tiered.consolidation.markers import is_marker, key_of_marker
@@ -18,7 +19,7 @@ from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from moldau.tiered.storage.builder import LEADER_EPOCH, BatchRun
+from moldau.tiered.storage.builder import BatchRun
 
 __all__ = [
     "GatheredSegment",
@@ -229,6 +230,8 @@ class PlannedSegment:
     runs: tuple[PlannedRun, ...]
     index_interval_bytes: int = 4096
     """The topic's ``index.interval.bytes``."""
+    generations: LogGenerations = FIRST_GENERATION
+    """The generations of the partition's log."""
 
     @staticmethod
     def of(
@@ -239,6 +242,7 @@ class PlannedSegment:
         broker_id: int,
         now_ms: int,
         index_interval_bytes: int = 4096,
+        generations: LogGenerations = FIRST_GENERATION,
     ) -> "PlannedSegment":
         """``segment_id`` is new: no other plan has used it."""
         metadata = RemoteLogSegmentMetadata(
@@ -249,10 +253,10 @@ class PlannedSegment:
             broker_id=broker_id,
             event_timestamp_ms=now_ms,
             segment_size_bytes=gathered.size_bytes,
-            leader_epochs=(EpochStart(LEADER_EPOCH, gathered.base_offset),),
+            leader_epochs=epochs_of(generations, gathered.base_offset, gathered.end_offset),
             txn_index_empty=not gathered.has_aborted,
         )
-        return PlannedSegment(metadata, gathered.runs, index_interval_bytes)
+        return PlannedSegment(metadata, gathered.runs, index_interval_bytes, generations)
 
     @property
     def partition(self) -> TopicIdPartition:
@@ -268,6 +272,11 @@ class PlannedSegment:
     def size_bytes(self) -> int:
         """Size of the segment's log."""
         return self.metadata.segment_size_bytes
+
+
+def epochs_of(generations: LogGenerations, base_offset: int, end_offset: int) -> tuple[EpochStart, ...]:
+    """The leader epochs of a segment's metadata. ``end_offset`` is inclusive."""
+    return tuple(EpochStart(*each) for each in generations.within(base_offset, end_offset))
 
 
 # -- units of work -----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
 from moldau.coordinators.diskless.calls import (
     DeletedRecords,
     FindBatchesCall,
@@ -39,5 +40,6 @@ class LedPartition:
     rules: SegmentRules = field(default_factory=SegmentRules)
     retention: Retention = field(default_factory=Retention)
     index_interval_bytes: int = 4096
+    generations: LogGenerations = FIRST_GENERATION
     may_copy: bool = True
     """False means that records stay in the WAL (``remote.log.copy.disable``)."""

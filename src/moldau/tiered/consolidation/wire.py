@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from moldau.cluster.image.generations import LogGenerations
 from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column, put_varint
 from moldau.protocol.own.consolidation.lease import ConsolidationLeasePartition
 from moldau.protocol.own.consolidation.plan import (
@@ -13,14 +14,12 @@ from moldau.protocol.own.consolidation.plan import (
 )
 from moldau.protocol.own.consolidation.publish import ConsolidationCopy, ConsolidationPublished
 from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PlannedWork, PublishedSegment
-from moldau.tiered.consolidation.plan import PlannedRun, PlannedSegment
+from moldau.tiered.consolidation.plan import PlannedRun, PlannedSegment, epochs_of
 from moldau.tiered.metadata.segments import (
-    EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from moldau.tiered.storage.builder import LEADER_EPOCH
 
 __all__ = [
     "as_copy",
@@ -75,6 +74,7 @@ def _segment_message(work: PlannedWork, numbers: dict[str, int]) -> Consolidatio
         txn_index_empty=metadata.txn_index_empty,
         index_interval_bytes=segment.index_interval_bytes,
         runs=bytes(columns),
+        generation_starts=segment.generations.starts,
     )
 
 
@@ -101,6 +101,7 @@ def _segment(message: ConsolidationSegment, keys: Sequence[str]) -> PlannedSegme
         offset = last_offset + 1
     if offset != message.end_offset + 1 or sum(sizes) != message.size_bytes:
         raise ColumnError("the runs are not those of the segment")
+    generations = LogGenerations(tuple(message.generation_starts))
     metadata = RemoteLogSegmentMetadata(
         RemoteLogSegmentId(message.topic_id, message.topic, message.partition_index, message.segment_id),
         start_offset=message.base_offset,
@@ -109,10 +110,10 @@ def _segment(message: ConsolidationSegment, keys: Sequence[str]) -> PlannedSegme
         broker_id=message.broker_id,
         event_timestamp_ms=message.event_timestamp_ms,
         segment_size_bytes=message.size_bytes,
-        leader_epochs=(EpochStart(LEADER_EPOCH, message.base_offset),),
+        leader_epochs=epochs_of(generations, message.base_offset, message.end_offset),
         txn_index_empty=message.txn_index_empty,
     )
-    return PlannedSegment(metadata, tuple(runs), message.index_interval_bytes)
+    return PlannedSegment(metadata, tuple(runs), message.index_interval_bytes, generations)
 
 
 def copy_message(copy: BuiltCopy) -> ConsolidationCopy:

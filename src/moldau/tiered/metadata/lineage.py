@@ -1,10 +1,13 @@
-"""The leader epoch of an offset, as readers of a partition's remote segments see it. Pure."""
+"""The leader epoch of an offset, as readers of a partition's remote segments see it. Pure.
+
+For diskless partitions, :class:`moldau.cluster.image.generations.LogGenerations` is the lineage.
+"""
 
 from typing import Protocol
 
 from moldau.storage.log.leader_epochs import LeaderEpochs
 
-__all__ = ["FixedEpoch", "Lineage", "LogLineage"]
+__all__ = ["Lineage", "LogLineage"]
 
 
 class Lineage(Protocol):
@@ -33,18 +36,3 @@ class LogLineage:
     def end_of_epoch(self, epoch: int) -> int | None:
         following = self._epochs.following(epoch)
         return None if following is None else following.start_offset
-
-
-class FixedEpoch:
-    """Lineage of a diskless partition. It has a single epoch, because the coordinator determines the order
-    of records.
-    """
-
-    def __init__(self, epoch: int = 0) -> None:
-        self._epoch = epoch
-
-    def epoch_for_offset(self, offset: int) -> int | None:
-        return self._epoch
-
-    def end_of_epoch(self, epoch: int) -> int | None:
-        return None

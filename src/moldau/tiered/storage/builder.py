@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
 from moldau.records.batch import (
     CONTROL_BIT,
     HEADER_SIZE_BYTES,
@@ -33,12 +34,7 @@ from moldau.storage.segments.offset_index import OffsetIndex
 from moldau.storage.segments.time_index import TimeIndex
 from moldau.storage.segments.transaction_index import encode_transactions
 
-__all__ = ["LEADER_EPOCH", "MAX_SEGMENT_BYTES", "BatchRun", "BuiltSegment", "build_segment", "finish_segment"]
-
-LEADER_EPOCH: Final = 0
-"""Leader epoch of every diskless batch and segment, because the coordinator alone determines the order of
-records.
-"""
+__all__ = ["MAX_SEGMENT_BYTES", "BatchRun", "BuiltSegment", "build_segment", "finish_segment"]
 
 MAX_SEGMENT_BYTES: Final = 2**31 - 1
 """The limit of positions: an index has positions of 32 bits, and Kafka reads them as signed numbers."""
@@ -93,6 +89,7 @@ def build_segment(
     *,
     index_interval_bytes: int = 4096,
     producers_before: bytes = b"",
+    generations: LogGenerations = FIRST_GENERATION,
     into: bytearray | memoryview | None = None,
 ) -> BuiltSegment:
     """Copy runs, in the order of their offsets, and finish the copy; see :func:`finish_segment`.
@@ -118,6 +115,7 @@ def build_segment(
         [run for run, _ in given],
         index_interval_bytes=index_interval_bytes,
         producers_before=producers_before,
+        generations=generations,
     )
 
 
@@ -127,13 +125,15 @@ def finish_segment(
     *,
     index_interval_bytes: int = 4096,
     producers_before: bytes = b"",
+    generations: LogGenerations = FIRST_GENERATION,
 ) -> BuiltSegment:
     """Make a segment of the batches in a writable ``buffer``, where they have the form that they have in WAL
     objects.
 
     ``runs`` describe the buffer's content, in order, without gaps in bytes or offsets. ``producers_before``
     is the producer snapshot of the previous segment. It is given if the new snapshot must include its
-    producers, which an aborted transaction that began there requires.
+    producers, which an aborted transaction that began there requires. The leader epoch of each batch is its
+    generation, because the coordinator alone determines the order of records.
 
     Raises :class:`CorruptRecordError` when the bytes are not the committed batches; ``ValueError`` for no
     run, or more than a segment can contain.
@@ -147,8 +147,9 @@ def finish_segment(
         )
     finisher = _Finisher(buffer, runs[0].base_offset, index_interval_bytes, producers_before)
     for run in runs:
-        finisher.finish(run)
-    return finisher.result()
+        # The batches of a run were committed together, so they are of one generation.
+        finisher.finish(run, generations.epoch_for_offset(run.base_offset))
+    return finisher.result(generations.within(runs[0].base_offset, runs[-1].last_offset))
 
 
 class _Finisher:
@@ -174,7 +175,7 @@ class _Finisher:
         # recorded, at the end.
         self._last_batches: dict[int, tuple[int, int]] = {}
 
-    def finish(self, run: BatchRun) -> None:
+    def finish(self, run: BatchRun, leader_epoch: int) -> None:
         buffer, interval, append_time_ms = self._buffer, self._interval, run.append_time_ms
         position, end, offset = self._position, self._position + run.size_bytes, run.base_offset
         if offset != self._next_offset or end > len(buffer):
@@ -200,7 +201,7 @@ class _Finisher:
                 )
             if append_time_ms >= 0:
                 set_log_append_time(buffer, position, append_time_ms)
-            restamp(buffer, position, offset, header[1], LEADER_EPOCH)
+            restamp(buffer, position, offset, header[1], leader_epoch)
             last_offset = offset + header[6]
             timestamp_ms = header[8] if append_time_ms < 0 else append_time_ms
             if timestamp_ms > latest_ms:
@@ -254,7 +255,7 @@ class _Finisher:
             self._producers.apply(header, header.base_offset, header.max_timestamp)
         self._last_batches.clear()
 
-    def result(self) -> BuiltSegment:
+    def result(self, leader_epochs: Sequence[tuple[int, int]]) -> BuiltSegment:
         if self._position != len(self._buffer):
             raise CorruptRecordError(
                 f"{len(self._buffer) - self._position} bytes lie behind the last of the batches"
@@ -271,6 +272,6 @@ class _Finisher:
             offset_index=b"".join(OffsetIndex.entry.pack(*entry) for entry in self._offset_entries),
             time_index=b"".join(TimeIndex.entry.pack(*entry) for entry in self._time_entries),
             transaction_index=encode_transactions(self._aborted),
-            leader_epoch_checkpoint=format_checkpoint([(LEADER_EPOCH, self._base_offset)]),
+            leader_epoch_checkpoint=format_checkpoint(leader_epochs),
             producer_snapshot=encode_producer_snapshot(self._producers),
         )

@@ -33,6 +33,8 @@ class ConsolidationSegment(Message):
     """Columns: number of runs. For each run: the object's number, the run's first byte, its size in bytes,
     its last offset minus its first, and its append time or -1. Offsets are dense.
     """
+    generation_starts: Sequence[int] = wire(["int64"], default=(), tag=0)
+    """The first offset of each generation of the partition's log after the first generation."""
 
 
 @message

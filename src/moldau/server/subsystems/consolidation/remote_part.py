@@ -5,13 +5,10 @@ import asyncio
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
-from moldau.tiered.metadata.lineage import FixedEpoch
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.reading.offset_search import RemoteOffsetSearch
 from moldau.tiered.reading.reader import RemoteReader
 from moldau.tiered.reading.requests import RemoteRange, RemoteRead
-
-_LINEAGE = FixedEpoch()
 
 
 class DisklessRemotePart:
@@ -26,7 +23,7 @@ class DisklessRemotePart:
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
         wanted = RemoteRead(
             partition=self._partition,
-            lineage=_LINEAGE,
+            lineage=self._cache.generations,
             end_offset=self._cache.wal_start_offset,
             log_start=self._log_start,
             offset=request.offset,
@@ -48,7 +45,10 @@ class DisklessRemotePart:
 
     def _range(self, end: int) -> RemoteRange:
         return RemoteRange(
-            partition=self._partition, lineage=_LINEAGE, end_offset=end, log_start=self._log_start
+            partition=self._partition,
+            lineage=self._cache.generations,
+            end_offset=end,
+            log_start=self._log_start,
         )
 
     def _log_start(self) -> int:

@@ -211,6 +211,7 @@ class ConsolidationSubsystem(Subsystem):
             consolidation_rules(self._configs.broker, config),
             retention,
             config.index_interval_bytes,
+            partition.cache.generations,
             may_copy=not config.remote_log_copy_disable,
         )
 

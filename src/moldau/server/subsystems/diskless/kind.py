@@ -59,18 +59,24 @@ class DisklessKind(PartitionKind[DisklessPartition]):
         self.passages.close(PartitionKey(topic.topic_id, index))
         config = self._log_config(topic.name)
         log = self._logs.use(TopicPartition(topic.name, index), self._cache_config(config))
+        metadata = topic.partitions[index]
         cache = PartitionCache(
-            PartitionKey(topic.topic_id, index), topic.name, topic.partitions[index].diskless_coordinator, log
+            PartitionKey(topic.topic_id, index),
+            topic.name,
+            metadata.diskless_coordinator,
+            log,
+            metadata.generations,
         )
         return self._runtime.open_partition(cache, config)
 
     def _open_passage(self, topic: Topic, index: int) -> DisklessPassage:
         """A partition that has no replica on this broker."""
-        key, owner = PartitionKey(topic.topic_id, index), topic.partitions[index].diskless_coordinator
+        key, metadata = PartitionKey(topic.topic_id, index), topic.partitions[index]
+        owner = metadata.diskless_coordinator
         config = self._log_config(topic.name)
 
         def open_reader() -> DisklessPartition:
-            cache = PartitionCache(key, topic.name, owner, None)
+            cache = PartitionCache(key, topic.name, owner, None, metadata.generations)
             reader = self._runtime.open_partition(cache, self._log_config(topic.name))
             if (hooks := self._reader_hooks(topic)) is not None:
                 hooks.reader_opened(reader)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 READY_TIMEOUT_S = 200.0
@@ -15,11 +15,14 @@ READY_TIMEOUT_S = 200.0
 class DevProcess:
     """A running node; ``bootstrap`` is the address in its ready line."""
 
-    def __init__(self, data: Path, port: int, kind: str) -> None:
+    def __init__(self, data: Path, port: int, kind: str, options: Sequence[str] = ()) -> None:
         command = [sys.executable, "-m", "moldau", "dev", "--data", str(data)]
         command += ["--classic"] if kind == "classic" else []
         self._process = subprocess.Popen(
-            [*command, "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, *options, "--port", str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         # This kills a node that never becomes ready, so that the read below ends.
         watchdog = threading.Timer(READY_TIMEOUT_S, self._process.kill)
@@ -49,9 +52,11 @@ class DevProcess:
 
 
 @contextlib.contextmanager
-def dev_process(data: Path, port: int = 0, kind: str = "classic") -> Iterator[DevProcess]:
+def dev_process(
+    data: Path, port: int = 0, kind: str = "classic", options: Sequence[str] = ()
+) -> Iterator[DevProcess]:
     """A node that is stopped at the end of the block."""
-    process = DevProcess(data, port, kind)
+    process = DevProcess(data, port, kind, options)
     try:
         yield process
     finally:

@@ -103,6 +103,11 @@ class ShardHost(Generic[S, R]):
         return self._shard
 
     @property
+    def committed_end(self) -> int:
+        """The offset below which the records of the log are committed."""
+        return self._log.high_watermark
+
+    @property
     def end_offset(self) -> int:
         """The offset after the last record that the loaded shard has replayed."""
         return self._end_offset

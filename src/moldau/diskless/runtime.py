@@ -93,6 +93,10 @@ class RuntimeCluster:
     racks: RackView = field(default_factory=RackView)
     is_fenced: Callable[[], bool] = lambda: False
     """Whether this broker is fenced. A fenced broker does not scan for orphans."""
+    is_saved: Callable[[int, int], bool] = lambda coordinator_id, end_offset: True
+    """Returns whether the records of a coordinator's log before an offset are saved in the store. An object
+    is deleted after the record that freed it is saved.
+    """
     source: str = "meta.properties"
     """The file that contains the cluster id."""
 
@@ -164,6 +168,7 @@ class DisklessRuntime:
             clock,
             settings.file_delete_grace_ms,
             meters,
+            self._cluster.is_saved,
         )
         self.orphans = OrphanScan(
             self.storage,

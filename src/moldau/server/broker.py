@@ -90,6 +90,7 @@ def _context(node: NodeContext, channel: ControllerChannel, extensions: Extensio
         meters=node.meters,
         listeners=node.listeners,
         features=node.features,
+        fail=node.fail,
         incarnation_id=node.machine.entropy.uuid4(),
         view=ClusterView(identity.cluster_id, identity.node_id, lambda: publisher.image),
         channel=channel,

@@ -11,9 +11,10 @@ from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.coordinators.subsystem import HostedCoordinators, kind_context
 from moldau.server.extensions import Extensions
 from moldau.server.metadata.node import MetadataNode
-from moldau.server.settings import consolidates
+from moldau.server.settings import consolidates, saves_logs
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.administration import AdministrationSubsystem
+from moldau.server.subsystems.backup.subsystem import BackupSubsystem
 from moldau.server.subsystems.consolidation.subsystem import ConsolidationOff, ConsolidationSubsystem
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
@@ -103,6 +104,8 @@ def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subs
         broker.add(ConsolidationSubsystem(context, diskless, tiered))
     else:
         broker.add(ConsolidationOff(context))
+    if diskless is not None and saves_logs(config):
+        broker.add(BackupSubsystem(context, diskless))
     broker.add(ProduceLimitWarnings(lambda: context.metadata.configs.broker, context.metadata.configs.topic))
     groups = broker.add(HostedCoordinators(GroupCoordinators(kind_context(context))))
     transactions = broker.add(TransactionsSubsystem(context, groups.kind.service))

@@ -1,5 +1,6 @@
 """The context that all subsystems of a node share; made before the first of them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -33,6 +34,8 @@ class NodeContext:
     listeners: BoundListeners
     features: FeatureRanges
     """The feature levels that this version of the software supports."""
+    fail: Callable[[str], None]
+    """Ends the node, which cannot continue; the argument is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,6 +168,7 @@ class ServerNode:
             meters=NodeMeters(),
             listeners=self._listeners,
             features=self._features,
+            fail=self._fail,
         )
         extensions = self._extensions = Extensions()
         neighbours = self._neighbours = SubsystemList(compose_controller(context, metadata, extensions))

@@ -103,6 +103,11 @@ def consolidates(config: BrokerConfig) -> bool:
     return has_tier and is_whole_cluster(config)
 
 
+def saves_logs(config: BrokerConfig) -> bool:
+    """Whether this broker saves the cluster's own logs. It needs the object store of diskless topics."""
+    return config.flag("backup.enable") and config.flag("diskless.system.enable")
+
+
 def check_supported(config: BrokerConfig) -> None:
     """Refuse unsupported features. Raises ``ConfigError`` that names the key that requests the feature."""
     for endpoint in config.listeners:

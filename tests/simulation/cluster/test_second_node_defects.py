@@ -43,6 +43,7 @@ DISKLESS = {
     "diskless.metadata.topic.num.partitions": "1",
     "diskless.metadata.topic.replication.factor": "2",
     "diskless.storage.class.name": CLASS_NAME,
+    "backup.enable": "false",
     "diskless.storage.url": "simulated:",
     "diskless.append.commit.interval.ms": "50",
     "replica.lag.time.max.ms": "1500",

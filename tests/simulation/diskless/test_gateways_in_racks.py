@@ -43,6 +43,7 @@ PROPERTIES = {
     "diskless.metadata.topic.num.partitions": "2",
     "diskless.metadata.topic.replication.factor": "1",
     "diskless.storage.class.name": CLASS_NAME,
+    "backup.enable": "false",
     "diskless.storage.url": "simulated:",
     "diskless.append.commit.interval.ms": "50",
     "broker.session.timeout.ms": "2000",

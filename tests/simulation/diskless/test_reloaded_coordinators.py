@@ -26,6 +26,7 @@ PROPERTIES = {
     "diskless.metadata.topic.num.partitions": "1",
     "diskless.metadata.topic.replication.factor": "1",
     "diskless.storage.class.name": CLASS_NAME,
+    "backup.enable": "false",
     "diskless.storage.url": "simulated:",
 }
 

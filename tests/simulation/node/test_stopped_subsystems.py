@@ -32,6 +32,7 @@ EVERYTHING = {
     "diskless.metadata.topic.num.partitions": "2",
     "diskless.metadata.topic.replication.factor": "1",
     "diskless.storage.class.name": CLASS_NAME,
+    "backup.enable": "false",
     "diskless.storage.url": "simulated:",
     "diskless.consolidation.enable": "true",
     "remote.log.storage.system.enable": "true",

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from moldau.cli.admin.backup import backup_app, restore_command
 from moldau.cli.admin.storage_options import (
     FeatureOption,
     FormatOptions,
@@ -24,7 +25,9 @@ from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.files.local_disk import LocalDisk
 
-app = new_app(help="Make a node's folders ready.", no_args_is_help=True)
+app = new_app(help="Make a node's folders ready; restore them from the object store.", no_args_is_help=True)
+app.command("restore")(restore_command)
+app.add_typer(backup_app, name="backup")
 
 
 @app.command("random-uuid")

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,6 +55,15 @@ PipelineConfigOption = Annotated[
     typer.Option("--pipeline-config", metavar="FILE", help="File with the jobs to run; implies --pipeline."),
 ]
 
+RestoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--restore-from",
+        metavar="URL",
+        help="Restore the cluster that is saved in this object store, and go on with it.",
+    ),
+]
+
 
 @app.command("dev")
 def dev(
@@ -77,6 +87,7 @@ def dev(
     pipeline: PipelineOption = False,
     pipeline_config: PipelineConfigOption = None,
     overrides: SetOption = None,
+    restore_from: RestoreOption = None,
     log_level: LevelOption = LogLevel.WARNING,
 ) -> None:
     """Run a ready-to-use node with no configuration file.
@@ -93,10 +104,16 @@ def dev(
     if brokers is not None or controllers is not None or racks is not None:
         if pipeline or pipeline_config is not None:
             raise CommandError("--pipeline is for a single node: it cannot be used with --brokers yet")
+        if restore_from is not None:
+            raise CommandError("--restore-from makes a single node; others can be added to it afterwards")
         size = (1 if brokers is None else brokers, 1 if controllers is None else controllers)
         cluster = _cluster(size, racks, (host, port), properties, log_level)
         _with_folder(data, cluster)
         return
+    if restore_from is not None:
+        if data is None:
+            raise CommandError("--restore-from needs --data, the folder of the new node")
+        properties = {"diskless.storage.url": restore_from, "rsm.config.url": restore_from, **properties}
     if classic:
         properties = {"log.diskless.enable": "false", **properties}
     beside = None
@@ -104,11 +121,15 @@ def dev(
         beside = prepared_pipeline(pipeline_config)
         if pipeline_config is None:  # the usual jobs of the pipeline consolidate
             properties = {"diskless.consolidation.enable": "false", **properties}
-    _with_folder(data, _single_node((host, port), properties, log_level, beside))
+    _with_folder(data, _single_node((host, port), properties, log_level, beside, restore_from is not None))
 
 
 def _single_node(
-    address: tuple[str, int], properties: Mapping[str, str], log_level: str, beside: "Beside | None"
+    address: tuple[str, int],
+    properties: Mapping[str, str],
+    log_level: str,
+    beside: "Beside | None",
+    is_restored: bool,
 ) -> Callable[[Path], None]:
     # The node is imported late, so that signals are handled, and errors are printed, before that.
     from moldau.cli.serving import serve
@@ -119,8 +140,13 @@ def _single_node(
 
     def run(folder: Path) -> None:
         refuse_cluster(folder)
+        config = partial(development_config, str(folder), port, properties, host=host, diskless=True)
+        if is_restored:
+            from moldau.cli.admin.backup import restored
+
+            restored(config())
         serve.run_node(
-            lambda: development_config(str(folder), port, properties, host=host, diskless=True),
+            config,
             log_level,
             format_new=True,
             beside=beside,

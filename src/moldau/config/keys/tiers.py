@@ -401,6 +401,25 @@ MOLDAU = (
         check=at_least(-1),
         update=CLUSTER_WIDE,
     ),
+    boolean(
+        "backup.enable",
+        True,
+        "Whether the cluster's own logs are saved in the object store of diskless topics, so that a cluster"
+        " can be restored from it. Objects are then deleted only after the records that freed them are"
+        " saved.",
+    ),
+    int32(
+        "backup.interval.ms",
+        10_000,
+        "How often the logs are saved. Nothing is stored when nothing has changed.",
+        check=at_least(100),
+    ),
+    int64(
+        "backup.retention.ms",
+        60 * MINUTE_MS,
+        "How long older saved states are kept. Records that were deleted since then cannot be restored.",
+        check=at_least(0),
+    ),
     int32(
         "max.broker.partitions",
         100_000,

@@ -408,6 +408,16 @@ class DisklessCoordinator:
             coordinator_id, lambda shard, _, token: shard.release_files(object_keys, token)
         )
 
+    def committed_end(self, coordinator_id: int) -> int:
+        """The offset below which the records of the coordinator's log are committed.
+
+        Raises the errors of :meth:`_active`.
+        """
+        self._active(coordinator_id)
+        host = self.runtime.led(coordinator_id)
+        assert host is not None
+        return host.committed_end
+
     def files_to_hand_over(self, coordinator_id: int, limit: int = 100) -> list[calls.FileToHandOver]:
         """Files to be handed over: call ``take_over`` at the next owner, then ``release_files`` here."""
         return self._reader(coordinator_id).deletable.to_hand_over(limit)

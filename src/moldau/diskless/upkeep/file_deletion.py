@@ -6,7 +6,7 @@ leader stopped, and failures are retried forever.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -38,6 +38,10 @@ class FileKeeper(Protocol):
 
     async def release_files(self, coordinator_id: int, object_keys: Sequence[str]) -> None: ...
 
+    def committed_end(self, coordinator_id: int) -> int:
+        """The offset below which the records of the coordinator's log are committed."""
+        ...
+
 
 class FileTaker(Protocol):
     """Any coordinator of the cluster, which may become the next owner of a file."""
@@ -66,15 +70,22 @@ class FileReclaimer:
         clock: Clock,
         grace_ms: int,
         meters: Meters,
+        is_saved: Callable[[int, int], bool] = lambda coordinator_id, end_offset: True,
     ) -> None:
         """``grace_ms`` is the time for which an object is kept after its last batch was removed, because
-        reads may be in progress.
+        reads may be in progress. ``is_saved`` returns whether the records of a coordinator's log before an
+        offset are saved. A restored cluster would otherwise miss objects that it needs.
         """
         self._keeper = keeper
         self._taker = taker
         self._storage = storage
         self._clock = clock
         self._grace_ms = grace_ms
+        self._is_saved = is_saved
+        self._unsaved: dict[int, dict[str, int]] = {}
+        """Free files that are not deleted yet, by coordinator: the end of the log when they were found. The
+        record that freed a file is before that end.
+        """
         self._released: dict[int, set[str]] = {}
         scope = meters.scoped("moldau.diskless", "Reclaim")
         self._deleted = scope.counter(
@@ -113,6 +124,7 @@ class FileReclaimer:
             limit = _FILES_A_PASS + len(self._released.get(coordinator_id, ()))
             listed = self._keeper.free_files(coordinator_id, before_ms, limit)
             keys = self._not_released(coordinator_id, [file.object_key for file in listed])
+            keys = self._saved(coordinator_id, keys)
             if not keys:
                 break
             # The objects are deleted first, because after its release a file could be found only by the
@@ -155,6 +167,15 @@ class FileReclaimer:
     async def _release(self, coordinator_id: int, keys: list[str]) -> None:
         await self._keeper.release_files(coordinator_id, keys)
         self._released.setdefault(coordinator_id, set()).update(keys)
+
+    def _saved(self, coordinator_id: int, free: list[str]) -> list[str]:
+        """The files among ``free`` whose last record is saved. The other ones wait for the next pass."""
+        end_offset = self._keeper.committed_end(coordinator_id)
+        known = self._unsaved.get(coordinator_id, {})
+        found_at = {key: known.get(key, end_offset) for key in free}
+        saved = [key for key in free if self._is_saved(coordinator_id, found_at[key])]
+        self._unsaved[coordinator_id] = {key: found_at[key] for key in set(free).difference(saved)}
+        return saved
 
     def _not_released(self, coordinator_id: int, listed: list[str]) -> list[str]:
         """Leave out released files, because the list is from the store, which is slightly behind the log."""

@@ -54,6 +54,8 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11661: (".tiered.list_segments", "0", "0+"),
     11662: (".tiered.append_event", "0", "0+"),
     11663: (".tiered.event_offsets", "0", "0+"),
+    # Saving the cluster's own logs in the object store.
+    11680: (".backup.save_logs", "0", "0+"),
 }
 
 

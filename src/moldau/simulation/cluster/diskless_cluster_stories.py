@@ -79,6 +79,7 @@ _COMMON: Final = {
     "diskless.metadata.topic.num.partitions": str(COORDINATORS),
     "diskless.metadata.topic.replication.factor": "3",
     "diskless.storage.class.name": CLASS_NAME,
+    "backup.enable": "false",
     "diskless.storage.url": "simulated:",
     # Frequent snapshots, so that every run has snapshots, including fetched ones.
     "diskless.metadata.max.new.records.between.snapshots": "20",

@@ -1,6 +1,7 @@
 """Reads the contents of a node as a client does: topics, records with checksums, the health page."""
 
 import asyncio
+import random
 from typing import Final
 
 from moldau.protocol.api import ApiKey
@@ -13,12 +14,13 @@ from moldau.runtime import ErrorCode
 from moldau.simulation.clients.client import (
     FETCH_VERSION,
     METADATA_VERSION,
+    Bootstrap,
     RetryError,
     SimulatedClient,
     joined,
 )
 from moldau.simulation.clients.rpc import RpcConnection
-from moldau.simulation.history import PartitionName
+from moldau.simulation.history import History, PartitionName
 
 PATIENCE_S: Final = 60.0
 """Time after which a record counts as unreadable, if each read has the same error."""
@@ -26,6 +28,11 @@ PATIENCE_S: Final = 60.0
 
 class Reader(SimulatedClient):
     """Reads like a client that checks checksums. It stops at records that it never gets."""
+
+    def __init__(self, name: str, bootstrap: Bootstrap, history: History, chance: random.Random) -> None:
+        super().__init__(name, bootstrap, history, chance)
+        self.epochs: dict[int, int] = {}
+        """Leader epochs of the records that were read, by offset."""
 
     async def topics(self) -> dict[str, int]:
         """Partitions by topic, without internal topics."""
@@ -93,6 +100,7 @@ class Reader(SimulatedClient):
             for record in read_records(view[at : at + header.size_bytes]):
                 if record.offset >= position:
                     records.append((record.offset, record.value or b""))
+                    self.epochs[record.offset] = header.partition_leader_epoch
             at += header.size_bytes
         return answer.high_watermark, records
 

@@ -59,6 +59,7 @@ _PROPERTIES: Final = {
     "remote.log.metadata.topic.num.partitions": "2",
     "diskless.metadata.topic.num.partitions": "2",
     "diskless.storage.class.name": CLASS_NAME,
+    "backup.enable": "false",
     "diskless.storage.url": "simulated:",
     # Objects of live records stay, because nothing moves from the WAL to segments.
     "diskless.consolidation.enable": "false",

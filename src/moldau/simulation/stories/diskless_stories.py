@@ -29,6 +29,7 @@ _PROPERTIES = {
     "num.partitions": "1",
     "diskless.metadata.topic.num.partitions": "3",
     "diskless.storage.class.name": CLASS_NAME,
+    "backup.enable": "false",
     "diskless.storage.url": "simulated:",
     # Frequent work of each kind, so that every run has all kinds.
     "diskless.metadata.max.new.records.between.snapshots": "20",

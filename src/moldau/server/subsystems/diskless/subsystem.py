@@ -6,6 +6,8 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
+from moldau.backup.cut import LogId
+from moldau.backup.saved_ends import SavedEnds
 from moldau.cluster.decisions.own_features import DISKLESS_FEATURE, own_levels
 from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
 from moldau.cluster.image.delta import MetadataDelta
@@ -29,7 +31,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
 from moldau.server.deletion_hold import DeletionHold
-from moldau.server.settings import log_config
+from moldau.server.settings import log_config, saves_logs
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinators
@@ -70,16 +72,12 @@ class DisklessSubsystem(Subsystem):
         self._has_foreign_coordinator = (
             config.optional_text("diskless.batch.coordinator.class.name") is not None
         )
-        self._cluster = ClusterCoordinators(
-            self.coordinators,
-            context.view,
-            context.config.inter_broker_listener_name,
-            machine.entropy,
-        )
-        self._rack_peers = RackPeerCalls(
-            context.view, context.config.inter_broker_listener_name, machine.entropy
-        )
+        listener = context.config.inter_broker_listener_name
+        self._cluster = ClusterCoordinators(self.coordinators, context.view, listener, machine.entropy)
+        self._rack_peers = RackPeerCalls(context.view, listener, machine.entropy)
         self.coordinator = self._new_batch_coordinator(machine)
+        self.saved_ends = SavedEnds() if saves_logs(config) else None
+        """How much of the coordinators' logs is saved, if they are saved. Deletions wait for it."""
         deletions = DeletionHold(context.logs.report, diskless_settings.deletion_hold_ms(config), "objects")
         try:
             self.runtime = DisklessRuntime(
@@ -93,6 +91,7 @@ class DisklessSubsystem(Subsystem):
                     until_current=metadata.until_current,
                     deletions_are_held=deletions.is_on,
                     is_fenced=self._is_fenced,
+                    is_saved=self._is_saved,
                     racks=self._rack_view(),
                     source=f"{config.metadata_log_dir}/{META_PROPERTIES}",
                 ),
@@ -287,6 +286,12 @@ class DisklessSubsystem(Subsystem):
     def _is_fenced(self) -> bool:
         own = self._view.image.brokers.get(self._view.local_id)
         return own is None or own.fenced
+
+    def _is_saved(self, coordinator_id: int, end_offset: int) -> bool:
+        topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
+        if self.saved_ends is None:
+            return True
+        return topic is not None and self.saved_ends.covers(LogId(topic.topic_id, coordinator_id), end_offset)
 
     def _owner_of(self, topic_id: UUID, index: int) -> int:
         partition = self._view.image.topics.partition(topic_id, index)

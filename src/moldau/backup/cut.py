@@ -1,0 +1,229 @@
+"""A cut: the state of all logs of a cluster that belong together, and the objects that hold it. Pure.
+
+=========================================== ==========================================================
+key                                         content
+=========================================== ==========================================================
+``.moldau/backup/data/<time>-<broker>-…``   pieces of logs: record batches, or bytes of snapshots
+``.moldau/backup/cuts/<time>-<broker>-…``   a cut: every log with its pieces, as JSON, in one object; the
+                                            generation of the cluster follows the broker in the key
+=========================================== ==========================================================
+
+Times are milliseconds since the epoch, with 13 digits, so that keys are in order of time. An object of a cut
+is stored last, so a cut whose object exists is complete.
+
+*Order.* The logs are read in the order of :data:`STEPS`, and the metadata after them. A committed offset in a
+cut is therefore an offset whose records the cut contains, a batch that is pruned from the WAL is in a remote
+segment that the cut knows, and every partition with records is in the metadata.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
+
+__all__ = [
+    "CUTS_FOLDER",
+    "DATA_FOLDER",
+    "STEPS",
+    "BrokenCutError",
+    "ClusterCut",
+    "LogId",
+    "LogPiece",
+    "LogPieces",
+    "ObjectPart",
+    "created_of",
+    "cut_key",
+    "encode_cut",
+    "generation_of",
+    "new_key",
+    "parse_cut",
+]
+
+CUTS_FOLDER: Final = ".moldau/backup/cuts/"
+DATA_FOLDER: Final = ".moldau/backup/data/"
+
+STEPS: Final = (
+    (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC),
+    (DISKLESS_METADATA_TOPIC,),
+    (REMOTE_LOG_METADATA_TOPIC,),
+)
+"""The topics that a cut contains, in the order in which they are read. All partitions of a step are read
+before those of the next one.
+"""
+
+FORMAT: Final = 1
+_TIME_DIGITS: Final = 13
+
+
+class BrokenCutError(ValueError):
+    """The bytes are not a cut, or are a damaged one."""
+
+
+class ObjectPart(NamedTuple):
+    """A range of an object, and the CRC-32C of its bytes."""
+
+    object_key: str
+    byte_offset: int
+    size_bytes: int
+    crc: int
+
+
+class LogPiece(NamedTuple):
+    """Consecutive records of a log, or a range of one of its snapshots."""
+
+    part: ObjectPart
+    base_offset: int
+    """Offset of the first record. Of a snapshot: the position of the range in the snapshot's file."""
+    end_offset: int
+    """Offset after the last record, or the end offset of the snapshot."""
+    epoch: int
+    """Leader epoch of the last record, or the epoch of the snapshot."""
+    is_snapshot: bool = False
+
+
+class LogId(NamedTuple):
+    """A partition of one of the saved topics."""
+
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogPieces:
+    """The pieces of a log in order: first those of a snapshot, if there is one, then those of records."""
+
+    topic: str
+    pieces: tuple[LogPiece, ...] = ()
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last saved record; 0 for a log without records."""
+        return self.pieces[-1].end_offset if self.pieces else 0
+
+    @property
+    def epoch(self) -> int:
+        return self.pieces[-1].epoch if self.pieces else -1
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.part.size_bytes for piece in self.pieces)
+
+    def extended(self, pieces: Sequence[LogPiece]) -> "LogPieces":
+        """Append newer pieces. Earlier records at or after the first new offset are replaced.
+
+        New pieces that begin with a snapshot replace everything.
+        """
+        if not pieces:
+            return self
+        if pieces[0].is_snapshot:
+            return replace(self, pieces=tuple(pieces))
+        first = pieces[0].base_offset
+        kept = (each for each in self.pieces if each.is_snapshot or each.base_offset < first)
+        return replace(self, pieces=(*kept, *pieces))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterCut:
+    """The saved state of a cluster."""
+
+    cluster_id: str
+    created_ms: int
+    """Time before the first log was read, by the clock of the broker that made the cut."""
+    generation: int = 0
+    """Number of restores of the cluster before this cut."""
+    metadata: ObjectPart
+    """Values of the records that build the image of the metadata (``image_records.to_records``)."""
+    metadata_offset: int
+    metadata_epoch: int
+    logs: Mapping[LogId, LogPieces] = field(default_factory=dict)
+
+    def object_keys(self) -> set[str]:
+        """The objects that a restore of this cut reads."""
+        found = {piece.part.object_key for log in self.logs.values() for piece in log.pieces}
+        return found | {self.metadata.object_key}
+
+
+def new_key(folder: str, created_ms: int, broker_id: int, unique: str) -> str:
+    """A key that no other object has, if ``unique`` differs between the objects of a broker."""
+    return f"{folder}{created_ms:0{_TIME_DIGITS}d}-{broker_id}-{unique}"
+
+
+def cut_key(cut: ClusterCut, broker_id: int, unique: str) -> str:
+    """The key of a cut that a broker has made."""
+    return new_key(CUTS_FOLDER, cut.created_ms, broker_id, f"{cut.generation}-{unique}")
+
+
+def generation_of(key: str) -> int:
+    """The generation in the key of a cut; -1 for any other key."""
+    parts = key.rpartition("/")[2].split("-")
+    return int(parts[2]) if len(parts) == 4 and parts[2].isascii() and parts[2].isdigit() else -1
+
+
+def created_of(key: str) -> int | None:
+    """The time in the key of a cut or of its data; None for any other key."""
+    digits = key.rpartition("/")[2].partition("-")[0]
+    return int(digits) if len(digits) == _TIME_DIGITS and digits.isascii() and digits.isdigit() else None
+
+
+def encode_cut(cut: ClusterCut) -> bytes:
+    """The object of a cut: a line of JSON, and a line with the CRC-32C of the first."""
+    document = {
+        "format": FORMAT,
+        "cluster_id": cut.cluster_id,
+        "created_ms": cut.created_ms,
+        "generation": cut.generation,
+        "metadata": {"offset": cut.metadata_offset, "epoch": cut.metadata_epoch, "part": cut.metadata},
+        "logs": [
+            {
+                "topic": log.topic,
+                "topic_id": log_id.topic_id.hex,
+                "partition": log_id.partition,
+                "pieces": [
+                    [*each.part, each.base_offset, each.end_offset, each.epoch, each.is_snapshot]
+                    for each in log.pieces
+                ],
+            }
+            for log_id, log in sorted(cut.logs.items(), key=lambda item: (item[1].topic, item[0].partition))
+        ],
+    }
+    line = json.dumps(document, separators=(",", ":")).encode()
+    return line + f"\n{crc32c(line):08x}\n".encode()
+
+
+def parse_cut(content: bytes | memoryview) -> ClusterCut:
+    """Parse the object of a cut. Raises :class:`BrokenCutError`."""
+    line, _, rest = bytes(content).partition(b"\n")
+    if rest != f"{crc32c(line):08x}\n".encode():
+        raise BrokenCutError("its checksum is wrong")
+    document = json.loads(line)
+    if document.get("format") != FORMAT:
+        raise BrokenCutError(f"it has format {document.get('format')}; {FORMAT} is known")
+    metadata = document["metadata"]
+    return ClusterCut(
+        cluster_id=document["cluster_id"],
+        created_ms=document["created_ms"],
+        generation=document["generation"],
+        metadata=ObjectPart(*metadata["part"]),
+        metadata_offset=metadata["offset"],
+        metadata_epoch=metadata["epoch"],
+        logs={
+            LogId(UUID(hex=log["topic_id"]), log["partition"]): LogPieces(
+                log["topic"], tuple(_piece(row) for row in log["pieces"])
+            )
+            for log in document["logs"]
+        },
+    )
+
+
+def _piece(row: Sequence[Any]) -> LogPiece:
+    return LogPiece(ObjectPart(*row[:4]), *row[4:])

@@ -1,0 +1,71 @@
+"""The generation of a cluster in its object store, and the end of nodes of earlier generations.
+
+A restore begins a new generation, with an object that says so. An object store cannot be fenced: a node of
+the old cluster, if one is still running, goes on until it looks for that object again.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from moldau.objects.storage import ObjectStorage
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["GENERATIONS_FOLDER", "GenerationGuard", "begin_generation", "latest_generation"]
+
+GENERATIONS_FOLDER: Final = ".moldau/backup/generations/"
+_DIGITS: Final = 10
+
+
+async def latest_generation(storage: ObjectStorage) -> int:
+    """The number of restores of the cluster in a store. Raises ``StorageError``."""
+    latest = 0
+    async for page in storage.list(GENERATIONS_FOLDER):
+        for info in page:
+            name = info.key.rpartition("/")[2]
+            if len(name) == _DIGITS and name.isascii() and name.isdigit():
+                latest = max(latest, int(name))
+    return latest
+
+
+async def begin_generation(storage: ObjectStorage, generation: int, cluster_id: str) -> None:
+    """Make nodes of earlier generations stop. Raises ``StorageError``."""
+    content = cluster_id.encode()
+    await storage.upload(f"{GENERATIONS_FOLDER}{generation:0{_DIGITS}d}", content, len(content))
+
+
+class GenerationGuard:
+    """Ends this node when its cluster was restored from the store, where the restored cluster goes on."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        generation: Callable[[], int],
+        changes: Callable[[], float],
+        fail: Callable[[str], None],
+    ) -> None:
+        """``generation`` is that of this node's metadata. ``changes`` counts the requests with which this
+        node has changed the store. ``fail`` ends the node with a reason.
+        """
+        self._storage = storage
+        self._generation = generation
+        self._changes = changes
+        self._fail = fail
+        self._changes_seen = -1.0
+
+    async def run_once(self) -> None:
+        """Look for a newer generation if this node has changed the store since the last look, so that an
+        idle node sends no requests. Raises ``StorageError``.
+        """
+        changes = self._changes()
+        if changes == self._changes_seen:
+            return
+        latest, own = await latest_generation(self._storage), self._generation()
+        if latest > own:
+            self._fail(
+                f"the cluster was restored from its object store (generation {latest}), and this node is of"
+                f" generation {own}: it may neither write nor delete there. Stop all nodes of the old"
+                " cluster; see 'Restore a cluster' in the documentation."
+            )
+        self._changes_seen = changes

@@ -1,0 +1,90 @@
+"""The saved logs as the maker of cuts knows them, and its next requests. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from moldau.backup.calls import LogToSave, SavedLog
+from moldau.backup.cut import ClusterCut, LogId, LogPiece, LogPieces
+
+__all__ = ["LedLog", "Ledger"]
+
+PIECES_MAX: Final = 16
+"""Pieces of a log beyond which the last ones are stored again as one."""
+
+
+class LedLog(NamedTuple):
+    """A partition that a cut must contain, with its leader."""
+
+    topic: str
+    log_id: LogId
+    leader_id: int
+    leader_epoch: int
+
+
+class Ledger:
+    """The logs of the newest complete cut, and the changes of the cut that is being made.
+
+    A cut is complete when its object is stored (:meth:`complete`). Until then nothing counts as saved, and
+    after a failure :meth:`abandon` forgets the changes.
+    """
+
+    def __init__(self, newest: ClusterCut | None) -> None:
+        self.newest = newest
+        self._logs = {} if newest is None else dict(newest.logs)
+        self._changed: dict[LogId, LogPieces] = {}
+        self.rounds = 0
+        """How often all logs were saved."""
+
+    def request(self, log: LedLog) -> LogToSave:
+        """The request to the leader of a log."""
+        saved = self._logs.get(log.log_id)
+        if saved is None:
+            return LogToSave(log.log_id, log.leader_epoch)
+        return LogToSave(
+            log.log_id, log.leader_epoch, saved.end_offset, saved.epoch, _next_from(saved.pieces)
+        )
+
+    def saved(self, topic: str, answer: SavedLog) -> None:
+        """Note the pieces that a leader has stored."""
+        known = self._logs.get(answer.log_id)
+        if answer.begins_anew:
+            if known is None or known.pieces or answer.pieces:
+                self._changed[answer.log_id] = LogPieces(topic, tuple(answer.pieces))
+        elif answer.pieces and known is not None:
+            self._changed[answer.log_id] = known.extended(answer.pieces)
+
+    def logs(self, existing: Iterable[LogId]) -> dict[LogId, LogPieces]:
+        """The logs of the cut that is being made. Logs that no longer exist are left out."""
+        now = {**self._logs, **self._changed}
+        return {log_id: now[log_id] for log_id in existing if log_id in now}
+
+    def complete(self, cut: ClusterCut) -> None:
+        """Note that the object of a cut is stored."""
+        self.newest, self._logs, self._changed = cut, dict(cut.logs), {}
+
+    def abandon(self) -> None:
+        """Forget the changes, because the cut could not be made."""
+        self._changed = {}
+
+
+def _next_from(pieces: Sequence[LogPiece]) -> int:
+    """Where the next piece of a log begins: at the end of the last one, or earlier to replace small ones.
+
+    Pieces of about the same size are stored again together, so that a log has few pieces and each record is
+    stored a logarithmic number of times. -1 asks for all of the log.
+    """
+    if not pieces:
+        return -1
+    if len(pieces) < PIECES_MAX:
+        return pieces[-1].end_offset
+    following = 0
+    first = len(pieces)
+    for number in range(len(pieces) - 1, -1, -1):
+        size_bytes = pieces[number].part.size_bytes
+        if size_bytes > 2 * following and first <= len(pieces) - PIECES_MAX // 2:
+            break
+        following += size_bytes
+        first = number
+    if first == 0 or pieces[first].is_snapshot:
+        return -1
+    return pieces[first].base_offset

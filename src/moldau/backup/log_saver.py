@@ -1,0 +1,201 @@
+"""Stores the committed records of logs that this broker leads, for a cut."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from moldau.backup.calls import LogsToSave, LogToSave, SavedLog
+from moldau.backup.cut import DATA_FOLDER, LogId, LogPiece, ObjectPart
+from moldau.backup.saved_ends import SavedEnds
+from moldau.coordinators.log import PartitionCoordinatorLog
+from moldau.objects.storage import ObjectStorage, StorageError
+from moldau.records.batch import iter_headers
+from moldau.replication.classic import ClassicPartition
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.snapshots.replicated_log import LogPosition
+
+__all__ = ["LogSaver"]
+
+READ_BYTES: Final = 1 << 20
+"""Size of a read, after which other work of the event loop has a turn."""
+OBJECT_BYTES: Final = 32 << 20
+"""Size from which an object is stored, so that a large log does not need as much memory."""
+
+
+class _Range(NamedTuple):
+    """Committed records that a call stores."""
+
+    wanted: LogToSave
+    partition: ClassicPartition
+    end_offset: int
+
+
+class LogSaver:
+    """Implements :class:`moldau.backup.calls.LogSaving`."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        partition_of: Callable[[LogId], ClassicPartition | None],
+        saved: SavedEnds,
+    ) -> None:
+        """``partition_of`` returns a partition that has a replica on this broker."""
+        self._storage = storage
+        self._partition_of = partition_of
+        self._saved = saved
+
+    async def save_logs(self, wanted: LogsToSave) -> Sequence[SavedLog]:
+        if not wanted.object_key.startswith(DATA_FOLDER):
+            raise KafkaError(ErrorCode.invalid_request, f"{wanted.object_key} is no key of a cut's data")
+        # The ends of all logs are read before the first suspension. Later records are for the next cut.
+        ranges = [self._range(log) for log in wanted.logs]
+        for log in wanted.logs:
+            self._saved.note(log.log_id, log.saved_end_offset, wanted.rounds)
+        upload = _Upload(self._storage, wanted.object_key)
+        try:
+            saved = [await _save(found, upload) for found in ranges]
+            await upload.finish()
+        except StorageError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        return [each.result(upload) for each in saved]
+
+    def _range(self, log: LogToSave) -> _Range:
+        """Raises ``KafkaError`` unless this broker leads the partition in the epoch of the request."""
+        partition = self._partition_of(log.log_id)
+        if partition is None or not partition.is_leader:
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"{log.log_id} is not led by this broker")
+        partition.check_epoch(log.leader_epoch)
+        return _Range(log, partition, partition.high_watermark)
+
+
+class _Part(NamedTuple):
+    """Bytes of a log in the objects of a call: the number of the object, and the place in it."""
+
+    number: int
+    byte_offset: int
+    size_bytes: int
+    crc: int
+
+
+class _Upload:
+    """The objects of one call. Small logs share an object."""
+
+    def __init__(self, storage: ObjectStorage, object_key: str) -> None:
+        self._storage = storage
+        self._object_key = object_key
+        self._buffer = bytearray()
+        self._number = 0
+
+    def add(self, pieces: list["_Found"], content: memoryview, found: "_Found") -> None:
+        """Append ``content`` as a piece, or to the last one of ``pieces`` if that is directly before it.
+
+        ``found`` describes the piece; its ``part`` is replaced.
+        """
+        last = pieces[-1] if pieces else None
+        position = len(self._buffer)
+        self._buffer += content
+        if (
+            last is not None
+            and last.is_snapshot == found.is_snapshot
+            and (last.part.number, last.part.byte_offset + last.part.size_bytes) == (self._number, position)
+        ):
+            part = last.part._replace(
+                size_bytes=last.part.size_bytes + len(content), crc=crc32c(content, last.part.crc)
+            )
+            pieces[-1] = last._replace(part=part, end_offset=found.end_offset, epoch=found.epoch)
+        else:
+            part = _Part(self._number, position, len(content), crc32c(content))
+            pieces.append(found._replace(part=part))
+
+    async def make_room(self) -> None:
+        """Store the buffered bytes when there are many."""
+        if len(self._buffer) >= OBJECT_BYTES:
+            await self.finish()
+
+    async def finish(self) -> None:
+        """Store the buffered bytes. Raises ``StorageError``."""
+        if not self._buffer:
+            return
+        content, self._buffer = self._buffer, bytearray()
+        key = self.key(self._number)
+        self._number += 1
+        await self._storage.upload(key, content, len(content))
+
+    def key(self, number: int) -> str:
+        return f"{self._object_key}-{number}"
+
+
+class _Found(NamedTuple):
+    """A piece whose object may not be stored yet. The fields are those of :class:`LogPiece`."""
+
+    base_offset: int
+    end_offset: int
+    epoch: int
+    is_snapshot: bool = False
+    part: _Part = _Part(0, 0, 0, 0)
+
+
+class _Saved(NamedTuple):
+    log_id: LogId
+    begins_anew: bool
+    pieces: list[_Found]
+
+    def result(self, upload: _Upload) -> SavedLog:
+        pieces = [
+            LogPiece(ObjectPart(upload.key(each.part.number), *each.part[1:]), *each[:4])
+            for each in self.pieces
+        ]
+        return SavedLog(self.log_id, self.begins_anew, pieces)
+
+
+async def _save(found: _Range, upload: _Upload) -> _Saved:
+    wanted, partition = found.wanted, found.partition
+    pieces: list[_Found] = []
+    begins_anew = not _continues(found)
+    offset = wanted.from_offset
+    if begins_anew:
+        offset = partition.log.log_start_offset
+        snapshot_id = None if partition.snapshots is None else partition.snapshots.latest_snapshot_id()
+        if snapshot_id is not None and snapshot_id.offset > 0:
+            await _save_snapshot(partition, snapshot_id, upload, pieces)
+            offset = snapshot_id.offset
+    log = PartitionCoordinatorLog(partition)
+    while offset < found.end_offset:
+        content = log.read_committed(offset, READ_BYTES)
+        headers = [header for _, header in iter_headers(content)]
+        if not headers:
+            break
+        end_offset, epoch = headers[-1].last_offset + 1, headers[-1].partition_leader_epoch
+        upload.add(pieces, content, _Found(headers[0].base_offset, end_offset, epoch))
+        offset = end_offset
+        await upload.make_room()
+        await asyncio.sleep(0)
+    return _Saved(wanted.log_id, begins_anew, pieces)
+
+
+def _continues(found: _Range) -> bool:
+    """Whether the log still has the records that follow the saved ones, and had the saved ones."""
+    wanted, log = found.wanted, found.partition.log
+    if wanted.from_offset < log.log_start_offset or wanted.saved_end_offset > found.end_offset:
+        return False
+    last = wanted.saved_end_offset - 1
+    return last < log.log_start_offset or log.epoch_for_offset(last) == wanted.saved_epoch
+
+
+async def _save_snapshot(
+    partition: ClassicPartition, snapshot_id: LogPosition, upload: _Upload, pieces: list[_Found]
+) -> None:
+    assert partition.snapshots is not None
+    reader = partition.snapshots.open_snapshot(snapshot_id)
+    if reader is None:
+        raise KafkaError(ErrorCode.snapshot_not_found, f"{snapshot_id} was deleted in the meantime")
+    try:
+        for position in range(0, reader.size_bytes, READ_BYTES):
+            content = reader.read(position, READ_BYTES)
+            upload.add(pieces, content, _Found(position, *snapshot_id, is_snapshot=True))
+            await upload.make_room()
+            await asyncio.sleep(0)
+    finally:
+        reader.close()

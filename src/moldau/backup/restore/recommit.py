@@ -1,0 +1,198 @@
+"""Commits the batches of WAL objects that are newer than a cut again, from the objects' footers.
+
+A producer's acknowledged batch behind the cut is in such an object, and nothing but the object says so. The
+objects are committed in the order of their names, which begin with the time of their creation, by the rules
+that apply to every commit. Therefore an idempotent batch that the cut has already, or that several objects
+contain, is committed once; every other batch comes back at least once. Offsets may differ from those that the
+batches had.
+
+Batches of transactions are left out: only the lost logs said whether a transaction was committed.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from moldau.backup.cut import LogId
+from moldau.coordinators.diskless.calls import CREATE_TIME, LOG_APPEND_TIME, BatchToCommit, CommitFileCall
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.diskless.object_keys import WAL_PREFIX, parse_object_key, wal_folders
+from moldau.diskless.wal import (
+    TAIL_READ_BYTES,
+    CorruptWalObjectError,
+    WalBatch,
+    WalObject,
+    parse_object,
+    tail_size_bytes,
+)
+from moldau.objects.storage import ObjectInfo, ObjectStorage
+from moldau.records.batch import TRANSACTIONAL_BIT
+from moldau.runtime import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["FoundObject", "Recommit", "RecommitReport", "find_objects"]
+
+_KEPT_NAMES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObject:
+    """A WAL object, with what its footer says."""
+
+    info: ObjectInfo
+    footer: WalObject
+
+    @property
+    def producer_id_max(self) -> int:
+        """The highest producer id of the object's batches; -1 when there is none."""
+        return max((batch.producer_id for batch in self.footer.batches()), default=-1)
+
+
+@dataclass(slots=True)
+class RecommitReport:
+    """The batches that came back from the objects that are newer than the cut."""
+
+    objects: int = 0
+    """Objects newer than the cut, including those that the cut knows."""
+    known_objects: int = 0
+    batches: int = 0
+    """Batches that were committed."""
+    records: int = 0
+    repeated_batches: int = 0
+    """Batches of idempotent producers that were there already."""
+    refused_batches: int = 0
+    transactional_batches: int = 0
+    """Batches that were left out because they belong to transactions."""
+    unknown_topics: dict[UUID, int] = field(default_factory=dict)
+    """Topics that the cut does not have, with the number of their batches."""
+    damaged: list[str] = field(default_factory=list)
+    """Objects whose footer cannot be read; the number of names is limited."""
+
+
+async def find_objects(storage: ObjectStorage, from_ms: int, report: RecommitReport) -> list[FoundObject]:
+    """The WAL objects that were created at or after a time, in the order of their commits.
+
+    Raises ``StorageError`` when the store fails.
+    """
+    found: list[FoundObject] = []
+    for folder in wal_folders(WAL_PREFIX):
+        async for page in storage.list(folder):
+            for info in page:
+                key = parse_object_key(info.key)
+                if key is not None and key.created_ms >= from_ms:
+                    footer = await _footer(storage, info, report)
+                    found += [] if footer is None else [FoundObject(info, footer)]
+    report.objects = len(found)
+    # The name without its folders begins with the time of creation.
+    return sorted(found, key=lambda each: each.info.key.rpartition("/")[2])
+
+
+async def _footer(storage: ObjectStorage, info: ObjectInfo, report: RecommitReport) -> WalObject | None:
+    size_bytes = min(info.size_bytes, TAIL_READ_BYTES)
+    try:
+        tail = await storage.fetch(info.key, info.size_bytes - size_bytes, size_bytes)
+        needed = tail_size_bytes(tail, info.size_bytes)
+        if needed > size_bytes:
+            tail = await storage.fetch(info.key, info.size_bytes - needed, needed)
+        return parse_object(tail, info.size_bytes)
+    except CorruptWalObjectError as error:
+        logger.warning("%s is left out: %s", info.key, error)
+        report.damaged += [info.key] if len(report.damaged) < _KEPT_NAMES else []
+        return None
+
+
+class Recommit:
+    """Commits objects at the coordinators of their partitions. All coordinators are loaded here."""
+
+    def __init__(
+        self,
+        coordinators: DisklessCoordinator,
+        owners: Mapping[LogId, int],
+        stamped: Container[UUID],
+        report: RecommitReport,
+    ) -> None:
+        """``owners`` are the coordinators of the diskless partitions. ``stamped`` are the topics whose
+        records get the time of their append.
+        """
+        self._stamped = stamped
+        self._coordinators = coordinators
+        self._owners = owners
+        self._report = report
+
+    async def commit(self, found: Iterable[FoundObject]) -> None:
+        """Commit objects in order. Raises ``KafkaError`` when a log cannot be written."""
+        for each in found:
+            shares = self._shares(each.footer)
+            unknown = [
+                coordinator_id for coordinator_id in shares if not await self._knows(coordinator_id, each)
+            ]
+            self._report.known_objects += len(unknown) < len(shares)
+            for coordinator_id in unknown:
+                await self._commit_share(coordinator_id, each, shares[coordinator_id], list(shares))
+
+    def _shares(self, footer: WalObject) -> dict[int, list[BatchToCommit]]:
+        """The batches for each coordinator, in the order of the object."""
+        shares: dict[int, list[BatchToCommit]] = defaultdict(list)
+        for batch in footer.batches():
+            owner = self._owners.get(LogId(batch.topic_id, batch.partition_index))
+            if owner is None:
+                unknown = self._report.unknown_topics
+                unknown[batch.topic_id] = unknown.get(batch.topic_id, 0) + 1
+            elif batch.attributes & TRANSACTIONAL_BIT:
+                self._report.transactional_batches += 1
+            else:
+                shares[owner].append(_to_commit(batch, batch.topic_id in self._stamped))
+        return shares
+
+    async def _knows(self, coordinator_id: int, found: FoundObject) -> bool:
+        described = await self._coordinators.describe_files(coordinator_id, [found.info.key])
+        return any(file.is_known or file.is_closed or file.has_live_batches for file in described)
+
+    async def _commit_share(
+        self,
+        coordinator_id: int,
+        found: FoundObject,
+        batches: Sequence[BatchToCommit],
+        owner_ids: Sequence[int],
+    ) -> None:
+        call = CommitFileCall(
+            object_key=found.info.key,
+            size_bytes=found.info.size_bytes,
+            created_ms=found.footer.created_ms,
+            uploader_broker_id=found.footer.broker_id,
+            batches=batches,
+            owner_ids=owner_ids,
+        )
+        result = await self._coordinators.commit_file(coordinator_id, call)
+        report = self._report
+        for batch, outcome in zip(batches, result.batches, strict=True):
+            if outcome.is_duplicate:
+                report.repeated_batches += 1
+            elif outcome.error is ErrorCode.none:
+                report.batches += 1
+                report.records += batch.records_count
+            else:
+                report.refused_batches += 1
+
+
+def _to_commit(batch: WalBatch, is_stamped: bool) -> BatchToCommit:
+    sequence = batch.base_sequence
+    return BatchToCommit(
+        batch.topic_id,
+        batch.partition_index,
+        0,
+        batch.byte_offset,
+        batch.size_bytes,
+        batch.last_offset_delta,
+        batch.records_count,
+        batch.max_timestamp_ms,
+        LOG_APPEND_TIME if is_stamped else CREATE_TIME,
+        batch.producer_id,
+        batch.producer_epoch,
+        sequence,
+        -1 if sequence < 0 else (sequence + batch.last_offset_delta) & 0x7FFFFFFF,
+    )

@@ -1,0 +1,209 @@
+"""Restores a cluster into the folder of one new node."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from moldau.backup.cut import ClusterCut, LogId
+from moldau.backup.generations import begin_generation, latest_generation
+from moldau.backup.restore.folders import NodeFolder, write_log
+from moldau.backup.restore.local_log import LocalCoordinatorLog
+from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, NewNode, new_metadata, new_position
+from moldau.backup.restore.recommit import FoundObject, Recommit, RecommitReport, find_objects
+from moldau.backup.restore.saved_state import check_part, metadata_of, pieces_of
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.cluster.image.partition import NO_COORDINATOR
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, STATE_TOPICS
+from moldau.coordinators.diskless.calls import PartitionsToCreate
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
+from moldau.objects.storage import ObjectStorage
+from moldau.protocol.schema import Message
+from moldau.runtime import KafkaError, Machine
+from moldau.runtime.errors import ErrorCode
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+__all__ = ["RestoreReport", "Restoring", "examine"]
+
+_ANY_AGE_MS: Final = 1 << 50
+"""The maximum age of a commit during a restore: objects are committed however old they are."""
+
+
+@dataclass(slots=True)
+class RestoreReport:
+    """The parts of a cluster that a restore has brought back, or would bring back."""
+
+    cut: ClusterCut
+    topics: int = 0
+    diskless_topics: int = 0
+    classic_topics: Sequence[str] = ()
+    """Topics of users whose records were only on the disks of brokers: they come back empty."""
+    missing: list[str] = field(default_factory=list)
+    """Objects of the cut that cannot be read, with the reason."""
+    newer: RecommitReport = field(default_factory=RecommitReport)
+
+
+async def examine(storage: ObjectStorage, cut: ClusterCut) -> RestoreReport:
+    """Report what a restore of a cut would bring back. It writes nothing. Raises ``StorageError``."""
+    report = RestoreReport(cut)
+    parts = [cut.metadata, *(piece.part for log in cut.logs.values() for piece in log.pieces)]
+    for part in parts:
+        reason = await check_part(storage, part)
+        report.missing += [] if reason is None else [reason]
+    if not report.missing:
+        _describe(report, _image_of(await metadata_of(storage, cut)))
+    await find_objects(storage, _from_ms(cut), report.newer)
+    return report
+
+
+def _describe(report: RestoreReport, image: MetadataImage) -> None:
+    topics = [topic for topic in image.topics if topic.name not in STATE_TOPICS]
+    report.topics = len(topics)
+    report.diskless_topics = sum(topic.is_diskless for topic in topics)
+    report.classic_topics = [topic.name for topic in topics if not topic.is_diskless]
+
+
+def _image_of(records: Sequence[Message]) -> MetadataImage:
+    return MetadataDelta().replay_all(records).apply()
+
+
+def _from_ms(cut: ClusterCut) -> int:
+    """The creation time of the oldest object that the cut may lack: its commit may have come later."""
+    times = CoordinatorTimes()
+    return cut.created_ms - times.max_commit_age_ms - times.clock_skew_ms
+
+
+class Restoring:
+    """A restore of one cut into one folder."""
+
+    def __init__(self, machine: Machine, storage: ObjectStorage, cut: ClusterCut, folder: NodeFolder) -> None:
+        self._machine = machine
+        self._storage = storage
+        self._cut = cut
+        self._folder = folder
+        self._report = RestoreReport(cut)
+
+    async def run(self) -> RestoreReport:
+        """Write the folder. Raises ``FormatError``, ``StorageError`` and ``KafkaError``; the folder is then
+        not a node's folder.
+        """
+        self._folder.check(self._machine)
+        old = await metadata_of(self._storage, self._cut)
+        number = 1 + max(self._cut.generation, await latest_generation(self._storage))
+        # Nodes of the old cluster stop before this restore reads what they may still write.
+        await begin_generation(self._storage, number, self._cut.cluster_id)
+        newer = await find_objects(self._storage, _from_ms(self._cut), self._report.newer)
+        self._machine.disk.make_dirs(self._folder.path)
+        async with contextlib.AsyncExitStack() as closing:
+            logs = await self._write_logs(closing)
+            image = _image_of(old)
+            coordinators = await self._load(image, logs, closing)
+            await _create_partitions(image, coordinators)
+            generation = NewGeneration(number, _ends(image, coordinators, logs))
+            await self._write_metadata(old, generation, newer)
+            owners, stamped = _diskless_partitions(image)
+            await Recommit(coordinators, owners, stamped, self._report.newer).commit(newer)
+            await asyncio.gather(*(log.flush() for log in logs.values()))
+        self._folder.finish(self._machine)
+        return self._report
+
+    async def _write_metadata(
+        self, old: Sequence[Message], generation: NewGeneration, newer: Sequence[FoundObject]
+    ) -> None:
+        node = NewNode(self._folder.node_id, self._folder.directory_id)
+        seen = max((each.producer_id_max for each in newer), default=-1)
+        records = list(new_metadata(old, node, generation, seen))
+        _describe(self._report, _image_of(records))
+        end = new_position(self._cut.metadata_offset, self._cut.metadata_epoch)
+        await self._folder.write_metadata(self._machine, records, end)
+
+    async def _write_logs(self, closing: contextlib.AsyncExitStack) -> dict[int, SnapshotLog]:
+        """Write all logs. Returns those of the diskless coordinators, which are closed with ``closing``."""
+        coordinator_logs: dict[int, SnapshotLog] = {}
+        for log_id, saved in self._cut.logs.items():
+            name = TopicPartition(saved.topic, log_id.partition)
+            pieces = pieces_of(self._storage, saved)
+            log = await write_log(self._machine, self._folder.path, name, log_id.topic_id, pieces)
+            if saved.topic == DISKLESS_METADATA_TOPIC:
+                coordinator_logs[log_id.partition] = log
+                closing.callback(log.close)
+            else:
+                log.close()
+        return coordinator_logs
+
+    async def _load(
+        self, image: MetadataImage, logs: Mapping[int, SnapshotLog], closing: contextlib.AsyncExitStack
+    ) -> DisklessCoordinator:
+        """Load the diskless coordinators over their logs."""
+        coordinators = DisklessCoordinator(
+            self._machine,
+            CoordinatorTimes(max_commit_age_ms=_ANY_AGE_MS),
+            opener=self._machine.open_sqlite,
+        )
+        closing.push_async_callback(coordinators.close)
+        for coordinator_id, log in logs.items():
+            epoch = _epoch_of(image, coordinator_id)
+            coordinators.load(coordinator_id, epoch, LocalCoordinatorLog(log, epoch))
+        for coordinator_id in logs:
+            await coordinators.until_loaded(coordinator_id)
+            if not coordinators.is_active(coordinator_id):
+                raise KafkaError(ErrorCode.kafka_storage_error, coordinators.problem() or "not loaded")
+        return coordinators
+
+
+async def _create_partitions(image: MetadataImage, coordinators: DisklessCoordinator) -> None:
+    """Create the partitions that the coordinators of the cut did not know yet."""
+    wanted: dict[int, list[PartitionsToCreate]] = {}
+    for topic in image.topics:
+        indexes: dict[int, list[int]] = {}
+        for index, partition in enumerate(topic.partitions):
+            if partition.diskless_coordinator != NO_COORDINATOR:
+                indexes.setdefault(partition.diskless_coordinator, []).append(index)
+        for coordinator_id, found in indexes.items():
+            call = PartitionsToCreate(topic.topic_id, topic.name, found)
+            wanted.setdefault(coordinator_id, []).append(call)
+    for coordinator_id, calls in wanted.items():
+        await coordinators.create_partitions(coordinator_id, calls)
+
+
+def _ends(
+    image: MetadataImage, coordinators: DisklessCoordinator, logs: Mapping[int, SnapshotLog]
+) -> dict[LogId, int]:
+    """Where the records of the cut end, in each diskless partition and in the coordinators' logs."""
+    topic = image.topics.get(DISKLESS_METADATA_TOPIC)
+    ends: dict[LogId, int] = {}
+    if topic is not None:
+        ends = {LogId(topic.topic_id, each): log.end_offset for each, log in logs.items()}
+    ends |= dict.fromkeys(_diskless_partitions(image)[0], 0)
+    for coordinator_id in logs:
+        led = coordinators.led(coordinator_id)
+        assert led is not None
+        for partition in led.store.view:
+            ends[LogId(*partition.id)] = partition.next
+    return ends
+
+
+def _epoch_of(image: MetadataImage, coordinator_id: int) -> int:
+    """The epoch of the coordinator's log during the restore. The restored node leads in the next one."""
+    topic = image.topics.get(DISKLESS_METADATA_TOPIC)
+    assert topic is not None
+    return topic.partitions[coordinator_id].leader_epoch + EPOCH_MARGIN
+
+
+def _diskless_partitions(image: MetadataImage) -> tuple[dict[LogId, int], set[UUID]]:
+    """The coordinators of all diskless partitions, and the topics whose records get the append time."""
+    owners: dict[LogId, int] = {}
+    stamped: set[UUID] = set()
+    for topic in image.topics:
+        for index, partition in enumerate(topic.partitions):
+            if partition.diskless_coordinator != NO_COORDINATOR:
+                owners[LogId(topic.topic_id, index)] = partition.diskless_coordinator
+        config = image.config(ResourceType.TOPIC, topic.name)
+        if config.get("message.timestamp.type") == "LogAppendTime":
+            stamped.add(topic.topic_id)
+    return owners, stamped

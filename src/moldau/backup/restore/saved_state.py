@@ -1,0 +1,45 @@
+"""Reads a cut and everything that belongs to it from an object store."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from moldau.backup.cut import ClusterCut, LogPiece, LogPieces, ObjectPart
+from moldau.backup.image_object import decode_image
+from moldau.objects.storage import ObjectStorage, StorageError
+from moldau.protocol.schema import Message
+
+__all__ = ["check_part", "metadata_of", "pieces_of", "read_part"]
+
+_ADVICE: Final = "an earlier state may be whole: see --until"
+
+
+async def read_part(storage: ObjectStorage, part: ObjectPart) -> memoryview:
+    """The bytes of a part. Raises ``StorageError``, also when they are damaged; the message names the
+    object.
+    """
+    content = await storage.fetch(part.object_key, part.byte_offset, part.size_bytes)
+    if crc32c(content) != part.crc:
+        raise StorageError(f"{part.object_key} is damaged: its checksum is wrong; {_ADVICE}", transient=False)
+    return content
+
+
+async def check_part(storage: ObjectStorage, part: ObjectPart) -> str | None:
+    """The reason why a part cannot be read; None when it can."""
+    try:
+        await read_part(storage, part)
+    except StorageError as error:
+        return str(error)
+    return None
+
+
+async def metadata_of(storage: ObjectStorage, cut: ClusterCut) -> Sequence[Message]:
+    """The records that build the image of the metadata. Raises ``StorageError`` and ``KafkaError``."""
+    return decode_image(await read_part(storage, cut.metadata))
+
+
+async def pieces_of(storage: ObjectStorage, log: LogPieces) -> AsyncIterator[tuple[LogPiece, memoryview]]:
+    """The pieces of a log in order, with their bytes. Raises ``StorageError``."""
+    for piece in log.pieces:
+        yield piece, await read_part(storage, piece.part)

@@ -1,0 +1,79 @@
+"""SaveLogs: the leader of partitions stores the committed end of their logs in the object store."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class SavedPiece(Message):
+    object_key: str = wire("string")
+    byte_offset: int = wire("int64")
+    """Position of the piece in the object."""
+    size_bytes: int = wire("int32")
+    crc: int = wire("uint32")
+    """CRC-32C of the piece."""
+    base_offset: int = wire("int64")
+    """Offset of the first record; of a snapshot, the position of the piece in the snapshot's file."""
+    end_offset: int = wire("int64")
+    """Offset after the last record; of a snapshot, the end offset of the snapshot."""
+    epoch: int = wire("int32")
+    """Leader epoch of the last record; of a snapshot, the epoch of the snapshot."""
+    is_snapshot: bool = wire("bool", default=False)
+
+
+@message
+class SaveLogsLog(Message):
+    topic_id: UUID = wire("uuid")
+    partition_index: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    """The epoch in which, as far as the sender knows, the receiver leads the partition."""
+    saved_end_offset: int = wire("int64", default=-1)
+    """The end of the partition in the last complete cut; -1 when no cut has the partition."""
+    saved_epoch: int = wire("int32", default=-1)
+    """Leader epoch of the last saved record."""
+    from_offset: int = wire("int64", default=-1)
+    """Where to begin: ``saved_end_offset``, or a lower offset, whose pieces the new ones replace; -1 to save
+    all of the log.
+    """
+
+
+@message
+class SaveLogsResult(Message):
+    topic_id: UUID = wire("uuid")
+    partition_index: int = wire("int32")
+    begins_anew: bool = wire("bool", default=False)
+    """Whether the pieces replace all earlier ones, because the log does not continue them."""
+    pieces: Sequence[SavedPiece] = wire([SavedPiece], default=())
+
+
+@message
+class SaveLogsRequest(Message):
+    API_KEY = 11680
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    object_key: str = wire("string")
+    """Beginning of the keys of the objects that are stored."""
+    rounds: int = wire("int32")
+    """How often the sender has saved all logs before this call. Deletions wait for it."""
+    logs: Sequence[SaveLogsLog] = wire([SaveLogsLog], default=())
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """Time for which the caller waits for the answer."""
+
+
+@message
+class SaveLogsResponse(Message):
+    API_KEY = 11680
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """An error of one log fails the whole call, because a cut contains all logs or is not made."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    logs: Sequence[SaveLogsResult] = wire([SaveLogsResult], default=())
+
+
+REQUEST = SaveLogsRequest
+RESPONSE = SaveLogsResponse

@@ -1,0 +1,1 @@
+"""Saves the cluster's own logs in the object store."""

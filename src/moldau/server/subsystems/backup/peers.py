@@ -1,0 +1,85 @@
+"""The leaders of the saved logs, as the maker of cuts calls them."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from moldau.backup.calls import SAVE_LOGS, LogSaving, LogsToSave, SavedLog
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+from moldau.network.client import RpcClient
+from moldau.network.own_calls import BrokerChannel
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.context import BrokerContext
+from moldau.server.metadata.cluster_view import ClusterView
+
+TIMEOUT_MS: Final = 120_000
+"""Time-out of a call: the first one of a large cluster stores all of its logs."""
+
+
+class BackupPeers:
+    """Implements :class:`moldau.backup.maker.BackupCluster` over the network."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        cluster_id: str,
+        listener_name: str,
+        client: RpcClient,
+        local: LogSaving,
+        until_current: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._view = view
+        self._cluster_id = cluster_id
+        self._listener_name = listener_name
+        self._client = client
+        self._local = local
+        self._until_current = until_current
+
+    @classmethod
+    def of(cls, context: BrokerContext, local: LogSaving) -> "BackupPeers":
+        """The peers of a broker."""
+        return cls(
+            context.view,
+            context.identity.cluster_id,
+            context.config.inter_broker_listener_name,
+            RpcClient(context.machine.entropy, client_id=f"backup-{context.view.local_id}"),
+            local,
+            context.metadata.until_current,
+        )
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    @property
+    def broker_id(self) -> int:
+        return self._view.local_id
+
+    @property
+    def generation(self) -> int:
+        """The latest generation of the first diskless coordinator's log, which is that of the cluster."""
+        topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
+        return 0 if topic is None else topic.partitions[0].generations.latest
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._view.image
+
+    def is_maker(self) -> bool:
+        """The leader of the first diskless coordinator makes the cuts."""
+        return self._view.leader_of(DISKLESS_METADATA_TOPIC, 0) == self._view.local_id
+
+    async def save_logs(self, broker_id: int, wanted: LogsToSave) -> Sequence[SavedLog]:
+        if broker_id == self._view.local_id:
+            return await self._local.save_logs(wanted)
+        address = self._view.address(broker_id, self._listener_name)
+        if address is None:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not known")
+        return await BrokerChannel(self._client, *address, TIMEOUT_MS).call(SAVE_LOGS, wanted)
+
+    async def until_current(self) -> None:
+        await self._until_current()
+
+    async def close(self) -> None:
+        """Close the connections. Calls in progress fail."""
+        await self._client.close()

@@ -1,0 +1,76 @@
+"""The backup of the cluster's own logs: this broker saves the logs that it leads, and may make the cuts."""
+
+from typing import Final
+
+from moldau.backup.calls import SAVE_LOGS, LogSaving
+from moldau.backup.cut import LogId
+from moldau.backup.generations import GenerationGuard
+from moldau.backup.log_saver import LogSaver
+from moldau.backup.maker import CutMaker
+from moldau.cluster.internal_topics import STATE_TOPICS
+from moldau.diskless.upkeep.repeating import Repeating
+from moldau.replication.classic import ClassicPartition
+from moldau.server.context import BrokerContext
+from moldau.server.handlers.own.own_calls import BrokerCallHandlers
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.backup.peers import BackupPeers
+from moldau.server.subsystems.backup.settings import cut_settings
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+
+LATE_INTERVALS: Final = 6
+"""Number of intervals without a saved state after which the node is unhealthy."""
+LATE_MIN_MS: Final = 60_000
+
+
+class BackupSubsystem(Subsystem):
+    """Saves the logs of the topics in ``STATE_TOPICS`` and the metadata, in the store of diskless topics."""
+
+    def __init__(self, context: BrokerContext, diskless: DisklessSubsystem) -> None:
+        assert diskless.saved_ends is not None
+        self._partitions = context.partitions
+        self._authorizer = context.authorizer
+        storage = diskless.runtime.storage
+        self.saver = LogSaver(storage, self._partition, diskless.saved_ends)
+        self._peers = BackupPeers.of(context, self.saver)
+        settings = cut_settings(context.config)
+        self.maker = CutMaker(context.machine, storage, self._peers, settings, context.meters.registry)
+        requests = context.meters.registry.scoped("moldau.objects", "ObjectStorage")
+        uploads, deletions = (
+            requests.counter("RequestsPerSec", operation=operation) for operation in ("upload", "delete")
+        )
+        self._guard = GenerationGuard(
+            storage, lambda: self._peers.generation, lambda: uploads.value + deletions.value, context.fail
+        )
+        self._late_ms = max(LATE_INTERVALS * settings.interval_ms, LATE_MIN_MS)
+        self._repeating = Repeating(
+            "backup", self._run_once, settings.interval_ms, unexpected=context.machine.unexpected
+        )
+
+    def _partition(self, log_id: LogId) -> ClassicPartition | None:
+        found = self._partitions.get_by_id(*log_id)
+        is_saved = isinstance(found, ClassicPartition) and found.topic in STATE_TOPICS
+        return found if is_saved else None  # type: ignore[return-value]
+
+    def contribution(self) -> Contribution:
+        calls = BrokerCallHandlers[LogSaving]({SAVE_LOGS.api_key: SAVE_LOGS}, self.saver, self._authorizer)
+        return Contribution(handlers=calls.table(), checks={"backup": self._problem})
+
+    def _problem(self) -> str | None:
+        lag_ms = self.maker.lag_ms
+        if lag_ms is None or lag_ms <= self._late_ms:
+            return None
+        return (
+            f"the last saved state of the cluster is {lag_ms / 1000:.0f} s old, and objects are deleted only"
+            f" after a save: {self.maker.last_error}"
+        )
+
+    async def _run_once(self) -> None:
+        await self._guard.run_once()
+        await self.maker.run_once()
+
+    async def serve(self) -> None:
+        self._repeating.start()
+
+    async def stop(self) -> None:
+        await self._repeating.stop()
+        await self._peers.close()

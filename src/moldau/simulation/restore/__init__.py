@@ -1,0 +1,1 @@
+"""Scenarios in which all disks of a cluster vanish and only its object store is left."""

@@ -1,0 +1,302 @@
+"""All disks vanish at any moment, in several rounds; each time the node is restored from the object store.
+
+Producers go on through all of it, with the identities that they had. What a restore promises is checked:
+
+* A record that was acknowledged before the cut is there once, at its offset.
+* A record that was acknowledged after the cut is there: once if its producer is idempotent.
+* The records of an idempotent producer are in order.
+* An offset has another record than before only in a newer generation, so that consumers find out (KIP-320).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from moldau.backup.maker import newest_cut
+from moldau.backup.restore.folders import NodeFolder
+from moldau.backup.restore.restoring import RestoreReport, Restoring
+from moldau.cluster.folders.formatter import new_directory_id
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from moldau.quorum.core.voters import ReplicaKey, Voter
+from moldau.runtime import ErrorCode, Machine
+from moldau.server.node import ServerNode
+from moldau.server.settings import development_config
+from moldau.simulation.clients.client import Bootstrap, Producer, RetryError, Sending, SimulatedClient
+from moldau.simulation.damage.reading import Reader
+from moldau.simulation.history import History, Outcome, PartitionName, Production
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.seeds import stream
+from moldau.simulation.stories.tiny_node import PORT
+from moldau.simulation.world.disks.disk import MountedDisk
+from moldau.simulation.world.disks.disk_losses import DATA
+from moldau.simulation.world.object_storage import CLASS_NAME, TIER_CLASS_NAME, open_simulated
+from moldau.simulation.world.process import Process, serving
+from moldau.simulation.world.world import World
+
+TOPIC: Final = "events"
+PARTITION_COUNT: Final = 2
+ROUNDS: Final = 3
+WORK_LIMIT_S: Final = 400.0
+RECORDS_A_ROUND: Final = 60
+EPOCH_VERSION: Final = 4
+PROPERTIES: Final[Mapping[str, str]] = {
+    "controller.listener.names": "CONTROLLER",
+    "num.partitions": "1",
+    "diskless.metadata.topic.num.partitions": "2",
+    "diskless.storage.class.name": CLASS_NAME,
+    "diskless.storage.url": "simulated:",
+    "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
+    "remote.log.metadata.topic.num.partitions": "2",
+    # Frequent work of each kind, so that every run has all kinds.
+    "diskless.metadata.max.new.records.between.snapshots": "20",
+    "diskless.consolidation.interval.ms": "1000",
+    "diskless.consolidation.segment.bytes": "2000",
+    "diskless.consolidation.max.age.ms": "3000",
+    "diskless.coordinator.orphan.scan.interval.ms": "5000",
+    "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
+    "log.index.interval.bytes": "256",
+}
+
+
+@dataclass(slots=True)
+class TimedHistory(History):
+    """A history with the times of acknowledgements."""
+
+    acknowledged_s: dict[int, float] = field(default_factory=dict)
+    """Virtual time by the identity of the production."""
+
+    def end(self, production: Production, outcome: Outcome, base_offset: int = -1, reason: str = "") -> None:
+        History.end(self, production, outcome, base_offset, reason)
+        if outcome is Outcome.OK:
+            self.acknowledged_s[id(production)] = self.now_s()
+
+
+class Read(NamedTuple):
+    """The records of a partition as offsets and values, and the leader epochs of the offsets."""
+
+    records: list[tuple[int, bytes]]
+    epochs: Mapping[int, int]
+
+
+Contents = Mapping[PartitionName, Read]
+
+
+class RestoreStory:
+    """Rounds of work, loss of all disks in the middle of it, and a restore."""
+
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self._world = world
+        self._chance = stream(world.seed, "restore")
+        # With rare cuts, objects are freed, and could be deleted, long before a cut says so.
+        self._interval_s = self._chance.choice((1.0, 2.0, 90.0))
+        self._node = world.host("node-1")
+        self._bootstrap = Bootstrap("node-1", PORT)
+        self._report: RestoreReport | None = None
+        self._times = TimedHistory(world.loop.elapsed_s)
+        self.history: History = self._times
+        self._partitions = [PartitionName(TOPIC, index) for index in range(PARTITION_COUNT)]
+        self._producers: list[Producer] = []
+
+    async def run(self) -> list[str]:
+        self._node.start(self._program)
+        await self._on(
+            "admin", self._client("admin").create_topic(TOPIC, PARTITION_COUNT, {"retention.ms": "-1"})
+        )
+        # The topic is in a cut before the disks vanish.
+        await asyncio.sleep(self._interval_s + self._chance.uniform(2.0, 7.0))
+        self._producers = [
+            self._producer(partition, number) for partition in self._partitions for number in range(3)
+        ]
+        for number in range(ROUNDS):
+            await self._round(number)
+            if self.history.violations:
+                break
+        return self.history.violations
+
+    def _producer(self, partition: PartitionName, number: int) -> Producer:
+        name = f"producer-{partition.index}-{number}"
+        chance = stream(self._world.seed, name)
+        sending = Sending(idempotent=number > 0)
+        return Producer(name, self._bootstrap, self.history, chance, partition, sending)
+
+    async def _round(self, number: int) -> None:
+        total = (number + 1) * RECORDS_A_ROUND
+        work = [self._on(f"{each.name} {number}", each.run(total, pause_s=0.2)) for each in self._producers]
+        await asyncio.sleep(self._chance.uniform(0.5, max(12.0, 1.2 * self._interval_s)))
+        before = await self._contents(f"before {number}") if self._chance.random() < 0.5 else {}
+        await self._vanish(number)
+        _, pending = await asyncio.wait(work, timeout=WORK_LIMIT_S)
+        if pending:
+            self.history.violate(f"producers cannot go on after the restore: {len(pending)} of {len(work)}")
+            return
+        after = await self._contents(f"after {number}")
+        if not self.history.violations:
+            await self._check(before, after)
+
+    # The node ------------------------------------------------------------------------------------
+
+    async def _vanish(self, number: int) -> None:
+        """Kill the node, remove its disk, and start a restored node."""
+        lost_s = self._world.loop.elapsed_s()
+        self._node.kill()
+        disk = self._node.disk.mount(Process("operator"))
+        for name in disk.list(DATA):
+            path = f"{DATA}/{name}"
+            if disk.is_dir(path):
+                disk.remove_tree(path)
+            else:
+                disk.remove(path)
+        disk.sync_dir(DATA)
+        self.history.note(f"all disks vanish in round {number} at {lost_s:.3f}")
+        self._report = None
+        self._node.start(self._program)
+
+    async def _program(self, machine: Machine) -> None:
+        assert isinstance(machine.disk, MountedDisk)
+        machine.disk.make_dirs(DATA)  # a mount point, which exists long before the node
+        machine.disk.sync_dir("/")
+        properties = {**PROPERTIES, "backup.interval.ms": str(round(1000 * self._interval_s))}
+        config = development_config(DATA, PORT, properties, host="node-1", diskless=True)
+        storage = open_simulated("", {}, machine)
+        cut = await newest_cut(storage)
+        if cut is not None:
+            folder = NodeFolder(
+                path=DATA,
+                cluster_id=cut.cluster_id,
+                node_id=config.node_id,
+                directory_id=new_directory_id(machine.entropy),
+                static_voter=Voter(ReplicaKey(config.node_id), "node-1", 0),
+            )
+            self._report = await Restoring(machine, storage, cut, folder).run()
+        node = ServerNode(config, machine, format_new=True)
+        machine.disk.process.exhibit = node
+        await node.start()
+        serving()
+        raise RuntimeError(await node.failed())
+
+    # Checks --------------------------------------------------------------------------------------
+
+    async def _check(self, before: Contents, after: Contents) -> None:
+        report = self._report
+        if report is None:
+            self.history.violate("no state was saved before the disks vanished")
+            return
+        cut_s = self._elapsed_s(report.cut.created_ms)
+        self.history.note(
+            f"cut at {cut_s:.3f}; {report.newer.batches} batches came back, {report.newer.repeated_batches}"
+            " were there"
+        )
+        for production in self.history.productions:
+            if production.outcome is Outcome.OK:
+                self._check_production(production, after[production.partition].records, cut_s)
+        for partition, read in after.items():
+            self._check_order(partition, [value for _, value in read.records])
+            if partition in before:
+                await self._check_epochs(partition, before[partition], dict(read.records))
+
+    async def _check_epochs(self, partition: PartitionName, before: Read, after: Mapping[int, bytes]) -> None:
+        """Check that a consumer that has read ``before`` finds out which of these offsets have other records
+        now.
+        """
+        client = self._client(f"epochs of {partition.index} in life {self._node.life}")
+        ends = {
+            epoch: await self._on(f"{client.name} {epoch}", _end_of_epoch(client, partition, epoch))
+            for epoch in set(before.epochs.values())
+        }
+        for offset, value in before.records:
+            if after.get(offset) != value and offset < ends[before.epochs[offset]]:
+                self.history.violate(
+                    f"{partition} has another record at {offset}, and its epoch {before.epochs[offset]} ends"
+                    f" at {ends[before.epochs[offset]]}"
+                )
+
+    def _elapsed_s(self, clock_ms: int) -> float:
+        """Virtual time since the start of the world, of a time of the node's clock."""
+        now_ms = self._node.clock.now_ms()
+        return self._world.loop.elapsed_s() - (now_ms - clock_ms) / 1000
+
+    def _check_production(
+        self, production: Production, records: list[tuple[int, bytes]], cut_s: float
+    ) -> None:
+        offsets = {
+            value: [offset for offset, found in records if found == value] for value in production.values
+        }
+        first = production.values[0]
+        acknowledged_s = self._times.acknowledged_s[id(production)]
+        if any(not found for found in offsets.values()):
+            self.history.violate(
+                f"{first!r}, acknowledged at {acknowledged_s:.3f}, is lost; cut at {cut_s:.3f}"
+            )
+        elif production.idempotent and any(len(found) > 1 for found in offsets.values()):
+            self.history.violate(f"{first!r} of an idempotent producer is there twice: {offsets[first]}")
+        elif (
+            acknowledged_s < cut_s
+            and production.base_offset >= 0
+            and production.base_offset not in offsets[first]
+        ):
+            self.history.violate(
+                f"{first!r} was acknowledged at {production.base_offset} before the cut, and is at"
+                f" {offsets[first]}"
+            )
+
+    def _check_order(self, partition: PartitionName, values: Iterable[bytes]) -> None:
+        last: dict[bytes, int] = {}
+        idempotent = {each.name.encode() for each in self._producers if each.idempotent}
+        for value in values:
+            producer, _, rest = value.partition(b"/")
+            number = int(rest.rstrip(b"."))
+            if producer in idempotent and number < last.get(producer, -1):
+                self.history.violate(f"{partition}: {value!r} came after number {last[producer]}")
+            last[producer] = number
+
+    async def _contents(self, name: str) -> Contents:
+        found: dict[PartitionName, Read] = {}
+        for partition in self._partitions:
+            seed = stream(self._world.seed, name, *partition)
+            reader = Reader(name, self._bootstrap, self.history, seed)
+            records, error = await self._on(f"{name} {partition.index}", reader.read(partition))
+            found[partition] = Read(records, reader.epochs)
+            if error is not None:
+                self.history.violate(f"{name}: {partition} is unreadable: {error}")
+        return found
+
+    def _client(self, name: str) -> SimulatedClient:
+        return SimulatedClient(name, self._bootstrap, self.history, stream(self._world.seed, name))
+
+    def _on(self, host: str, story: Awaitable[Any]) -> "asyncio.Task[Any]":
+        async def program() -> Any:
+            return await story
+
+        process = self._world.host(host).start(lambda _machine: program())
+        assert process.main is not None
+        return process.main
+
+
+async def _end_of_epoch(client: SimulatedClient, partition: PartitionName, epoch: int) -> int:
+    """The end offset of a leader epoch (KIP-320). It asks until the leader knows it."""
+    wanted = OffsetForLeaderTopic(
+        topic=partition.topic,
+        partitions=[OffsetForLeaderPartition(partition=partition.index, leader_epoch=epoch)],
+    )
+    while True:
+        try:
+            connection = await client.leader(partition)
+            request = OffsetForLeaderEpochRequest(topics=[wanted])
+            response = await connection.request(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_VERSION, request)
+            (found,) = response.topics[0].partitions
+            if found.error_code is ErrorCode.none:
+                return int(found.end_offset)
+        except (OSError, RetryError):
+            client.disconnect()
+        await client.pause()
+
+
+def restore() -> Scenario:
+    """All disks vanish, and the cluster comes back from its object store."""
+    return Scenario(story=RestoreStory, time_limit_s=4_000.0, step_limit=4_000_000, cpu_limit_s=300.0)

@@ -1,0 +1,82 @@
+"""The object of a cut: what is written is read again, and damage is found."""
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.backup.cut import (
+    BrokenCutError,
+    ClusterCut,
+    LogId,
+    LogPiece,
+    LogPieces,
+    ObjectPart,
+    created_of,
+    cut_key,
+    encode_cut,
+    generation_of,
+    parse_cut,
+)
+
+NUMBERS = st.integers(0, 2**40)
+PARTS = st.builds(
+    ObjectPart, st.text("ab/-.", min_size=1, max_size=9), NUMBERS, NUMBERS, st.integers(0, 2**32 - 1)
+)
+PIECES = st.builds(LogPiece, PARTS, NUMBERS, NUMBERS, st.integers(-1, 9), st.booleans())
+LOGS = st.dictionaries(
+    st.builds(LogId, st.uuids(), st.integers(0, 99)),
+    st.builds(
+        LogPieces, st.sampled_from(["__consumer_offsets", "__diskless_metadata"]), st.lists(PIECES).map(tuple)
+    ),
+    max_size=4,
+)
+CUTS = st.builds(
+    ClusterCut,
+    cluster_id=st.text("abc", min_size=1),
+    created_ms=st.integers(0, 10**13 - 1),
+    generation=st.integers(0, 9),
+    metadata=PARTS,
+    metadata_offset=NUMBERS,
+    metadata_epoch=st.integers(0, 9),
+    logs=LOGS,
+)
+
+
+@given(CUTS)
+def test_a_cut_is_read_as_it_was_written(cut: ClusterCut) -> None:
+    assert parse_cut(encode_cut(cut)) == cut
+
+
+@given(CUTS, st.data())
+def test_a_changed_byte_of_a_cut_is_found(cut: ClusterCut, data: st.DataObject) -> None:
+    content = bytearray(encode_cut(cut))
+    position = data.draw(st.integers(0, len(content) - 1))
+    content[position] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(BrokenCutError):
+        parse_cut(content)
+
+
+@given(CUTS, st.integers(0, 10**6))
+def test_the_key_of_a_cut_has_its_time_and_generation(cut: ClusterCut, broker_id: int) -> None:
+    key = cut_key(cut, broker_id, "0123456789ab")
+    assert (created_of(key), generation_of(key)) == (cut.created_ms, cut.generation)
+
+
+@pytest.mark.parametrize("key", ["", "x", ".moldau/backup/cuts/12-1-0-a", "1795439756687", "ü-1-0-a"])
+def test_other_keys_are_no_cuts(key: str) -> None:
+    assert generation_of(key) == -1 or created_of(key) is None
+
+
+def test_the_objects_of_a_cut_are_those_of_its_logs_and_its_metadata() -> None:
+    piece = LogPiece(ObjectPart("data", 0, 1, 2), 0, 1, 0)
+    cut = ClusterCut(
+        cluster_id="c",
+        created_ms=1,
+        metadata=ObjectPart("image", 0, 1, 2),
+        metadata_offset=1,
+        metadata_epoch=1,
+        logs={LogId(uuid.UUID(int=1), 0): LogPieces("__diskless_metadata", (piece,))},
+    )
+    assert cut.object_keys() == {"data", "image"}

@@ -1,0 +1,86 @@
+"""The ledger of saved logs against a model: a log that grows, and is sometimes shortened or saved anew."""
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.backup.calls import SavedLog
+from moldau.backup.cut import ClusterCut, LogId, LogPiece, ObjectPart
+from moldau.backup.ledger import PIECES_MAX, Ledger, LedLog
+
+LOG = LedLog("__consumer_offsets", LogId(uuid.UUID(int=7), 3), leader_id=1, leader_epoch=5)
+
+
+def _cut(ledger: Ledger) -> ClusterCut:
+    return ClusterCut(
+        cluster_id="c",
+        created_ms=1,
+        metadata=ObjectPart("image", 0, 1, 2),
+        metadata_offset=1,
+        metadata_epoch=1,
+        logs=ledger.logs([LOG.log_id]),
+    )
+
+
+def _piece(start: int, end: int, number: int = 0) -> LogPiece:
+    return LogPiece(ObjectPart(f"object-{number}", start, end - start, 0), start, end, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2_000), st.booleans()), min_size=1, max_size=60))
+def test_the_pieces_cover_the_log_without_gaps(rounds: list[tuple[int, bool]]) -> None:
+    ledger, end, stored, completed_end = Ledger(None), 0, 0, -1
+    for number, (growth, succeeds) in enumerate(rounds):
+        end += growth
+        wanted = ledger.request(LOG)
+        assert wanted.saved_end_offset == completed_end
+        start = max(0, wanted.from_offset)
+        pieces = [_piece(start, end, number)] if start < end else []
+        stored += sum(each.part.size_bytes for each in pieces)
+        ledger.saved(LOG.topic, SavedLog(LOG.log_id, wanted.from_offset < 0, pieces))
+        if not succeeds:
+            ledger.abandon()
+            continue
+        cut = _cut(ledger)
+        ledger.complete(cut)
+        completed_end = end
+        saved = cut.logs[LOG.log_id]
+        spans = [(each.base_offset, each.end_offset) for each in saved.pieces]
+        assert [start for start, _ in spans[1:]] == [stop for _, stop in spans[:-1]]
+        assert not spans or (spans[0][0], spans[-1][1]) == (0, end)
+        assert len(spans) <= PIECES_MAX
+
+
+def test_a_record_is_stored_a_few_times_however_many_cuts_there_are() -> None:
+    ledger, stored, end = Ledger(None), 0, 0
+    for number in range(2_000):
+        end += 10
+        wanted = ledger.request(LOG)
+        piece = _piece(max(0, wanted.from_offset), end, number)
+        stored += piece.part.size_bytes
+        ledger.saved(LOG.topic, SavedLog(LOG.log_id, wanted.from_offset < 0, [piece]))
+        ledger.complete(_cut(ledger))
+    assert stored < 8 * end
+
+
+def test_a_log_that_does_not_continue_replaces_the_saved_pieces() -> None:
+    ledger = Ledger(None)
+    ledger.saved(LOG.topic, SavedLog(LOG.log_id, True, [_piece(0, 50)]))
+    ledger.complete(_cut(ledger))
+    ledger.saved(LOG.topic, SavedLog(LOG.log_id, True, [_piece(20, 30, 1)]))
+    assert [each.base_offset for each in ledger.logs([LOG.log_id])[LOG.log_id].pieces] == [20]
+
+
+def test_a_snapshot_replaces_everything_before_it() -> None:
+    ledger = Ledger(None)
+    ledger.saved(LOG.topic, SavedLog(LOG.log_id, True, [_piece(0, 50)]))
+    ledger.complete(_cut(ledger))
+    snapshot = LogPiece(ObjectPart("s", 0, 9, 0), 0, 60, 2, is_snapshot=True)
+    ledger.saved(LOG.topic, SavedLog(LOG.log_id, True, [snapshot, _piece(60, 70, 1)]))
+    assert ledger.logs([LOG.log_id])[LOG.log_id].pieces[0] == snapshot
+
+
+def test_a_log_that_was_deleted_is_not_in_the_next_cut() -> None:
+    ledger = Ledger(None)
+    ledger.saved(LOG.topic, SavedLog(LOG.log_id, True, [_piece(0, 50)]))
+    assert ledger.logs([]) == {}

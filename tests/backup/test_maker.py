@@ -1,0 +1,212 @@
+"""The maker of cuts over a cluster of the test: the order of the logs, failures, rounds without a change."""
+
+import asyncio
+import functools
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from moldau.backup.calls import LogsToSave, SavedLog
+from moldau.backup.cut import CUTS_FOLDER, DATA_FOLDER, LogId, LogPiece, ObjectPart
+from moldau.backup.maker import CutMaker, CutSettings, newest_cut
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage, Provenance
+from moldau.cluster.internal_topics import STATE_TOPICS
+from moldau.metrics import Meters
+from moldau.objects import MemoryStorage
+from moldau.protocol.records import metadata as r
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, KafkaError, Machine
+
+LEADERS = (1, 2)
+
+
+def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test on an event loop of its own."""
+
+    @functools.wraps(story)
+    def test() -> None:
+        asyncio.run(story())
+
+    return test
+
+
+class Cluster:
+    """Two brokers, each of which leads a partition of every saved topic."""
+
+    cluster_id = "the-cluster"
+    broker_id = 1
+    generation = 0
+
+    def __init__(self) -> None:
+        self.storage = MemoryStorage(Machine.real().clock)
+        self.calls: list[tuple[int, list[str]]] = []
+        self.events: list[str] = []
+        self.is_broken = False
+        self.makes_cuts = True
+        self.new_records = 1
+        self.ends: dict[LogId, int] = {}
+        self.ids = {name: uuid.uuid4() for name in STATE_TOPICS}
+        self.names = {topic_id: name for name, topic_id in self.ids.items()}
+        self.image = self._image()
+
+    def _image(self) -> MetadataImage:
+        records: list[Message] = [r.FeatureLevelRecord(name="metadata.version", feature_level=26)]
+        for name, topic_id in self.ids.items():
+            records.append(r.TopicRecord(name=name, topic_id=topic_id))
+            records += [
+                r.PartitionRecord(
+                    partition_id=index,
+                    topic_id=topic_id,
+                    replicas=[leader],
+                    isr=[leader],
+                    leader=leader,
+                    leader_epoch=4,
+                    partition_epoch=0,
+                )
+                for index, leader in enumerate(LEADERS)
+            ]
+        return MetadataDelta().replay_all(records).apply(Provenance(10, 1, 0))
+
+    def is_maker(self) -> bool:
+        return self.makes_cuts
+
+    async def save_logs(self, broker_id: int, wanted: LogsToSave) -> Sequence[SavedLog]:
+        names = sorted({self.names[log.log_id.topic_id] for log in wanted.logs})
+        self.calls.append((broker_id, names))
+        self.events += names
+        if self.is_broken and "__diskless_metadata" in names:
+            raise KafkaError(ErrorCode.not_leader_or_follower, "no leader any more")
+        found = []
+        for log in wanted.logs:
+            end = self.ends.get(log.log_id, 0) + self.new_records
+            self.ends[log.log_id] = end
+            start = max(0, log.from_offset)
+            part = ObjectPart(f"{wanted.object_key}-0", start, end - start, 0)
+            pieces = [LogPiece(part, start, end, 4)] if start < end else []
+            found.append(SavedLog(log.log_id, log.from_offset < 0, pieces))
+        await self.storage.upload(f"{wanted.object_key}-0", b"x", 1)
+        return found
+
+    def until_current(self) -> Awaitable[None]:
+        async def current() -> None:
+            self.events.append("metadata")
+
+        return current()
+
+    def maker(self, retention_ms: int = 3_600_000) -> CutMaker:
+        settings = CutSettings(interval_ms=1, retention_ms=retention_ms)
+        return CutMaker(Machine.real(), self.storage, self, settings, Meters())
+
+    async def keys(self, folder: str) -> list[str]:
+        return [info.key async for page in self.storage.list(folder) for info in page]
+
+
+@on_a_loop
+async def test_logs_are_saved_before_those_that_they_refer_to() -> None:
+    cluster = Cluster()
+    await cluster.maker().run_once()
+    first = {name: cluster.events.index(name) for name in (*STATE_TOPICS, "metadata")}
+    last = {name: len(cluster.events) - cluster.events[::-1].index(name) for name in first}
+    assert last["__consumer_offsets"] <= first["__diskless_metadata"]
+    assert last["__transaction_state"] <= first["__diskless_metadata"]
+    assert last["__diskless_metadata"] <= first["__remote_log_metadata"]
+    assert last["__remote_log_metadata"] <= first["metadata"]
+    cut = await newest_cut(cluster.storage)
+    assert cut is not None
+    assert {log.topic for log in cut.logs.values()} == set(STATE_TOPICS)
+    assert len(cut.logs) == len(LEADERS) * len(STATE_TOPICS)
+
+
+@on_a_loop
+async def test_a_cut_lacks_no_log() -> None:
+    cluster = Cluster()
+    maker = cluster.maker()
+    await maker.run_once()
+    cluster.is_broken = True
+    with pytest.raises(KafkaError):
+        await maker.run_once()
+    assert len(await cluster.keys(CUTS_FOLDER)) == 1
+    assert "no leader any more" in maker.last_error
+    cluster.is_broken = False
+    await maker.run_once()
+    cut = await newest_cut(cluster.storage)
+    assert cut is not None
+    assert {log.end_offset for log in cut.logs.values()} <= {2, 3}
+    assert all(log.pieces[0].base_offset == 0 for log in cut.logs.values())
+
+
+@on_a_loop
+async def test_nothing_is_stored_when_nothing_has_changed() -> None:
+    cluster = Cluster()
+    maker = cluster.maker()
+    await maker.run_once()
+    cluster.new_records = 0
+    await maker.run_once()
+    stored = await cluster.keys(CUTS_FOLDER)
+    cluster.image = replace(cluster.image, provenance=Provenance(99, 1, 0))  # a record without an effect
+    await maker.run_once()
+    assert await cluster.keys(CUTS_FOLDER) == stored
+    cluster.image = replace(cluster.image, next_producer_id=1000)
+    await maker.run_once()
+    assert len(await cluster.keys(CUTS_FOLDER)) == len(stored) + 1
+
+
+@on_a_loop
+async def test_another_maker_continues_the_newest_cut() -> None:
+    cluster = Cluster()
+    await cluster.maker().run_once()
+    await cluster.maker().run_once()
+    cut = await newest_cut(cluster.storage)
+    assert cut is not None
+    assert {len(log.pieces) for log in cut.logs.values()} == {2}
+
+
+@on_a_loop
+async def test_a_broker_that_is_not_the_maker_does_nothing() -> None:
+    cluster = Cluster()
+    cluster.makes_cuts = False
+    maker = cluster.maker()
+    await maker.run_once()
+    assert cluster.calls == []
+    assert maker.lag_ms is None
+
+
+@on_a_loop
+async def test_old_cuts_are_deleted_and_the_data_of_kept_ones_stay() -> None:
+    cluster = Cluster()
+    maker = cluster.maker(retention_ms=0)
+    for _ in range(3):
+        await maker.run_once()
+    (kept,) = (await cluster.keys(CUTS_FOLDER))[-1:]
+    cut = await newest_cut(cluster.storage)
+    assert cut is not None
+    assert kept
+    assert cut.object_keys() <= set(await cluster.keys(DATA_FOLDER))
+
+
+@on_a_loop
+async def test_a_cut_of_a_later_generation_is_newer() -> None:
+    cluster = Cluster()
+    cluster.generation = 1
+    await cluster.maker().run_once()
+    cluster.generation = 0  # a node of the old cluster that still runs
+    await cluster.maker().run_once()
+    cut = await newest_cut(cluster.storage)
+    assert cut is not None
+    assert cut.generation == 1
+
+
+@on_a_loop
+async def test_a_damaged_cut_is_skipped() -> None:
+    cluster = Cluster()
+    maker = cluster.maker()
+    await maker.run_once()
+    whole = await newest_cut(cluster.storage)
+    assert whole is not None
+    key = f"{CUTS_FOLDER}{whole.created_ms + 1:013d}-1-0-aaaaaaaaaaaa"
+    await cluster.storage.upload(key, b"{}\n00000000\n", 12)
+    assert await newest_cut(cluster.storage) == whole

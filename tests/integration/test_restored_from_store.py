@@ -1,0 +1,118 @@
+"""All disks of a node are lost, and it is restored from its object store, with librdkafka's clients."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from deadlines import TIMEOUT_S, consume, eventually
+from dev_process import dev_process
+from librdkafka_clients import create
+
+from moldau.backup.cut import parse_cut
+
+CUTS = ".moldau/backup/cuts"
+OPTIONS = ["--set", "backup.interval.ms=300"]
+TRUNCATION = (KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET)
+
+
+def _send(producer: Producer, name: str, count: int) -> None:
+    for number in range(count):
+        producer.produce("t", f"{name}-{number}".encode(), partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def _cuts(store: Path) -> list[Path]:
+    """The objects of the saved states, oldest first."""
+    return sorted((store / CUTS).iterdir()) if (store / CUTS).exists() else []
+
+
+def _has_offsets(cut: Path) -> bool:
+    logs = parse_cut(cut.read_bytes()).logs.values()
+    return any(log.topic == "__consumer_offsets" and log.pieces for log in logs)
+
+
+def _reader(bootstrap: str, group: str = "reader") -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+
+
+def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) -> None:
+    store = tmp_path / "old" / "objects"
+    with dev_process(tmp_path / "old", kind="diskless", options=OPTIONS) as node:
+        port, bootstrap = node.port, node.bootstrap
+        create(bootstrap, "t", partitions=1)
+        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+        _send(producer, "saved", 50)
+        group = _reader(bootstrap, "g")
+        group.commit(offsets=[TopicPartition("t", 0, 20)], asynchronous=False)
+        group.close()
+        eventually(lambda: any(map(_has_offsets, _cuts(store))), "a saved state with offsets")
+        saved = next(filter(_has_offsets, _cuts(store)))
+        transactional = Producer({"bootstrap.servers": bootstrap, "transactional.id": "x"})
+        transactional.init_transactions(TIMEOUT_S)
+        transactional.begin_transaction()
+        _send(transactional, "in-a-transaction", 3)
+        transactional.commit_transaction(TIMEOUT_S)
+        _send(producer, "late", 5)
+        reader = _reader(bootstrap)
+        reader.assign([TopicPartition("t", 0, 0)])
+        read = consume(reader, 58)[-1]
+        reader.close()
+        assert (read.offset(), read.leader_epoch()) == (58, 0)
+        node.kill()
+    # The disks are lost after the first state with the group's offsets.
+    for cut in _cuts(store):
+        if cut > saved:
+            cut.unlink()
+    shutil.move(store, tmp_path / "store")
+    shutil.rmtree(tmp_path / "old")
+    options = [*OPTIONS, "--restore-from", f"file://{tmp_path}/store"]
+    with dev_process(tmp_path / "new", port, "diskless", options) as node:
+        again = _reader(node.bootstrap, "g")
+        again.assign([TopicPartition("t", 0, 0)])
+        messages = consume(again, 55)
+        values = [(message.offset(), message.value()) for message in messages]
+        assert values[:50] == [(number, b"saved-%d" % number) for number in range(50)]
+        assert [value for _, value in values[50:]] == [b"late-%d" % number for number in range(5)]
+        (committed,) = again.committed([TopicPartition("t", 0)], TIMEOUT_S)
+        assert committed.offset == 20
+        again.close()
+        assert [message.leader_epoch() for message in messages] == [0] * 50 + [1] * 5
+        # Another record is at the offset where a reader of the old cluster goes on. It must not get it.
+        _send(producer, "after", 20)
+        reader = _reader(node.bootstrap)
+        reader.assign([TopicPartition("t", 0, read.offset() + 1, leader_epoch=read.leader_epoch())])
+        message = None
+        while message is None:
+            message = reader.poll(TIMEOUT_S)
+        assert message.error() is not None, message.value()
+        assert message.error().code() in TRUNCATION
+        reader.close()
+        assert node.terminate()[0] == 0
+
+
+def test_nothing_is_restored_without_a_saved_state(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "moldau", "dev", "--port", "0", "--data", str(tmp_path / "new")]
+    (tmp_path / "store").mkdir()
+    done = subprocess.run(
+        [*command, "--restore-from", f"file://{tmp_path}/store"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("moldau: ")
+    assert "no state of a cluster is saved" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list((tmp_path / "new").iterdir())

@@ -118,3 +118,34 @@ def test_a_large_fetch_is_answered_in_turns_and_misses_nothing(turn: int, number
 
     with World(0) as world:
         world.run(story())
+
+
+def test_the_rows_of_a_large_fetch_are_read_in_turns_before_its_session_is_opened() -> None:
+    """Each partition is named ten times; the last row counts, as in Kafka."""
+
+    async def story() -> None:
+        arrivals: WaitingRoom[PartitionKey] = WaitingRoom()
+        registry = PartitionRegistry(MetadataImage)
+        for index in range(1_000):
+            registry.add(cast(Partition, Small(arrivals, index)))
+        sessions = FetchSessions(10, lambda: 7)
+        handlers = FetchHandlers(registry, arrivals, sessions, AllowEveryone(), 1 << 20)
+        rows = [
+            FetchPartition(partition=index % 1_000, fetch_offset=index, partition_max_bytes=1000)
+            for index in range(10_000)
+        ]
+        request = FetchRequest(session_epoch=0, topics=[FetchTopic(topic="t", partitions=rows)])
+        context = RequestContext(1, 12, 0, None, ConnectionContext("c", "PLAINTEXT"))
+        answer = asyncio.ensure_future(cast(Awaitable[Any], handlers.fetch(context, request)))
+        turns = 0
+        while not len(sessions):
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= 10
+        (topic,) = (await answer).responses
+        assert [row.partition_index for row in topic.partitions] == list(range(1_000))
+        scope = sessions.open(7, 1, {}, (), 0.0)
+        assert [position.fetch_offset for position in scope.positions.values()] == list(range(9_000, 10_000))
+
+    with World(0) as world:
+        world.run(story())

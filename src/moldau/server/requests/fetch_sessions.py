@@ -5,7 +5,7 @@ responses contain only partitions with new data. A session belongs to a single f
 one with each request. A session may be evicted when the cache is full.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -51,10 +51,10 @@ class FetchSession:
         self.created_s = now_s
 
     def update(
-        self, changed: Iterable[tuple[FetchTarget, SessionPosition]], forgotten: Iterable[FetchTarget]
+        self, changed: Mapping[FetchTarget, SessionPosition], forgotten: Iterable[FetchTarget]
     ) -> None:
         """Apply the changes that an incremental request contains."""
-        for target, position in changed:
+        for target, position in changed.items():
             known = self.positions.get(target)
             if known is None:
                 self.positions[target] = position
@@ -110,7 +110,7 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        requested: list[tuple[FetchTarget, SessionPosition]],
+        requested: Mapping[FetchTarget, SessionPosition],
         forgotten: Iterable[FetchTarget],
         now_s: float,
     ) -> FetchScope:

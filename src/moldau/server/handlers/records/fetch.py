@@ -7,7 +7,7 @@ joined.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -59,6 +59,21 @@ class Fetcher(NamedTuple):
     """None means that the sender does not support fetching from followers."""
     near: str | None
     """The sender's rack, if it is known."""
+
+
+def _requested(request: FetchRequest) -> Iterator[tuple[FetchTarget, SessionPosition]]:
+    for topic in request.topics:
+        for part in topic.partitions:
+            yield (
+                FetchTarget(topic.topic, topic.topic_id, part.partition),
+                SessionPosition(
+                    part.fetch_offset,
+                    part.partition_max_bytes,
+                    part.current_leader_epoch,
+                    part.last_fetched_epoch,
+                    part.log_start_offset,
+                ),
+            )
 
 
 def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
@@ -126,9 +141,11 @@ class FetchHandlers:
         }
 
     def fetch(self, context: RequestContext, request: FetchRequest) -> Outcome:
+        if sum(len(topic.partitions) for topic in request.topics) > POSITIONS_AT_ONCE:
+            return self._fetch_many(context, request)
         fetcher = _fetcher(context, request)
         try:
-            scope = self._open_session(request, context.received_at)
+            scope = self._open_session(request, dict(_requested(request)), context.received_at)
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
         forbidden = self._forbidden(context, scope, fetcher)
@@ -142,6 +159,23 @@ class FetchHandlers:
         waiting = WaitingFetch(scope, request, fetcher, forbidden, due, room.loop.create_future())
         self._wait(waiting, pending)
         return waiting.answer
+
+    async def _fetch_many(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
+        """Like :meth:`fetch`, for a request that names very many partitions. Its connection is not read
+        meanwhile.
+        """
+        requested: dict[FetchTarget, SessionPosition] = {}
+        for count, (target, position) in enumerate(_requested(request), 1):
+            requested[target] = position
+            if not count % POSITIONS_A_TURN:
+                await asyncio.sleep(0)
+        fetcher = _fetcher(context, request)
+        try:
+            scope = self._open_session(request, requested, context.received_at)
+        except KafkaError as error:
+            return FetchResponse(error_code=error.code)
+        forbidden = self._forbidden(context, scope, fetcher)
+        return await self._fetch_in_turns(scope, request, fetcher, forbidden)
 
     async def _fetch_in_turns(
         self, scope: FetchScope, request: FetchRequest, fetcher: Fetcher, forbidden: frozenset[FetchTarget]
@@ -191,21 +225,9 @@ class FetchHandlers:
         pending.then(gathered.set_result, gathered)
         return await gathered
 
-    def _open_session(self, request: FetchRequest, now_s: float) -> FetchScope:
-        requested = [
-            (
-                FetchTarget(topic.topic, topic.topic_id, part.partition),
-                SessionPosition(
-                    part.fetch_offset,
-                    part.partition_max_bytes,
-                    part.current_leader_epoch,
-                    part.last_fetched_epoch,
-                    part.log_start_offset,
-                ),
-            )
-            for topic in request.topics
-            for part in topic.partitions
-        ]
+    def _open_session(
+        self, request: FetchRequest, requested: Mapping[FetchTarget, SessionPosition], now_s: float
+    ) -> FetchScope:
         forgotten = (
             FetchTarget(topic.topic, topic.topic_id, index)
             for topic in request.forgotten_topics_data

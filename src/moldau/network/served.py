@@ -30,6 +30,11 @@ class Served:
     long_answers: tuple[tuple[str, ...], ...] = ()
     """Paths to the rows of an answer. Such an answer may have many more rows than its request."""
 
+    is_usually_large: bool = False
+    """Whether large requests are the usual ones, whose cost grows with their records and not with their
+    rows. Several of them may be handled in one turn of a connection.
+    """
+
     def __call__(self, context: RequestContext, request: Any) -> Outcome:
         return self.handle(context, request)
 

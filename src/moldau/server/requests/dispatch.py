@@ -48,7 +48,6 @@ MANY_ROWS_BYTES: Final = 2048
 """A request with more bytes than this has many rows. In each turn of the event loop, only one such request
 of a connection is handled.
 """
-_LARGE_BY_NATURE: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +162,7 @@ class Dispatcher:
             return self._answer_large(context, route, bytes(body))
         if is_costly and is_large(api.cuts, request):
             return self._answer_large(context, route, request)
-        if len(body) > MANY_ROWS_BYTES and context.api_key not in _LARGE_BY_NATURE:
+        if len(body) > MANY_ROWS_BYTES and not api.is_usually_large:
             control = context.connection.control
             if control is not None:
                 control.yield_turn()

@@ -137,6 +137,7 @@ class FetchHandlers:
                 # A session may contain every partition of a node.
                 parsed_bytes_max=PARSED_BYTES_MAX,
                 long_answers=(("responses", "partitions"),),
+                is_usually_large=True,
             )
         }
 

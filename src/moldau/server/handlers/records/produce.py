@@ -59,7 +59,7 @@ class ProduceHandlers:
 
     def table(self) -> dict[int, Handler]:
         cut = Cut(("topic_data", "partition_data"), ("responses", "partition_responses"))
-        return {ApiKey.PRODUCE: Served(self.produce, cuts=(cut,))}
+        return {ApiKey.PRODUCE: Served(self.produce, cuts=(cut,), is_usually_large=True)}
 
     def direct(self, version: int) -> DirectHandler | None:
         """The fast path for requests to one partition."""

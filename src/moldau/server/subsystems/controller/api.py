@@ -65,7 +65,7 @@ class ControllerApi:
         self._address = address
         versions = VersionHandlers(Scope.CONTROLLER, lambda: self._table, features, self._finalized_features)
         envelope = EnvelopeHandler(lambda: self._table, FORWARDED_APIS, lambda: service.is_active)
-        fetch = Served(self._quorum, parsed_bytes_max=PARSED_BYTES_MAX)
+        fetch = Served(self._quorum, parsed_bytes_max=PARSED_BYTES_MAX, is_usually_large=True)
         self._table: dict[int, Handler] = routes(
             versions.table(),
             {**dict.fromkeys(QUORUM_APIS, self._quorum), ApiKey.FETCH: fetch},

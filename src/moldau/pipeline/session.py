@@ -39,6 +39,9 @@ would use more CPU time than all other work for minutes, without a benefit.
 """
 POLL_S: Final = 0.5
 STANDALONE: Final = "spark://"
+YARN: Final = "yarn"
+YARN_FOLDERS: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+MASTERS: Final = ("local", STANDALONE, "k8s://", YARN)
 CONNECT_TIMEOUT_S: Final = 10.0
 _LOGGING: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
 _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -68,10 +71,16 @@ def java_options(logging: str) -> str:
 
 
 def check_master(master: str | None) -> None:
-    """Raises :class:`ToolError` for a standalone master that does not listen. Spark itself would retry for a
-    minute.
+    """Raises :class:`ToolError` for a standalone master that does not listen, because Spark itself would
+    retry for a minute; and for a master for which Spark's launcher would only print a trace.
     """
-    if master is None or not master.startswith(STANDALONE):
+    if master is None:
+        return
+    if not master.startswith(MASTERS):
+        raise ToolError(f"Spark has no master {master!r}: it is one of {', '.join(MASTERS)}")
+    if master.startswith(YARN) and not any(os.environ.get(name) for name in YARN_FOLDERS):
+        raise ToolError(f"Spark's master {master} needs {' or '.join(YARN_FOLDERS)} in the environment")
+    if not master.startswith(STANDALONE):
         return
     problem: Exception | None = None
     for place in master.removeprefix(STANDALONE).split(","):

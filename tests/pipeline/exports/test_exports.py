@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import pathlib
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -298,6 +299,41 @@ def test_plain_files_do_not_go_into_the_folder_of_an_iceberg_table(
     export_once(job_of(node, topic, tmp_path, "iceberg"), run_here)
     with pytest.raises(ToolError, match="holds Iceberg tables"):
         export_once(job_of(node, topic, tmp_path / "moldau" / topic, "parquet"), run_here)
+
+
+FOREIGN = {
+    "_delta_log/00000000000000000000.json": "a Delta table",
+    ".hoodie/hoodie.properties": "a Hudi table",
+    "part-00000.snappy.parquet": "Parquet files that no export has written",
+    "day=2031-05-17/part-00000.snappy.parquet": "Parquet files that no export has written",
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_table_of_another_program_is_not_mixed_with_an_export(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str
+) -> None:
+    for number, (name, problem) in enumerate(FOREIGN.items()):
+        folder = tmp_path / str(number)
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_bytes(b"other")
+        before = sorted(folder.rglob("*"))
+        with pytest.raises(ToolError, match=f"^{folder} holds {problem}.*: take another folder$"):
+            export_once(job_of(node, topic, folder, kind), run_here)
+        assert sorted(folder.rglob("*")) == before
+
+
+def test_an_export_without_its_plans_is_not_begun_again(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """Files of the same records with other bounds would repeat records."""
+    job = job_of(node, topic, tmp_path, "parquet")
+    for _ in range(2):
+        produce(node, topic, 4)
+        export_once(job, run_here)
+    shutil.rmtree(tmp_path / "_moldau")
+    with pytest.raises(ToolError, match="whose folder _moldau is gone: take another folder"):
+        export_once(job, run_here)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

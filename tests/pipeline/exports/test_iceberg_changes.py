@@ -3,6 +3,7 @@
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -250,6 +251,38 @@ def test_a_new_member_with_the_name_of_a_renamed_column(node: moldau.testing.Nod
         [{"qty": 1, "quantity": None}],
         [{"qty": None, "quantity": 2}],
     ]
+
+
+def test_a_table_that_was_set_back_is_refused_until_it_is_set_forward(job: ExportJob) -> None:
+    """Its properties say that it has the records of later rounds."""
+    snapshots = []
+    for first in (0, 2):
+        produce(job, first, first + 2)
+        export_once(job, run_here)
+        table = table_of(job)
+        table.overwrite(table.scan().to_arrow())  # a compaction is a snapshot of another tool
+        snapshots.append(table.current_snapshot().snapshot_id)
+    table_of(job).manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
+    produce(job, 4, 6)
+    told = r"was set back to round 1 of its export, and records of rounds up to 2 are missing: set it to a"
+    for replay in (False, True):
+        with pytest.raises(ToolError, match=told):
+            export_once(replace(job, replay=replay), run_here)
+    table_of(job).manage_snapshots().set_current_snapshot(snapshots[1]).commit()
+    assert export_once(job, run_here).records == 2
+    assert [row["value"]["id"] for row in rows(job)] == [0, 2, 4, 1, 3, 5]
+
+
+def test_a_table_whose_old_snapshots_expired_is_extended(job: ExportJob) -> None:
+    for first in (0, 2, 4):
+        produce(job, first, first + 2)
+        assert export_once(job, run_here).records == 2
+        table = table_of(job)
+        table.overwrite(table.scan().to_arrow())
+        kept = table.current_snapshot().snapshot_id
+        old = [one.snapshot_id for one in table.snapshots() if one.snapshot_id != kept]
+        table.maintenance.expire_snapshots().by_ids(old).commit()
+    assert len(rows(job)) == 6
 
 
 def test_a_table_that_was_dropped_leaves_no_dead_letters_behind(

@@ -185,6 +185,30 @@ def test_a_master_that_does_not_listen_is_one_line() -> None:
             check_master(master)
 
 
+@pytest.mark.parametrize(
+    ("master", "problem"),
+    [
+        (
+            "sparks://h:7077",
+            "Spark has no master 'sparks://h:7077': it is one of local, spark://, k8s://, yarn",
+        ),
+        ("yarn", "Spark's master yarn needs HADOOP_CONF_DIR or YARN_CONF_DIR in the environment"),
+    ],
+)
+def test_a_master_that_cannot_be_is_one_line(
+    master: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's launcher would print a trace of Java."""
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ToolError) as failure:
+        check_master(master)
+    assert str(failure.value) == problem
+    monkeypatch.setenv("YARN_CONF_DIR", "/etc/hadoop")
+    check_master("yarn")
+    check_master("local[2]")
+
+
 def test_missing_java_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

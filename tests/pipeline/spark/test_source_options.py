@@ -145,6 +145,7 @@ GUIDE = {
     "topic": "a",
     "kafka.security.protocol": "PLAINTEXT",
     "kafka.client.id": "mine",
+    "kafka.auto.include.jmx.reporter": "true",
     "kafka.fetch.max.bytes": "1000000",
     "kafka.max.partition.fetch.bytes": "1000000",
     "kafka.session.timeout.ms": "45000",
@@ -195,6 +196,8 @@ def test_times_of_the_connector_have_a_meaning() -> None:
         ("maxTriggerDelay", "soon", "a time like 30s, 15m or 1h"),
         ("maxRecordsPerPartition", "0", "positive number"),
         ("kafka.request.timeout.ms", "-1", "positive number"),
+        ("fetchOffset.numRetries", "often", "is a number, not 'often'"),
+        ("fetchOffset.retryIntervalMs", "-1", "is a number, not '-1'"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_in_one_line(name: str, value: str, problem: str) -> None:

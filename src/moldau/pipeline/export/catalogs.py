@@ -15,7 +15,7 @@ from pyiceberg.utils.config import Config
 from moldau.client.errors import ToolError
 from moldau.pipeline.export.durable_io import DurableFileIO
 from moldau.pipeline.export.parquet import check_no_parquet
-from moldau.pipeline.export.targets import make_folder
+from moldau.pipeline.export.targets import foreign_content, make_folder
 
 CATALOG_FILE: Final = "catalog.db"
 _MARKS_OF_URIS: Final = "#?%"
@@ -60,6 +60,9 @@ def _open_folder(folder: str) -> SqlCatalog:
     if any(mark in path for mark in _MARKS_OF_URIS):
         raise ToolError(f"{path}: Iceberg names files by URIs, so a folder's path has none of # ? %")
     check_no_parquet(path)
+    found = foreign_content(path)  # before the catalog, because another driver may create it meanwhile
+    if found is not None and not os.path.exists(os.path.join(path, CATALOG_FILE)):
+        raise ToolError(f"{path} holds {found}: take another folder")
     make_folder(path)
     properties = {
         "uri": f"sqlite:///{os.path.join(path, CATALOG_FILE)}",

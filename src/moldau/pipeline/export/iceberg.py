@@ -81,6 +81,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     topic = request.source.topic
     found = _find_table(catalog, table_name(topic), topic)
     if found is not None:
+        _check_not_set_back(found)
         _finish_dead_letters(catalog, found, topic)
     bounds = request.find_bounds()  # after the table, so the topic never ends too early
     if found is not None:
@@ -117,6 +118,7 @@ def replay_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     if table is None:
         raise ToolError(f"there is no table {'.'.join(table_name(topic))}")
     _check_same_topic(table, topic, request.find_bounds().topic_id)
+    _check_not_set_back(table)
     _finish_dead_letters(catalog, table, topic)
     outcome = RoundOutcome([], _covered(table), ".".join(dead_letters_name(topic)))
     dead = _find_table(catalog, dead_letters_name(topic), topic)
@@ -186,6 +188,30 @@ def _check_same_topic(table: Table, topic: str, topic_id: str) -> None:
     if table.properties[TOPIC_ID_PROPERTY] != topic_id:
         raise ToolError(
             f"table {_label(table)} is an export of an earlier topic {topic}: it was created again since"
+        )
+
+
+def _check_not_set_back(table: Table) -> None:
+    """Refuse a table that another tool has set back to an earlier snapshot. Its properties still say that it
+    has the records of the later rounds.
+    """
+    last = table.properties[BATCH_PROPERTY]
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        if BATCH_PROPERTY in summary:
+            break
+        if snapshot.parent_snapshot_id is None:
+            return
+        snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id)
+        if snapshot is None:  # it has expired
+            return
+    there = "0" if snapshot is None else summary[BATCH_PROPERTY]
+    if there != last:
+        raise ToolError(
+            f"table {_label(table)} was set back to round {there} of its export, and records of rounds up to"
+            f" {last} are missing: set it to a snapshot of round {last}, or drop it with its dead letters and"
+            " export again"
         )
 
 

@@ -12,7 +12,13 @@ from moldau.client.cluster import connected
 from moldau.client.errors import ToolError
 from moldau.pipeline.export.catalogs import check_no_iceberg, open_catalog
 from moldau.pipeline.export.iceberg import export_iceberg, replay_iceberg
-from moldau.pipeline.export.parquet import ParquetFolder, check_no_parquet, export_parquet, replay_parquet
+from moldau.pipeline.export.parquet import (
+    ParquetFolder,
+    check_no_foreign,
+    check_no_parquet,
+    export_parquet,
+    replay_parquet,
+)
 from moldau.pipeline.export.progress import StartAt, find_starts, lag_records
 from moldau.pipeline.export.rounds import Request, RoundOutcome
 from moldau.pipeline.export.targets import writing_to
@@ -130,4 +136,6 @@ def _round_of(job: ExportJob, request: Request) -> RoundOutcome:
     if "://" in job.folder or job.catalog_properties:
         raise ToolError("plain Parquet goes to a local folder: --format iceberg reaches other places")
     check_no_iceberg(job.folder)
-    return (replay_parquet if job.replay else export_parquet)(request, ParquetFolder(job.folder))
+    folder = ParquetFolder(job.folder)
+    check_no_foreign(folder)
+    return (replay_parquet if job.replay else export_parquet)(request, folder)

@@ -23,7 +23,7 @@ from moldau.client.errors import ToolError
 from moldau.pipeline.export.progress import Covered, ExportedSpan
 from moldau.pipeline.export.replaying import ReplayNames
 from moldau.pipeline.export.rounds import Request, RoundOutcome
-from moldau.pipeline.export.targets import make_folder, publish
+from moldau.pipeline.export.targets import foreign_content, make_folder, publish
 from moldau.pipeline.export.units import ParquetUnits, WrittenUnit, file_name
 from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.values.formats import RAW, ValueFormat
@@ -137,6 +137,15 @@ def check_no_parquet(folder: str) -> None:
             f"{path} holds an export of topic {last.topic} as plain Parquet:"
             " --format parquet, or another folder"
         )
+
+
+def check_no_foreign(folder: ParquetFolder) -> None:
+    """Raises :class:`ToolError` if a folder without an export contains files of another program. Readers
+    could not distinguish them from the export's files.
+    """
+    found = foreign_content(folder.path)  # before the plans, because another driver may begin meanwhile
+    if found is not None and folder.last_plan() is None:
+        raise ToolError(f"{folder.path} holds {found}: take another folder")
 
 
 def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:

@@ -15,6 +15,8 @@ from moldau.runtime.files.folders import DurableFolders
 from moldau.runtime.files.local_disk import LocalDisk
 
 _LOCAL: Final = "file://"
+_TABLES: Final = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table"}
+"""Entries by which tables of other formats are recognized."""
 _NOT_WRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -56,6 +58,22 @@ class TableFolder:
             return load_file_io(dict(self.properties), self.uri)
         except (ValueError, ModuleNotFoundError) as error:
             raise ToolError(f"files cannot be written to {self.uri}: {error}") from error
+
+
+def foreign_content(folder: str) -> str | None:
+    """The content of a local folder that a new export would be mixed with, in words; ``None`` if there is
+    none.
+    """
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    for name, table in _TABLES.items():
+        if name in names:
+            return table
+    if any(name.endswith(".parquet") or ("=" in name and not name.startswith(("_", "."))) for name in names):
+        return "Parquet files that no export has written, or whose folder _moldau is gone"
+    return None
 
 
 @contextlib.contextmanager

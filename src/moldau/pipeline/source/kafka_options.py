@@ -51,6 +51,7 @@ _ONLY: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 WITHOUT_EFFECT: Final = frozenset(
     [
         "allow.auto.create.topics",
+        "auto.include.jmx.reporter",
         "auto.commit.interval.ms",
         "batch.size",
         "buffer.memory",
@@ -107,7 +108,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "transaction.timeout.ms",
     ]
 )
-"""Configurations of Kafka 4.2's consumers and producers that change no result here."""
+"""Configurations of the consumers and producers of Kafka 3.9 to 4.2 that change no result here."""
 _NAMES: Final = (*WITHOUT_EFFECT, *REFUSED, *_ONLY)
 
 

@@ -26,7 +26,8 @@ LATEST: Final = -1
 
 STORAGE_PREFIXES: Final = ("diskless.storage.", "rsm.config.")
 POLL_TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
-WITHOUT_EFFECT: Final = ("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+_NUMBERS_WITHOUT_EFFECT: Final = ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+WITHOUT_EFFECT: Final = ("groupIdPrefix", *_NUMBERS_WITHOUT_EFFECT)
 """Options of the connector's consumers. They have no effect, because there is no consumer group and the
 client retries by itself.
 """
@@ -141,6 +142,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     pattern = found.get("subscribePattern")
     if pattern is not None:
         _check_pattern(pattern)
+    for name in _NUMBERS_WITHOUT_EFFECT:
+        if not found.get(name, "0").isdecimal():
+            raise ToolError(f"option {name!r} is a number, not {found[name]!r}")
     least, most = _optional("minOffsetsPerTrigger", found), _optional("maxOffsetsPerTrigger", found)
     if least is not None and most is not None and least > most:
         raise ToolError(f"option 'minOffsetsPerTrigger' ({least}) is above 'maxOffsetsPerTrigger' ({most})")

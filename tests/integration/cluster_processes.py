@@ -1,21 +1,27 @@
 """The nodes of a cluster as processes, for tests that kill them."""
 
+import contextlib
+import io
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 
+from moldau.cli.main import main
+
 CLUSTER_ID = "bW9sZGF1LXByb2Nlc3Nlcw"
 LIMIT_S = 120
 QUIET = {"log_level": 0}
 MOLDAU = (sys.executable, "-m", "moldau")
+NEXT_MOLDAU = (sys.executable, str(Path(__file__).parent / "next_version.py"))
+"""The next version of the program."""
 
 
 class Processes:
@@ -35,14 +41,22 @@ class Processes:
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._broker_ports.values())
         for node_id in roles:
             self._config(node_id).write_text(self._properties(node_id))
-            command = [*MOLDAU, "storage", "format", "--config", str(self._config(node_id)), "-t", CLUSTER_ID]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=LIMIT_S)
+            # In this process: the start of another one takes longer than all of these together.
+            formatting = ["storage", "format", "--config", str(self._config(node_id)), "-t", CLUSTER_ID]
+            with contextlib.redirect_stdout(io.StringIO()):
+                assert main(formatting) == 0
 
-    def start(self, *node_ids: int) -> None:
+    def start(self, *node_ids: int, program: Sequence[str] = MOLDAU) -> None:
         for node_id in node_ids:
             with self._log(node_id).open("ab") as log:
-                command = [*MOLDAU, "node", "--config", str(self._config(node_id))]
+                command = [*program, "node", "--config", str(self._config(node_id))]
                 self._running[node_id] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def fail_to_start(self, node_id: int) -> str:
+        """Start one that ends by itself with exit code 1; returns the last line that it writes."""
+        self.start(node_id)
+        assert self._running.pop(node_id).wait(LIMIT_S) == 1
+        return self._log(node_id).read_text().splitlines()[-1]
 
     def kill(self, node_id: int) -> None:
         process = self._running.pop(node_id)
@@ -72,6 +86,15 @@ class Processes:
         said = "".join(self._log(node_id).read_text() for node_id in self._controllers)
         found = re.findall(r"node (\d+) leads the metadata quorum in epoch (\d+)", said)
         return max((int(epoch), int(node_id)) for node_id, epoch in found)[1]
+
+    def change_levels(self, *arguments: str) -> str:
+        """Change feature levels of the cluster; returns the refusal, or an empty text."""
+        upgrade = ["cluster", "upgrade", *arguments, "--bootstrap", self.bootstrap]
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()) as complaint,
+        ):
+            return complaint.getvalue() if main(upgrade) else ""
 
     def segments(self, node_id: int, partition: str) -> bytes:
         """The bytes of a partition's segments on one node."""

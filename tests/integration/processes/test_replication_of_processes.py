@@ -1,17 +1,21 @@
-"""Three nodes as processes, each a broker and a controller. A leader is killed while librdkafka writes to
-it."""
+"""Three nodes as processes, each a broker and a controller, are replaced by the next version and back while
+librdkafka writes to them. One of them is killed.
+
+The two versions differ in the feature levels that they support (``next_version.py``).
+"""
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_processes import LIMIT_S, QUIET, Processes, wait_for
+from cluster_processes import LIMIT_S, NEXT_MOLDAU, QUIET, Processes, wait_for
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 NODES = (1, 2, 3)
 RECORDS_MIN = 2_000
+NEXT_LEVEL = "moldau.diskless.version=2"
 PROPERTIES = {
     "min.insync.replicas": 2,
     "default.replication.factor": 3,
@@ -89,7 +93,7 @@ class Load:
         return set(self.read) >= self.acknowledged
 
 
-def test_nothing_is_lost_when_leaders_are_killed_and_stopped_under_load(processes: Processes) -> None:
+def test_nothing_is_lost_in_a_rolling_upgrade_and_back_under_load(processes: Processes) -> None:
     admin = AdminClient({"bootstrap.servers": processes.bootstrap, **QUIET})
 
     def partitions(topic: str) -> list[tuple[int, int]]:
@@ -110,15 +114,29 @@ def test_nothing_is_lost_when_leaders_are_killed_and_stopped_under_load(processe
     processes.kill(killed)
     load.go_on_until(RECORDS_MIN)
     wait_for(lambda: are_in_sync(2) and killed not in [leader for leader, _ in partitions("events")])
-    processes.start(killed)
+    processes.start(killed, program=NEXT_MOLDAU)
     load.go_on_until(RECORDS_MIN)
     wait_for(lambda: are_in_sync(3))
 
-    stopped = next(node_id for node_id in NODES if node_id != killed)
-    assert processes.terminate(stopped) == 0
-    assert stopped not in [leader for leader, _ in partitions("events")]
+    first, second = (node_id for node_id in NODES if node_id != killed)
+    assert processes.terminate(first) == 0
+    assert first not in [leader for leader, _ in partitions("events")]
     load.go_on_until(RECORDS_MIN)
-    processes.start(stopped)
+    processes.start(first, program=NEXT_MOLDAU)
+    wait_for(lambda: are_in_sync(3))
+    assert "does not support moldau.diskless.version" in processes.change_levels(NEXT_LEVEL)
+    assert processes.terminate(second) == 0
+    processes.start(second, program=NEXT_MOLDAU)
+    load.go_on_until(RECORDS_MIN)
+    wait_for(lambda: are_in_sync(3))
+
+    # The feature is raised last, and then the former version is refused until the level is lowered.
+    wait_for(lambda: not processes.change_levels(NEXT_LEVEL))
+    load.go_on_until(RECORDS_MIN)
+    assert processes.terminate(second) == 0
+    assert "moldau.diskless.version" in processes.fail_to_start(second)
+    assert not processes.change_levels("moldau.diskless.version=1", "--downgrade")
+    processes.start(second)
     load.finish()
     assert not load.refused
     assert len(load.read) >= len(load.acknowledged)

@@ -1,0 +1,16 @@
+"""``moldau`` of the next version: a node that supports one more level of two features.
+
+Started with the arguments of ``python -m moldau``, with the levels of the simulated upgrade.
+"""
+
+import functools
+import sys
+
+from moldau.cli.main import main
+from moldau.cli.serving import serve
+from moldau.server.node import ServerNode
+from moldau.simulation.cluster.upgrade_stories import NEXT_FEATURES
+
+if __name__ == "__main__":
+    serve.ServerNode = functools.partial(ServerNode, features=NEXT_FEATURES)  # type: ignore[misc,assignment]
+    sys.exit(main())

@@ -36,21 +36,31 @@ def free_port() -> int:
 class KafkaNode:
     """A broker and controller of Apache Kafka in one process, formatted by Kafka."""
 
-    def __init__(self, java: Java, node_id: int, folder: Path, *, bootstrap_controllers: str = "") -> None:
+    def __init__(
+        self, java: Java, node_id: int, folder: Path, *, bootstrap_controllers: str = "", beside: str = ""
+    ) -> None:
         """``bootstrap_controllers`` are those of the cluster to join. Without them the node has its own
-        cluster."""
+        cluster. ``beside`` is another static voter of that cluster, as ``ID@HOST:PORT``.
+        """
         self._java = java
-        self._joins = bool(bootstrap_controllers)
+        # Static voters are formatted without an option for the first controllers.
+        self._beginning = [] if beside else ["--standalone"]
+        if bootstrap_controllers:
+            self._beginning = ["--no-initial-controllers"]
         self.config = folder / "kafka.properties"
         self.output = folder / "kafka.log"
         self.controller = f"127.0.0.1:{free_port()}"
         self.bootstrap_servers = f"127.0.0.1:{free_port()}"
+        self.voters = f"controller.quorum.voters={node_id}@{self.controller},{beside}"
+        """The line of a file that names the static voters."""
+        self.controllers = f"controller.quorum.bootstrap.servers={bootstrap_controllers or self.controller}"
+        """The same for a cluster whose voters can change."""
         self.config.write_text(
             f"process.roles=broker,controller\nnode.id={node_id}\nlog.dirs={folder}/kafka\n"
             "controller.listener.names=CONTROLLER\n"
             f"listeners=CONTROLLER://{self.controller},PLAINTEXT://{self.bootstrap_servers}\n"
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-            f"controller.quorum.bootstrap.servers={bootstrap_controllers or self.controller}\n"
+            f"{self.voters if beside else self.controllers}\n"
             # This time-out is longer than ours, so this node requests votes when the others have found no
             # leader yet.
             "controller.quorum.election.timeout.ms=300\ncontroller.quorum.fetch.timeout.ms=2500\n"
@@ -61,16 +71,15 @@ class KafkaNode:
             "group.initial.rebalance.delay.ms=0\n"
         )
 
-    def format(self, cluster_id: str, *features: str, ours: Sequence[Path] = ()) -> None:
+    def format(self, cluster_id: str, *features: str, ours: Sequence[Sequence[str]] = ()) -> None:
         """Format with Kafka's StorageTool; ``features`` are levels of a new cluster, ``NAME=LEVEL``.
 
-        ``ours`` are the files of our controllers, which are formatted to join.
+        ``ours`` has a row for each of our controllers that is formatted, too: its file and its options.
         """
-        beginning = "--no-initial-controllers" if self._joins else "--standalone"
         levels = [word for feature in features for word in ("--feature", feature)]
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c"]
-        joining = [[*tool, str(file), "--no-initial-controllers"] for file in ours]
-        self._java.tools([*tool, str(self.config), beginning, *levels], *joining)
+        own = [*tool, str(self.config), *self._beginning, *levels]
+        self._java.tools(own, *([*tool, *arguments] for arguments in ours))
 
     @contextlib.contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -131,6 +140,12 @@ def moldau(*arguments: str) -> str:
         assert main(list(arguments)) == 0, arguments
         output.seek(0)
         return output.read()
+
+
+def can(*arguments: str) -> bool:
+    """Whether a command of ours succeeds."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return main(list(arguments)) == 0
 
 
 def members(bootstrap_servers: str, part: str) -> list[int]:

@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 from foreign_clients import Java
-from kafka_nodes import SNAPSHOT_BYTES, KafkaNode, copied, created, free_port, members, moldau, wait_for
+from kafka_nodes import (
+    LIMIT_S,
+    SNAPSHOT_BYTES,
+    KafkaNode,
+    can,
+    copied,
+    created,
+    free_port,
+    members,
+    moldau,
+    wait_for,
+)
 
 from moldau.config.broker import BrokerConfig
 from moldau.config.properties import parse_properties
@@ -115,16 +126,16 @@ def check_tools(java: Java, cluster: Cluster, kafka: KafkaNode, config: str, nod
     assert [name for name in found if name not in answers[5]] == []
 
 
-def joining(kafka: KafkaNode, role: str, node_id: int, folder: Path) -> Path:
-    """The file of one of our nodes in a cluster of Kafka."""
+def config_of(quorum: str, role: str, node_id: int, port: int, folder: Path) -> Path:
+    """The file of one of our nodes in a cluster of Kafka. ``quorum`` is the line that names controllers."""
     listener = "CONTROLLER" if role == "controller" else "PLAINTEXT"
+    joins = role == "controller" and "bootstrap" in quorum
     config = folder / f"{role}-{node_id}.properties"
     config.write_text(
         f"process.roles={role}\nnode.id={node_id}\nlog.dirs={folder}/{role}-{node_id}\n"
-        f"controller.listener.names=CONTROLLER\nlisteners={listener}://127.0.0.1:{free_port()}\n"
+        f"controller.listener.names=CONTROLLER\nlisteners={listener}://127.0.0.1:{port}\n"
         "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-        f"controller.quorum.bootstrap.servers={kafka.controller}\n"
-        f"controller.quorum.auto.join.enable={str(role == 'controller').lower()}\n"
+        f"{quorum}\ncontroller.quorum.auto.join.enable={str(joins).lower()}\n"
         "controller.quorum.election.timeout.ms=300\ncontroller.quorum.fetch.timeout.ms=1000\n"
         "broker.heartbeat.interval.ms=500\ngroup.initial.rebalance.delay.ms=0\n"
         "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=4\n"
@@ -138,26 +149,32 @@ def running(config: Path) -> Iterator[str]:
     parsed = BrokerConfig.from_properties(parse_properties(config.read_text()))
     thread = NodeThread(parsed, Wires({}))
     try:
-        thread.start().result(60)
+        thread.start().result(LIMIT_S)
         yield f"{parsed.listeners[0].host}:{parsed.listeners[0].port}"
     finally:
         thread.kill()
 
 
 def test_our_nodes_join_a_cluster_of_kafka(java: Java, tmp_path: Path) -> None:
-    cluster_id = "MkU3OEVBNTcwNTJENDM2Qg"
-    kafka = KafkaNode(java, 3000, tmp_path)
-    controllers = [joining(kafka, "controller", node_id, tmp_path) for node_id in (201, 202)]
+    """The cluster starts with two static voters, one of each system. Then its voters become dynamic."""
+    cluster_id, port = "MkU3OEVBNTcwNTJENDM2Qg", free_port()
+    kafka = KafkaNode(java, 3000, tmp_path, beside=f"201@127.0.0.1:{port}")
+    voter = config_of(kafka.voters, "controller", 201, port, tmp_path)
+    later = config_of(kafka.controllers, "controller", 202, free_port(), tmp_path)
     # Our brokers do not serve the group protocols of these levels.
     levels = ("group.version=0", "share.version=0", "streams.version=0")
-    kafka.format(cluster_id, *levels, ours=controllers)
-    of_broker = joining(kafka, "broker", 7, tmp_path)
+    kafka.format(cluster_id, *levels, ours=[[str(voter)], [str(later), "--no-initial-controllers"]])
+    of_broker = config_of(kafka.controllers, "broker", 7, free_port(), tmp_path)
     moldau("storage", "format", "--config", str(of_broker), "--cluster-id", cluster_id)
     with kafka.running() as process, ExitStack() as nodes:
+        nodes.enter_context(running(voter))
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
         wait_for(lambda: 3000 in admin.list_topics(timeout=60).brokers)
-        for config in controllers:
-            nodes.enter_context(running(config))
+        # Each of the two can commit only with the other.
+        assert not created(admin, "of-static-voters", 1)
+        assert sorted(members(kafka.bootstrap_servers, "voters")) == [201, 3000]
+        wait_for(lambda: can("cluster", "upgrade", "kraft.version=1", "--bootstrap", kafka.bootstrap_servers))
+        nodes.enter_context(running(later))
         broker = nodes.enter_context(running(of_broker))
         wait_for(lambda: sorted(members(broker, "voters")) == [201, 202, 3000])
         assert not created(admin, "mixed", 2, replicas=2)

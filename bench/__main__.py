@@ -6,6 +6,7 @@ import tempfile
 from typing import Any
 
 from bench.brokers import Broker, Moldau
+from bench.cluster import FULL_CLUSTER, QUICK_CLUSTER, bench_cluster
 from bench.consolidation import bench_consolidation
 from bench.diskless import DEFAULT_STORES, bench_diskless
 from bench.measuring.measure import BUSY_SHARE, Sample, measure, median_sample, watch_idle
@@ -126,7 +127,8 @@ DISKLESS = "diskless"
 CONSOLIDATION = "consolidation"
 TIERED = "tiered"
 SPARK = "spark"
-OF_THEIR_OWN = (DISKLESS, CONSOLIDATION, TIERED, SPARK)
+CLUSTER = "cluster"
+OF_THEIR_OWN = (DISKLESS, CONSOLIDATION, TIERED, SPARK, CLUSTER)
 """The parts that start their own nodes."""
 
 
@@ -175,6 +177,8 @@ def main() -> None:
             bench_tiered(report, folder, plan)
         if (not options.only and can_run_spark()) or SPARK in (options.only or ()):
             bench_spark(report, folder, plan)
+        if CLUSTER in (options.only or ()):
+            bench_cluster(report, folder, QUICK_CLUSTER if options.quick else FULL_CLUSTER)
     report.print()
     report.write()
 

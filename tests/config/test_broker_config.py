@@ -111,6 +111,12 @@ def test_broker_only_and_ipv6():
         (COMBINED, {"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "advertised.listeners", "0.0.0.0"),
         (
             COMBINED,
+            {"listeners": "PLAINTEXT://0.0.0.0:1,CONTROLLER://a:2"},
+            "listeners",
+            "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0",
+        ),
+        (
+            COMBINED,
             {"listener.security.protocol.map": "PLAINTEXT:PLAIN,CONTROLLER:PLAINTEXT"},
             "listener.security.protocol.map",
             "Invalid security protocol `PLAIN`",

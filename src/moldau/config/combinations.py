@@ -8,6 +8,9 @@ from moldau.config.listeners import parse_servers
 from moldau.config.node_settings import NodeSettings
 from moldau.config.synonyms import BROKER_SYNONYMS
 
+ANY_ADDRESS: Final = "0.0.0.0"
+"""A listener with this host accepts connections to every address of the machine. No client can connect to
+it."""
 _MIB = 1024 * 1024
 
 
@@ -89,8 +92,8 @@ def _check_listeners(config: NodeSettings) -> None:
             f"{','.join(sorted(names))}",
         )
         _require(
-            endpoint.host != "0.0.0.0" or not config.is_set("advertised.listeners"),
-            "advertised.listeners",
+            endpoint.host != ANY_ADDRESS,
+            "advertised.listeners" if config.is_set("advertised.listeners") else "listeners",
             "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP "
             "address.",
         )

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.folders.initial_voters import initial_voter
 from moldau.cluster.internal_topics import replication_factors
+from moldau.config.combinations import ANY_ADDRESS
 from moldau.records.control import VoterEndpoint, VotersRecordEntry
 from moldau.runtime.entropy import Entropy
 
@@ -20,6 +21,7 @@ FIRST_BROKER_ID: Final = 1
 FIRST_CONTROLLER_ID: Final = 101
 _TAKEN: Final = (errno.EADDRINUSE, errno.EACCES)
 _CLIENTS: Final = "PLAINTEXT"
+_LOOPBACK: Final = "127.0.0.1"
 _CONTROLLERS: Final = "CONTROLLER"
 _PORTS: Final = range(15_000, 32_000)
 """The system assigns ports of this range only on explicit request, so a chosen port stays free."""
@@ -107,6 +109,7 @@ def properties_of(
 
     Internal topics have three replicas when there are three brokers. Topics are classic unless they set
     ``diskless.enable``, and may be tiered; the nodes share a store in a folder beside their own folders.
+    A broker that listens on all addresses advertises the loopback address.
     Consumer groups form almost immediately.
     """
     controllers = [each for each in nodes if each.role == CONTROLLER]
@@ -135,6 +138,8 @@ def properties_of(
         base["controller.quorum.voters"] = ",".join(map("@".join, zip(names, addresses, strict=True)))
     else:
         base["controller.quorum.bootstrap.servers"] = ",".join(addresses)
+    if node.role == BROKER and node.host == ANY_ADDRESS:
+        base["advertised.listeners"] = f"{_CLIENTS}://{_LOOPBACK}:{node.port}"
     if node.rack is not None:
         base["broker.rack"] = node.rack
     return {**base, **properties}

@@ -16,6 +16,7 @@ from moldau.cluster.internal_topics import (
     replication_factors,
 )
 from moldau.config.broker import BROKER, BrokerConfig
+from moldau.config.combinations import ANY_ADDRESS
 from moldau.config.definition import ConfigError
 from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.topic_config import TopicConfig
@@ -39,6 +40,7 @@ LZ4_LEVEL_FAST = 0
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 DEVELOPMENT_LISTENER = "PLAINTEXT"
+LOOPBACK: Final = "127.0.0.1"
 SUPPORTED_FEATURES: Final[FeatureRanges] = {
     **{each.name: (each.min_level, each.max_level) for each in features.SUPPORTED_FEATURES},
     KRAFT_VERSION_FEATURE: (0, KRAFT_VERSION_MAX),
@@ -50,14 +52,15 @@ def development_config(
     port: int,
     properties: Mapping[str, str],
     *,
-    host: str = "127.0.0.1",
+    host: str = LOOPBACK,
     diskless: bool = False,
 ) -> BrokerConfig:
     """The configuration of a single combined node with one folder, which needs no configuration file.
 
     Internal topics have one replica, and consumer groups form almost immediately. ``remote.storage.enable``
     works without further settings, on an object store in ``data``. With ``diskless``, topics are diskless by
-    default, on the same store. ``properties`` override these. Raises ``ConfigError``.
+    default, on the same store. A node that listens on all addresses advertises the loopback address.
+    ``properties`` override these. Raises ``ConfigError``.
     """
     node_id = properties.get("node.id", "1")
     base = {
@@ -78,6 +81,8 @@ def development_config(
         # for a long time.
         "group.initial.rebalance.delay.ms": "100",
     }
+    if host == ANY_ADDRESS and "listeners" not in properties:
+        base["advertised.listeners"] = f"{DEVELOPMENT_LISTENER}://{LOOPBACK}:{port}"
     if diskless:
         base |= {
             "diskless.system.enable": "true",

@@ -275,7 +275,11 @@ def test_a_forgotten_broker_registers_again(tmp_path: pathlib.Path) -> None:
     run(test())
 
 
-def test_a_second_broker_with_the_same_id_gives_up(tmp_path: pathlib.Path) -> None:
+def test_a_second_broker_with_the_same_id_says_so_and_gives_up(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+
     async def test() -> None:
         _format(tmp_path)
         node = Node(tmp_path, 1)
@@ -288,9 +292,14 @@ def test_a_second_broker_with_the_same_id_gives_up(tmp_path: pathlib.Path) -> No
             features=SUPPORTED_FEATURES,
             log_dirs=[uuid.UUID(int=2000)],
         )
-        impostor = node.broker(identity, timeout_ms=30)
+        impostor = node.broker(identity, timeout_ms=300)
+        ended = impostor.start()
+        await asyncio.sleep(0.2)
+        said = "Broker 1 is not registered: duplicate broker registration. Another broker with this id"
+        assert said in str(impostor.problem())
+        assert len([line for line in caplog.messages if line.startswith(said)]) == 1
         with pytest.raises(KafkaError, match=r"duplicate broker registration.*node.id is taken twice"):
-            await impostor.start()
+            await ended
         assert not node.publisher.image.brokers[1].fenced
         await impostor.stop()
         await node.kill()

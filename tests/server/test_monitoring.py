@@ -1,9 +1,12 @@
 """``/metrics`` and ``/health`` of a running node."""
 
 import json
+import socket
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import kafka
 import pytest
@@ -11,7 +14,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient
 
+from moldau.cli.main import main
+from moldau.config.broker import BrokerConfig
+from moldau.config.properties import parse_properties
 from moldau.testing import Node
+from moldau.testing.node_thread import NodeThread, Wires
 
 
 def eventually(holds: Callable[[], object], what: str) -> None:
@@ -19,6 +26,12 @@ def eventually(holds: Callable[[], object], what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
+
+
+def can_connect(address: str) -> bool:
+    host, _, port = address.partition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
 
 
 def read(url: str) -> str:
@@ -91,3 +104,26 @@ def test_a_well_node_says_so() -> None:
 def test_a_node_without_a_listener_serves_none() -> None:
     with Node() as node, pytest.raises(RuntimeError, match=r"metrics\.listener"):
         _ = node.monitoring_url
+
+
+def test_a_broker_that_waits_for_the_quorum_says_so(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    pages, nobody = f"127.0.0.1:{free_port()}", free_port()
+    config = tmp_path / "broker.properties"
+    config.write_text(
+        f"process.roles=broker\nnode.id=1\nlog.dirs={tmp_path}/data\nmetrics.listener={pages}\n"
+        f"controller.quorum.voters=101@127.0.0.1:{nobody}\ncontroller.listener.names=CONTROLLER\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{free_port()}\n"
+    )
+    assert main(["storage", "format", "--config", str(config), "--cluster-id", "bW9sZGF1LXByb2Nlc3Nlcw"]) == 0
+    broker = NodeThread(BrokerConfig.from_properties(parse_properties(config.read_text())), Wires({}))
+    broker.start()
+    try:
+        eventually(lambda: can_connect(pages), "the pages are served")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            read(f"http://{pages}/health")
+        checks = json.loads(refused.value.read())["checks"]
+        assert checks["broker"] == "the broker is starting"
+        assert "metadata quorum has" in checks["quorum"]
+        assert "kafka_server_raft_metrics_current_leader -1" in read(f"http://{pages}/metrics")
+    finally:
+        broker.kill()

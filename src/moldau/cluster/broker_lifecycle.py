@@ -126,6 +126,8 @@ class BrokerLifecycle:
         self._may_go = asyncio.Event()
         self._answered_s = 0.0
         """The time of the controller's last answer, in seconds of the event loop."""
+        self._refusal = ""
+        """The reason of the last refusal to register; empty once the broker is registered."""
         self.state = LifecycleState.NOT_RUNNING
         self.broker_epoch = -1
         self.is_fenced = True
@@ -153,10 +155,17 @@ class BrokerLifecycle:
         self._wake.set()
 
     def problem(self) -> str | None:
-        """The problem for the health page: clients are not sent to a fenced broker."""
-        if self.state is LifecycleState.RUNNING and self.is_fenced:
-            return "the controller has fenced this broker"
-        return None
+        """The problem for the health page: clients are not sent to a broker that is fenced or not
+        registered."""
+        match self.state:
+            case LifecycleState.NOT_RUNNING | LifecycleState.STARTING:
+                return self._refusal or "the broker has not registered yet"
+            case LifecycleState.RECOVERY:
+                return "the controller has not unfenced this broker yet"
+            case LifecycleState.RUNNING if self.is_fenced:
+                return "the controller has fenced this broker"
+            case _:
+                return None
 
     async def controlled_shutdown(self, timeout_ms: int, silence_ms: int | None = None) -> bool:
         """Hand over all leaderships, then end. Returns False if the controller did not agree within
@@ -218,14 +227,23 @@ class BrokerLifecycle:
             # The error will pass: the session of a former process will expire, or a controller will be
             # elected.
             is_temporary = code in (ErrorCode.not_controller, ErrorCode.duplicate_broker_registration)
+            reason = f"{code.name.replace('_', ' ')}.{_REFUSALS.get(code, '')}"
             if not is_temporary or loop.time() >= deadline:
-                raise KafkaError(
-                    code,
-                    f"Broker {self._identity.broker_id} could not register: {code.name.replace('_', ' ')}."
-                    f"{_REFUSALS.get(code, '')}",
-                )
+                raise KafkaError(code, f"Broker {self._identity.broker_id} could not register: {reason}")
+            self._note_refusal(code, f"Broker {self._identity.broker_id} is not registered: {reason}")
             await self._back_off(attempt)
             attempt += 1
+
+    def _note_refusal(self, code: ErrorCode, text: str) -> None:
+        """Keep a temporary refusal for the health page. The quorum itself reports that it has no leader."""
+        if text != self._refusal and code is ErrorCode.duplicate_broker_registration:
+            logger.warning(
+                "%s The broker repeats its request for %d s, because the session of its last process may not"
+                " have expired.",
+                text,
+                self._times.registration_timeout_ms // 1000,
+            )
+        self._refusal = text
 
     async def _try_to_register(self) -> ErrorCode:
         identity = self._identity
@@ -260,6 +278,7 @@ class BrokerLifecycle:
             return error.code
         if response.error_code is ErrorCode.none:
             self.broker_epoch = response.broker_epoch
+            self._refusal = ""
             self._on_registered(response.broker_epoch)
             self._move(LifecycleState.RECOVERY)
             logger.info("broker %d registered with epoch %d", identity.broker_id, self.broker_epoch)

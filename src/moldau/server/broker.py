@@ -74,7 +74,7 @@ async def _catch_up(metadata: MetadataView, timeout_s: float) -> None:
         except (KafkaError, TimeoutError) as error:
             if loop.time() >= deadline:
                 raise KafkaError(
-                    ErrorCode.request_timed_out, f"The broker cannot learn the metadata of now: {error}"
+                    ErrorCode.request_timed_out, f"The broker cannot read the current metadata: {error}"
                 ) from error
             await asyncio.sleep(RETRY_S)
 

@@ -16,6 +16,7 @@ from moldau.network.client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from moldau.runtime import SystemEntropy
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 
 LIMIT_S = 120
 QUIET = {"log_level": 0}
@@ -45,9 +46,14 @@ def metadata(address: str, topic: str) -> tuple[list[int], list[int]]:
     return sorted(broker.node_id for broker in answer.brokers), [row.leader_id for row in partitions]
 
 
-def create(cluster: moldau.testing.Cluster, topic: str, partitions: int) -> None:
+def create(cluster: moldau.testing.Cluster, topic: str, partitions: int, replicas: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIET})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(LIMIT_S)
+    admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(LIMIT_S)
+
+
+def unreachable_leaders(cluster: moldau.testing.Cluster, node_id: int) -> str:
+    """The notice of a broker's health page about leaders that it follows."""
+    return cluster._thread(node_id).ask(lambda node: node.get(PartitionsSubsystem).replication.notice()) or ""
 
 
 def test_nodes_are_killed_isolated_and_come_back() -> None:
@@ -56,6 +62,7 @@ def test_nodes_are_killed_isolated_and_come_back() -> None:
         assert cluster.brokers == (1, 2, 3)
         assert cluster.controllers == (101, 102, 103)
         create(cluster, "t", 3)
+        create(cluster, "copied", 3, 3)
         _, leaders = metadata(cluster.address(1), "t")
         assert sorted(leaders) == [1, 2, 3]
         on_two = leaders.index(2)
@@ -81,7 +88,9 @@ def test_nodes_are_killed_isolated_and_come_back() -> None:
         wait_for(lambda: metadata(cluster.address(1), "t")[0] == [1, 2])
         # A client of the isolated broker still gets the old metadata.
         assert metadata(cluster.address(3), "t")[0] == [1, 2, 3]
+        wait_for(lambda: "broker 1, which is followed, does not answer" in unreachable_leaders(cluster, 3))
         cluster.heal(3)
+        wait_for(lambda: not unreachable_leaders(cluster, 3))
         wait_for(lambda: metadata(cluster.address(1), "t") == ([1, 2, 3], leaders))
 
         before = cluster.active_controller()

@@ -124,7 +124,9 @@ class ReplicaFetcher:
         """Whether the request in progress is being cancelled, so that its answer is ignored."""
         self._hurry: asyncio.TimerHandle | None = None
         self._refusals = GatheredLines(logger, logging.INFO, "%d partitions cannot be followed yet: %s (%s)")
-        self._unreachable = ""
+        self._unreachable = ErrorCode.none
+        self.problem = ""
+        """The reason why the leader does not answer; empty while it answers."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"follow broker {leader_id}")
 
     def __len__(self) -> int:
@@ -224,7 +226,7 @@ class ReplicaFetcher:
             if response.error_code not in _UNKNOWN_SESSION:
                 raise KafkaError(response.error_code)
             return True
-        self._unreachable = ""
+        self._unreachable, self.problem = ErrorCode.none, ""
         size_bytes = 0
         for topic in response.responses:
             for row in topic.partitions:
@@ -439,9 +441,10 @@ class ReplicaFetcher:
                 held.cancel()
 
     def _note_unreachable(self, error: KafkaError) -> None:
-        if self._unreachable != error.code.name:
-            self._unreachable = error.code.name
-            logger.info("broker %d, which is followed, does not answer: %s", self._leader_id, error)
+        self.problem = f"broker {self._leader_id}, which is followed, does not answer: {error}"
+        if self._unreachable is not error.code:
+            self._unreachable = error.code
+            logger.info("%s", self.problem)
 
 
 def _name(partition: ClassicPartition) -> str:

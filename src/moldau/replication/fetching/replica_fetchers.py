@@ -75,6 +75,10 @@ class ReplicaFetchers:
         for fetcher in self._fetchers.values():
             fetcher.brokers_changed()
 
+    def problems(self) -> list[str]:
+        """A sentence for each leader that does not answer."""
+        return sorted({fetcher.problem for fetcher in self._fetchers.values() if fetcher.problem})
+
     async def stop(self) -> None:
         """Stop all fetchers; no new fetcher is started after this."""
         self._is_stopped = True

@@ -1,9 +1,7 @@
 """A node's pages for operators: ``/metrics`` and ``/health``."""
 
-from collections.abc import Sequence
 from functools import partial
 
-from moldau.cluster.image.registrations import Endpoint
 from moldau.server.bound_listeners import PAGES
 from moldau.server.context import NodeContext
 from moldau.server.extensions import Extensions
@@ -41,7 +39,8 @@ class MonitoringSubsystem(Subsystem):
             },
         )
 
-    async def listening(self, endpoints: Sequence[Endpoint]) -> None:
+    async def start(self) -> None:
+        # Already now: a broker may wait for the metadata quorum, and its health page says so.
         if self._pages is not None:
             self._context.listeners.note(PAGES, "", await self._pages.start())
 

@@ -87,7 +87,9 @@ class RegistrationSubsystem(Subsystem):
         self._on_registered(broker_epoch)
 
     def _problem(self) -> str | None:
-        return None if self._lifecycle is None else self._lifecycle.problem()
+        if self._lifecycle is None:
+            return "the broker is starting"
+        return self._lifecycle.problem()
 
     def _new_lifecycle(self, endpoints: Sequence[Endpoint]) -> BrokerLifecycle:
         context, config = self._context, self._context.config

@@ -106,6 +106,10 @@ class Replication:
             self._leader_quota.throttle(name, config.items("leader.replication.throttled.replicas"))
             self._follower_quota.throttle(name, config.items("follower.replication.throttled.replicas"))
 
+    def notice(self) -> str | None:
+        """The leaders that this broker does not reach, for the health page."""
+        return "; ".join(self._fetchers.problems()) or None
+
     def start(self) -> None:
         """Start sending proposals of in-sync sets to the controller."""
         self._in_sync.start()

@@ -78,6 +78,7 @@ class PartitionsSubsystem(Subsystem):
             handlers=snapshots.table(),
             kinds=[KindClaim(self.classic)],
             checks={"partitions": self._problem},
+            notices={"replication": self.replication.notice},
         )
 
     def partition(self, topic: str, index: int) -> Partition | None:

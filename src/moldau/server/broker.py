@@ -15,6 +15,7 @@ from moldau.server.extensions import Extensions
 from moldau.server.identity import Address
 from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.metadata.view import MetadataView
+from moldau.server.observing.monitoring import quorum_notice
 from moldau.server.subsystem import Subsystem, SubsystemList, in_spite_of_errors
 from moldau.server.subsystems.listeners import ListenersSubsystem
 from moldau.server.topics.registry import PartitionRegistry
@@ -73,8 +74,11 @@ async def _catch_up(metadata: MetadataView, timeout_s: float) -> None:
             return
         except (KafkaError, TimeoutError) as error:
             if loop.time() >= deadline:
+                problems = quorum_notice(metadata)
                 raise KafkaError(
-                    ErrorCode.request_timed_out, f"The broker cannot read the current metadata: {error}"
+                    ErrorCode.request_timed_out,
+                    f"The broker cannot read the current metadata: {error}"
+                    f"{'' if problems is None else f' ({problems})'}",
                 ) from error
             await asyncio.sleep(RETRY_S)
 

@@ -28,7 +28,8 @@ class Creations:
 
     def __init__(self, bootstrap: str) -> None:
         self.acknowledged: list[str] = []
-        self.pause_s_max = 0.0
+        self.pauses_s: list[float] = [0.0]
+        """The longest pause between two acknowledgements in each round."""
         self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -44,7 +45,7 @@ class Creations:
             except (KafkaException, TimeoutError):
                 continue  # its outcome is unknown, and the next one has another name
             now = time.monotonic()
-            self.pause_s_max, last = max(self.pause_s_max, now - last), now
+            self.pauses_s[-1], last = max(self.pauses_s[-1], now - last), now
             self.acknowledged.append(topic)
 
     def wait_for_more(self) -> None:
@@ -74,13 +75,15 @@ def test_no_acknowledged_creation_is_lost(processes: Processes) -> None:
         creations.wait_for_more()
         for _ in range(ROUNDS):
             leader = processes.leader()
+            creations.pauses_s.append(0.0)
             processes.kill(leader)
             creations.wait_for_more()
             processes.start(leader)
             wait_for(lambda node_id=leader: processes.serves(node_id))
     finally:
         creations.stop()
-    print(f"{len(creations.acknowledged)} creations, longest pause {creations.pause_s_max:.2f} s")
+    pauses = [round(pause_s, 2) for pause_s in sorted(creations.pauses_s[1:])]
+    print(f"{len(creations.acknowledged)} creations, longest pauses of the rounds in seconds: {pauses}")
     for bootstrap in processes.bootstrap.split(","):
         of_broker = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
         wait_for(lambda of=of_broker: set(creations.acknowledged) <= of.list_topics(timeout=10).topics.keys())

@@ -10,7 +10,7 @@ import pytest
 
 from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
-from moldau.runtime import Machine
+from moldau.runtime import KafkaError, Machine
 from moldau.server.node import ServerNode
 from moldau.server.observing.monitoring import quorum_notice
 from moldau.simulation.world.process import PROCESS
@@ -46,42 +46,51 @@ def lines() -> Iterator[Lines]:
 
 @dataclass
 class Controllers:
-    """Controllers on hosts of one world; ``nodes`` are their newest lives, by host."""
+    """Controllers, and a broker, on hosts of one world; ``nodes`` are their newest lives, by host."""
 
     world: World
     nodes: dict[str, ServerNode] = field(default_factory=dict)
+    ends: dict[str, str] = field(default_factory=dict)
+    """The errors of nodes that could not start, by host."""
 
-    def start(self, host: str, node_id: int, *, voters: tuple[int, ...], cluster_id: str) -> None:
-        async def program(machine: Machine) -> None:
-            await self._run(machine, host, node_id, voters, cluster_id)
-
-        self.world.host(host).start(program)
-
-    async def _run(
-        self, machine: Machine, host: str, node_id: int, voters: tuple[int, ...], cluster_id: str
+    def start(
+        self, host: str, node_id: int, *, voters: tuple[int, ...], cluster_id: str, role: str = "controller"
     ) -> None:
-        machine.disk.make_dirs("/data")
-        machine.disk.sync_dir("/")
+        listener = "CONTROLLER" if role == "controller" else "PLAINTEXT"
         config = BrokerConfig.from_properties(
             {
                 "node.id": str(node_id),
-                "process.roles": "controller",
+                "process.roles": role,
                 "controller.listener.names": "CONTROLLER",
                 "controller.quorum.voters": ",".join(f"{voter}@node-{voter}:{PORT}" for voter in voters),
-                "listeners": f"CONTROLLER://{host}:{PORT}",
+                "listeners": f"{listener}://{host}:{PORT}",
                 "log.dirs": "/data",
+                "initial.broker.registration.timeout.ms": "5000",
             }
         )
+
+        async def program(machine: Machine) -> None:
+            await self._run(machine, host, config, cluster_id)
+
+        self.world.host(host).start(program)
+
+    async def _run(self, machine: Machine, host: str, config: BrokerConfig, cluster_id: str) -> None:
+        machine.disk.make_dirs("/data")
+        machine.disk.sync_dir("/")
         request = FormatRequest(
             cluster_id=cluster_id,
-            node_id=node_id,
+            node_id=config.node_id,
             log_dirs=config.log_dirs,
             metadata_dir=config.metadata_log_dir,
             ignore_formatted=True,
         )
         format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
         node = ServerNode(config, machine)
-        await node.start()
+        try:
+            await node.start()
+        except KafkaError as error:
+            self.ends[host] = str(error)
+            raise
         self.nodes[host] = node
         raise RuntimeError(await node.failed())
 
@@ -158,7 +167,14 @@ def test_a_controller_of_another_cluster_is_told_once_on_both_sides(lines: Lines
             for node_id in (1, 2):
                 group.start(f"node-{node_id}", node_id, voters=(1, 2, 3), cluster_id=OURS)
             group.start("node-3", 3, voters=(1, 2, 3), cluster_id=THEIRS)
-            await asyncio.sleep(300)
+            group.start("broker", 9, voters=(1, 2), cluster_id=THEIRS, role="broker")
+            await asyncio.sleep(150)
+            # The start of a broker ends after initial.broker.registration.timeout.ms.
+            for node_id in (1, 2):
+                problem = (
+                    f"node {node_id} (node-{node_id}:9093) of the metadata quorum belongs to another cluster"
+                )
+                assert problem in group.ends["broker"]
             leader = group.leader()
             assert leader in ("node-1", "node-2")
             assert lines.count(leader, f"belongs to another cluster than {OURS}") == 1

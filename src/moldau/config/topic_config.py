@@ -34,7 +34,7 @@ class TopicConfig(Settings):
         given: dict[str, str] = {}
         for name, value in overrides.items():
             if name not in TOPIC:
-                # Kafka's error text for this one differs from the text at the start of a node.
+                # The text of this error is Kafka's. It differs from the text at the start of a node.
                 raise ConfigError(name, f"Unknown topic config name: {name}")
             if value is None:
                 raise ConfigError(name, f"Null value not supported for topic configs: {name}")

@@ -158,7 +158,7 @@ class CoordinatorRuntime(Generic[S, R]):
         """Run ``operation(shard, now_ms, token)`` now. Operations run in the order of the calls. The future
         is the answer.
 
-        The answer is the reply to ``token``, which this operation or a later one sends.
+        The answer is the reply to ``token``, which this operation or a later operation sends.
         """
         host = self._place(partition).host
         return self._absent(partition) if host is None else host.write(operation)

@@ -72,7 +72,7 @@ class _Owed:
 
 
 class ServerConnection(FrameReceiver):
-    """The server's end of a client connection; made by the server for each one that is accepted."""
+    """The server's end of a client connection; made by the server for each accepted connection."""
 
     context: ConnectionContext
     _transport: asyncio.Transport

@@ -34,7 +34,8 @@ class NetworkLimits:
     max_connections_by_listener: Mapping[str, int] = field(default_factory=dict)
     """``listener.name.NAME.max.connections``, by the listener's name in lower case."""
     protected_listener: str | None = None
-    """The listener for which a connection of another one is closed when ``max_connections`` is reached."""
+    """The listener that is protected: when ``max_connections`` is reached, a connection of another
+    listener is closed for it."""
     max_connections_per_ip: int = _UNLIMITED  # max.connections.per.ip
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000  # connections.max.idle.ms, negative for never

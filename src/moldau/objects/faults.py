@@ -60,8 +60,8 @@ class StorageWeather:
 
 
 class FaultyStorage:
-    """An :class:`ObjectStorage` over another one, with injected faults and latency; there are none by
-    default.
+    """An :class:`ObjectStorage` around another store, with injected faults and latency. By default there are
+    none.
 
     Faults depend only on the entropy and the requests.
     """

@@ -67,8 +67,8 @@ class Patience:
 class HedgeBudget:
     """Limit on added attempts: a number per second, and a burst after a time without added attempts.
 
-    Of several requests that were refused an added attempt, the oldest gets the next one: commits follow the
-    order of objects, so the oldest object without an answer holds up all later ones.
+    If several requests were refused an added attempt, the oldest request gets the next attempt, because
+    commits follow the order of objects: the oldest object without an answer delays all later objects.
     """
 
     def __init__(self, per_second: float = 6.0, burst: float = 12.0) -> None:
@@ -150,8 +150,8 @@ class _Hedge(Generic[T]):
                     self._begin(now)
                     next_s = now + self._patience.again_s
                 else:
-                    # Not for the whole patience again: the store may be well by now, and the oldest object
-                    # without an answer holds up the commits of all later ones.
+                    # It does not wait for the whole patience again. The store may work by now, and the oldest
+                    # object without an answer delays the commits of all later objects.
                     next_s = now + self._budget.wait_s()
         finally:
             self._budget.leave(self)

@@ -61,7 +61,7 @@ class _OperationMeters:
 
 
 class MeteredStorage:
-    """An :class:`ObjectStorage` over another one, whose requests are counted by operation.
+    """An :class:`ObjectStorage` around another store, whose requests are counted by operation.
 
     The meters are ``moldau_objects_ObjectStorage_RequestsPerSec_total{operation="upload"}`` and so on.
     """

@@ -76,7 +76,7 @@ class RetryBudget:
 
 
 class RetryingStorage:
-    """An :class:`ObjectStorage` over another one, whose transient errors are retried."""
+    """An :class:`ObjectStorage` around another store, whose transient errors are retried."""
 
     def __init__(
         self,

@@ -259,7 +259,7 @@ class QuorumDriver:
         return writer
 
     async def snapshot_created(self) -> None:
-        """A snapshot is frozen: older ones may now be too many."""
+        """A snapshot is complete, so there may be too many older snapshots now."""
         await self._pruning.prune()
 
     def describe(self) -> QuorumDescription:

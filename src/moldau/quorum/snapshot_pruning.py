@@ -1,6 +1,6 @@
 """Deletion of old snapshots of the metadata log, and of the records before them, by Kafka's two rules.
 
-The oldest snapshot is deleted, and the log then begins at the end of the next one, while
+The oldest snapshot is deleted, and the log then begins at the end of the next snapshot, while
 
 * segments and snapshots together have more than ``metadata.max.retention.bytes``, or
 * the last record in the oldest snapshot is older than ``metadata.max.retention.ms``.

@@ -39,7 +39,7 @@ _HEADERS_A_STEP: Final = 20_000
 _BLOCK: Final = 8192
 """Count of consecutive numbers whose varints differ only in the first two bytes."""
 _CONTINUES: Final = bytes(128) + b"\x01" * 128
-"""Translates the bytes of varints: 1 for those that another one follows."""
+"""Translates the bytes of varints: 1 for a byte that another byte of the varint follows."""
 _LOW: Final = bytes(number << 1 & 0x7F | 0x80 for number in range(64))
 _MIDDLE: Final = bytes(number >> 6 for number in range(_BLOCK))
 _MIDDLE_CONTINUED: Final = bytes(number >> 6 | 0x80 for number in range(_BLOCK))

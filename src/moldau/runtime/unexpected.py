@@ -35,8 +35,8 @@ class UnexpectedErrors:
         return [f"{work}: {kind.__name__} at {origin}" for work, kind, origin in self._kinds]
 
     def report(self, work: str, error: BaseException) -> None:
-        """Report that ``work`` failed. The first error of a kind is logged with its stack, later ones are
-        counted.
+        """Report that ``work`` failed. The first error of a kind is logged with its stack, and later errors
+        of the kind are counted.
 
         ``work`` is a constant phrase; errors of one type from one line of code are of one kind.
         """

@@ -17,7 +17,7 @@ class Workers(Protocol):
         ...
 
     def apart(self, thread_count: int, name: str) -> "Workers":
-        """A pool of its own for functions that take long, so that others do not wait behind them.
+        """A pool of its own for functions that take long, so that other functions do not wait for them.
 
         It is closed together with this one.
         """

@@ -31,8 +31,8 @@ that stop before the subsystem of the partitions need not expect new ones.
 When it returns, no task of the subsystem is left, and late calls (for example of a partition whose log was
 being cut) start none.
 
-Steps 8, 10 and 11 happen for every subsystem of the list, also for one that was not started because the start
-failed before its turn, and also when those of another one fail.
+Steps 8, 10 and 11 happen for every subsystem of the list, also for a subsystem that was not started because
+the start failed earlier, and also if these steps of another subsystem fail.
 """
 
 import asyncio

@@ -12,7 +12,7 @@ from moldau.coordinators.shard import CanonicalState
 def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> CanonicalState:
     """The offsets, and the last complete generation of each group, as far as its record says it.
 
-    Between two generations the log has the earlier one.
+    Between two generations the log contains the earlier generation.
     """
     store, by_id = offsets.store, dict(groups)
     return CanonicalState(

@@ -23,7 +23,7 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
 
 VERIFIED_MAX: Final = 1_000
-"""Number of producers of a partition whose verified guards are kept. The transactions of older ones are
+"""Number of producers of a partition whose verified guards are kept. The transactions of older producers are
 verified again.
 """
 

@@ -255,7 +255,7 @@ class ColdReads:
     def _needed_part(
         self, ask: _Ask, coordinates: Sequence[BatchCoordinate], last_stable_offset: int
     ) -> Sequence[BatchCoordinate]:
-        """The coordinates that the read needs. The next read uses the other ones, as far as they are stable.
+        """The coordinates that the read needs. The next read uses the other coordinates, if they are stable.
 
         Coordinates after the stable offset may belong to a transaction that is aborted by then, which only
         another answer of the coordinator would show.

@@ -52,7 +52,8 @@ class ParquetRound:
 
 
 class ParquetFolder:
-    """The folder and its plans. The folder is on a local file system, or on another one with hard links."""
+    """The folder and its plans. The folder is on a local file system, or on another file system with hard
+    links."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)

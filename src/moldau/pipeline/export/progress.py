@@ -101,7 +101,7 @@ class NextRound(NamedTuple):
 def next_round(
     topic: str, covered: Covered, bounds: Bounds, starts: Mapping[int, int] | None, *, may_lose: bool
 ) -> NextRound:
-    """Ranges of the next round: new offsets, and earlier ones when ``starts`` asks for them.
+    """Ranges of the next round: new offsets, and earlier offsets if ``starts`` contains them.
 
     An empty table begins at ``starts``, or else at the first records; partitions that are added later begin
     at their first record. Raises :class:`ToolError` when records were deleted before they were exported

@@ -165,7 +165,8 @@ class LeaderReplica:
     # -- followers ------------------------------------------------------------------------------
 
     def is_stale_fetch(self, replica_id: int, broker_epoch: int) -> bool:
-        """Whether a fetch comes from an incarnation of a follower that a newer one has replaced."""
+        """Whether a fetch comes from an old incarnation of a follower, which a newer incarnation has
+        replaced."""
         progress = self.followers.get(replica_id)
         return progress is not None and UNKNOWN_EPOCH < broker_epoch < progress.broker_epoch
 

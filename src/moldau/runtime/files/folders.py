@@ -9,7 +9,7 @@ class DurableFolders:
     """Makes folders at or below ``root`` (absolute), each new name synced in its parent.
 
     Created folders are remembered until :meth:`forget`. Above ``root`` only missing folders are created and
-    synced; existing ones belong to others and may not even be readable.
+    synced; existing folders belong to other owners and may not even be readable.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:

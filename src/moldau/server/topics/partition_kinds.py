@@ -98,7 +98,7 @@ class KindClaim(NamedTuple):
     wraps: PartitionKind[Any] | None = None
     """The kind that this kind wraps; this kind then claims only topics of the wrapped kind."""
     reader_hooks: ReaderHooks[Any] | None = None
-    """Returns callbacks, for a kind that wraps another one whose partitions are read without a replica."""
+    """Returns callbacks, for a kind that wraps another kind, whose partitions are read without a replica."""
 
 
 class PartitionKinds:

@@ -71,7 +71,7 @@ class Scene:
                 self.world.network.heal(_name(source), _name(target))
 
     def delay(self, target: int, seconds: float, *sources: int) -> None:
-        """Delay messages from these nodes to another one."""
+        """Delay messages from these nodes to another node."""
         for source in sources:
             self.world.network.delay(_name(source), _name(target), seconds)
 

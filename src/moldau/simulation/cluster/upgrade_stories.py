@@ -1,9 +1,9 @@
 """A rolling upgrade to the next version and back, while clients write and read.
 
-The next version is this one with one more level of two features: a node of it is made with other
-:data:`NEXT_FEATURES`. Nodes of the two versions work together; an administrator raises a level at each step,
-which is accepted only after the last node. Then a node of this version does not start until the level is
-lowered. ``metadata.version``, which cannot be lowered, is raised in half of the stories.
+The next version is this version with one more level of two features. A node of the next version is made with
+other :data:`NEXT_FEATURES`. Nodes of the two versions work together; an administrator raises a level at each
+step, which is accepted only after the last node. Then a node of this version does not start until the level
+is lowered. ``metadata.version``, which cannot be lowered, is raised in half of the stories.
 """
 
 import asyncio

@@ -47,7 +47,7 @@ class StagedAppends:
         self._config: LogConfig | None = None
         """The configuration that was checked last."""
         self._stores_as_given = False
-        """Whether that configuration allows staging."""
+        """Whether the configuration of the log allows staging."""
         self._headers: list[BatchHeader] = []
         self._batches: list[memoryview] = []
         self._producer_ids: set[int] = set()

@@ -1,4 +1,4 @@
-"""Records of ``__remote_log_metadata``, as Kafka released them, and the events that they carry. Pure.
+"""Records of ``__remote_log_metadata`` in Kafka's released format, and the events in them. Pure.
 
 A record has no key; its value is a frame (version 1, type, version: unsigned varints) and the body. Type 3
 does not occur in a log. It is a segment within its partition's stored state, which the rows of the local

@@ -59,7 +59,8 @@ class _EpochState:
         self.covered: dict[UUID, _Range] = {}
 
     def insert(self, new: _Range) -> None:
-        """Add a finished segment. It is read, or another one covers it, and it may cover others."""
+        """Add a finished segment. It is read unless another segment covers it, and it may cover other
+        segments."""
         floor = bisect_right(self.starts, new.start) - 1
         if floor >= 0 and self.ends[floor] >= new.end:
             other = self.referenced[floor]
@@ -68,7 +69,7 @@ class _EpochState:
                 return
         first = bisect_left(self.starts, new.start)
         last = bisect_right(self.ends, new.end)
-        # The segments from `first` on start at or after the new one; the segments up to `last` end at or
+        # The segments from `first` on start at or after the new segment. The segments up to `last` end at or
         # before it.
         last = max(first, last)
         for other in self.referenced[first:last]:

@@ -15,7 +15,7 @@ CLASSIC: Final = TopicKind(name="classic", is_kind_of=lambda topic: True, replic
 """The kind of every topic that is of no other."""
 
 KINDS: Final = (DISKLESS,)
-"""The kinds beside the classic one. A topic is of the first one that claims it."""
+"""The kinds other than the classic kind. A topic has the first kind that claims it."""
 
 
 def kind_of(topic: Topic) -> TopicKind:

@@ -156,7 +156,7 @@ class DisklessShard:
         return answer(token, [TopicResult(topic.topic_id) for topic in topics], records)
 
     def delete_topics(self, topic_ids: Sequence[UUID], token: Token) -> Effects[DisklessRecord]:
-        """Delete topics; an unknown one counts as deleted. Answers a list of results."""
+        """Delete topics; an unknown topic is treated as deleted. Answers a list of results."""
         records: list[DisklessRecord] = [
             TopicDeleted(topic_id) for topic_id in dict.fromkeys(topic_ids) if self.partitions.topic(topic_id)
         ]

@@ -17,7 +17,8 @@ NO_COORDINATOR_EPOCH = -1
 
 
 class PartitionTransactions:
-    """The open transactions of one partition, and the epochs of the coordinators that ended earlier ones."""
+    """The open transactions of one partition, and the epochs of the coordinators that ended earlier
+    transactions."""
 
     __slots__ = ("coordinator_epochs", "open_from")
 

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 FLUSH_DELAY_S: Final = 0.02
 FLUSH_RECORDS: Final = 12
 """Maximum number of records in a transaction; other tasks of the event loop run after each transaction. A
-larger number combines more writes of a producer's window; with a smaller one, commits wait less.
+larger number combines more writes of a producer's window. A smaller number makes commits wait less.
 """
 MAX_UNWRITTEN_RECORDS: Final = 256
 """When more records than this are unwritten, each new record is written immediately."""

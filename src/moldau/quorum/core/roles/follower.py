@@ -124,8 +124,8 @@ class Follower(Role):
             position = preferred_successors.index(core.local.id)
         except ValueError:
             position = len(preferred_successors)
-        # The first in the list becomes a candidate immediately; each later one gives the earlier ones some
-        # time.
+        # The first voter in the list becomes a candidate immediately. Each later voter waits, to give the
+        # earlier voters time.
         backoff_ms = 0 if position == 0 else core.settings.retry_backoff_ms << min(position, 16)
         self.has_fetched = False
         self.fetch_deadline_ms = core.now_ms + min(backoff_ms, core.settings.election_backoff_max_ms)

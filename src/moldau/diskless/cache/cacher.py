@@ -110,10 +110,22 @@ class Cacher:
 
     def _meter_state(self, meters: Meters) -> None:
         scope = meters.scoped("moldau.diskless", "Cache")
-        scope.gauge("SizeBytes", lambda: sum(_size_of(cache) for cache in self._caches.values()))
-        scope.gauge("Partitions", lambda: len(self._caches))
-        scope.gauge("CatchingUp", lambda: sum(len(lane) for lane in self._catch_ups.values()))
-        scope.gauge("LagRecords", lambda: sum(_lag_of(cache) for cache in self._caches.values()))
+        scope.gauge(
+            "SizeBytes",
+            lambda: sum(_size_of(cache) for cache in self._caches.values()),
+            "Bytes of local segments.",
+        )
+        scope.gauge("Partitions", lambda: len(self._caches), "Partitions with a cache on this broker.")
+        scope.gauge(
+            "CatchingUp",
+            lambda: sum(len(lane) for lane in self._catch_ups.values()),
+            "Partitions whose cache is catching up with the log.",
+        )
+        scope.gauge(
+            "LagRecords",
+            lambda: sum(_lag_of(cache) for cache in self._caches.values()),
+            "Committed offsets that are not in the caches yet.",
+        )
 
     def in_hand(self) -> Mapping[str, int]:
         """Resources in use; see :meth:`DisklessWriter.in_hand`."""

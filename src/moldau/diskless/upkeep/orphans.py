@@ -104,7 +104,11 @@ class OrphanScan:
         self._deleted_bytes = scope.counter(
             "DeletedBytesPerSec", "Bytes of the objects that no coordinator referred to."
         )
-        scope.gauge("Found", lambda: self.last_report.orphans if self.last_report else 0)
+        scope.gauge(
+            "Found",
+            lambda: self.last_report.orphans if self.last_report else 0,
+            "Orphans that the last scan has found.",
+        )
 
     async def run(self, *, dry_run: bool = False) -> OrphanReport:
         """A limited scan. With ``dry_run`` nothing is closed or deleted. Raises ``StorageError``."""

@@ -28,9 +28,17 @@ class WalBacklog:
         """Limit above which producers are throttled; -1 for no limit."""
         self._known = Backlog()
         scope = meters.scoped("moldau.diskless", "Wal")
-        scope.gauge("BacklogBytes", lambda: self.refresh().size_bytes)
-        scope.gauge("BacklogBatches", lambda: self._known.batches)
-        scope.gauge("BacklogAgeMs", self._age_ms)
+        scope.gauge(
+            "BacklogBytes",
+            lambda: self.refresh().size_bytes,
+            "Bytes of the WAL backlog of this broker's coordinators.",
+        )
+        scope.gauge(
+            "BacklogBatches",
+            lambda: self._known.batches,
+            "Batches of the WAL backlog of this broker's coordinators.",
+        )
+        scope.gauge("BacklogAgeMs", self._age_ms, "Age of the oldest object in the WAL backlog.")
 
     def refresh(self) -> Backlog:
         """Measure again. The sum over all partitions is computed once a second and not for every request."""
@@ -49,6 +57,6 @@ class WalBacklog:
         return min(1.0, over_bytes / max(1, self.max_bytes))
 
     def _age_ms(self) -> int:
-        """Age of the oldest object with a live batch."""
+        """Age of the oldest object in the WAL backlog."""
         oldest_ms = self._known.oldest_created_ms
         return 0 if oldest_ms is None else max(0, self._clock.now_ms() - oldest_ms)

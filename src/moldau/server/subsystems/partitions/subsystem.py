@@ -178,13 +178,16 @@ class PartitionsSubsystem(Subsystem):
             "OfflineLogDirectoryCount",
             lambda: sum(not directory.is_online for directory in logs.directories),
         )
-        for name, kind in {
-            "TornTails": RepairKind.TORN_TAIL,
-            "LostRecords": RepairKind.LOST,
-            "RebuiltFiles": RepairKind.REBUILT,
-        }.items():
-            meters.gauge("moldau.storage", "Recovery", name, partial(logs.report.count, kind))
-        meters.gauge("moldau.storage", "Recovery", "StrayFolders", lambda: logs.stray_count)
+        scope, repairs = meters.registry.scoped("moldau.storage", "Recovery"), logs.report.count
+        for name, kind, help_text in (
+            ("TornTails", RepairKind.TORN_TAIL, "Logs whose last, incomplete batch was cut off."),
+            ("LostRecords", RepairKind.LOST, "Repairs of logs that have lost records."),
+            ("RebuiltFiles", RepairKind.REBUILT, "Files that were computed again from other files."),
+        ):
+            scope.gauge(name, partial(repairs, kind), help_text)
+        scope.gauge(
+            "StrayFolders", lambda: logs.stray_count, "Folders of partitions that are not in the metadata."
+        )
 
 
 def _has_snapshots(topic: str) -> bool:

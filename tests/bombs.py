@@ -7,7 +7,7 @@ from moldau.records.rewriting import assemble_batch
 from moldau.records.varint import encode_varint
 
 TINY_RECORD = b"\x0c\0\0\0\x01\x01\0"
-"""No key, no value, and always the offset of the first record, so that it must also be renumbered."""
+"""A record without key and value. Its offset is that of the first record, so it must also be renumbered."""
 
 
 def tiny_records(codec: Compression, count: int, now_ms: int, max_timestamp_ms: int | None = None) -> bytes:

@@ -145,8 +145,8 @@ def _records_of_any_age_stay() -> Iterator[None]:
 def free_port() -> Callable[[], int]:
     """Returns a port that stays free until the test listens on it, also between two lives of a node.
 
-    A port that the system chose for a socket closed since may be assigned to another program next. These
-    ports are assigned only to programs that request one by its number.
+    A port that the system chose for a socket may be assigned to another program when the socket is
+    closed. These ports are assigned only to programs that request one by its number.
     """
     chance = random.SystemRandom()
 

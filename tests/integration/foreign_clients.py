@@ -51,7 +51,7 @@ class Java:
         return _parts(self.source("Tools", *joined))
 
     def metadata_trees(self, *files: Path) -> list[str]:
-        """What Kafka's metadata shell loads from each file: a snapshot, or a segment of the metadata log."""
+        """The trees that Kafka's metadata shell loads from snapshots or segments of the metadata log."""
         return _parts(self.source("MetadataTrees", *map(str, files)))
 
     def source(self, name: str, *arguments: str) -> str:

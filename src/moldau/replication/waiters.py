@@ -17,7 +17,7 @@ K = TypeVar("K", bound=Hashable)
 LONG_WAIT_S: Final = 0.5
 LONG_TICK_S: Final = 1 / 32
 SHORT_TICK_S: Final = 1 / 1024
-"""Shortest distance of ticks. Ticks of long waits are also ticks of short waits, and exact as floats."""
+"""Distance of the ticks of short waits. :data:`LONG_TICK_S` is a multiple of it. Both are exact as floats."""
 
 
 class Expiring(Protocol):

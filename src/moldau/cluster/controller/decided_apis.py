@@ -56,7 +56,8 @@ class DecidedApi:
 
     decide: Decision
     size: Callable[[Any, MetadataImage], int] | None = None
-    """The rows that a request reads or changes; ``None``: always few. A worker decides a large one."""
+    """The number of rows that a request reads or changes. A worker decides a large request. ``None`` means
+    that it is always small."""
     refuse_rows: Callable[[Any, ErrorCode, str | None], Message] | None = None
     """The response with an error in every row, where the response has no error of its own."""
     parsed_bytes_max: int | None = None

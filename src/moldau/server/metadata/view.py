@@ -26,7 +26,7 @@ class QuorumView(Protocol):
 
     @property
     def kraft_version(self) -> int:
-        """1 once a record of the log contains the voters (KIP-853)."""
+        """1 if a record of the log contains the voters (KIP-853), else 0."""
         ...
 
     @property

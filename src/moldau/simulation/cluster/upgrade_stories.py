@@ -85,7 +85,7 @@ class UpgradeStory(ReplicationStory):
             if len(self._upgraded) < len(NODE_IDS):
                 await self._expect_refusal({DISKLESS_FEATURE: 2, METADATA_VERSION_FEATURE: 30})
             if self.history.violations:
-                return  # With a level raised too early, the other nodes would only end again and again.
+                return  # If a level was raised too early, the other nodes stop after each start.
         await self._set({DISKLESS_FEATURE: 2}, UpgradeType.UPGRADE)
         if chance.random() < 0.5:
             await self._set({METADATA_VERSION_FEATURE: 30}, UpgradeType.UPGRADE)

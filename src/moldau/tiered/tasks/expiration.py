@@ -98,8 +98,7 @@ class ExpirationTask:
     async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
         context = self._context
         found: list[RemoteLogSegmentMetadata] = []
-        # The copies in progress at the time of the listing count, because a segment that finishes meanwhile
-        # is not an abandoned copy.
+        # The set is taken before the listing, because a segment whose copy ends meanwhile is not abandoned.
         being_copied = frozenset(context.being_copied)
         async for segments in self._some_at_a_time():
             found += unreferenced(

@@ -109,7 +109,7 @@ DISKLESS: Final = TopicKind(
     owners=_owners,
     metadata_topic=DISKLESS_METADATA_TOPIC,
     replicas_hold_data=False,
-    # The log is a cache: older records need not be kept, and its epochs count generations of its own.
+    # The local log is only a cache, so it needs no tier. Its epochs are not those of the metadata.
     has_remote_tier=False,
     has_cluster_epochs=False,
     leader_depends_on_rack=True,

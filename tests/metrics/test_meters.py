@@ -1,7 +1,7 @@
 """Meters, and their text, which prometheus_client's parser reads."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -125,6 +125,7 @@ def test_a_histogram_counts_everything_once(values: list[float]) -> None:
         assert counted == sum(value <= bound for value in values)
 
 
+@example([0.0] * 6 + [1.0] * 6, 0.5)
 @given(st.lists(st.floats(0, 60_000), min_size=1, max_size=60), st.sampled_from([0.5, 0.95, 0.99, 1.0]))
 def test_percentiles_are_exact_to_a_bucket(values: list[float], fraction: float) -> None:
     histogram = Histogram()

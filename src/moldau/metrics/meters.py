@@ -87,6 +87,6 @@ class Histogram:
             if count and seen + count >= wanted:
                 low = self.bounds[index - 1] if index else 0.0
                 high = self.bounds[min(index, len(self.bounds) - 1)]
-                return low + (high - low) * (wanted - seen) / count
+                return min(high, low + (high - low) * (wanted - seen) / count)
             seen += count
         return self.bounds[-1]

@@ -8,7 +8,8 @@ starts the node again, and produces the remaining orders. Then another ordinary 
 all orders, and the demo prints the content of the object store. Finally Spark moves the topic into Kafka
 segments, exports it to a table and queries the table, and the demo prints the number of the node's requests
 to the store. ``make demo`` starts it. It needs only this repository and, for the table, Java. ``make demo
-ARGS=--cluster`` shows a cluster instead (``demo_cluster.py``).
+ARGS=--cluster`` shows a cluster instead (``demo_cluster.py``), and ``make demo ARGS=--restore`` the loss of
+all its disks (``demo_restore.py``).
 """
 
 import argparse
@@ -24,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import demo_cluster
+import demo_restore
 from confluent_kafka import KafkaError, Message, Producer
 from demo_node import Node, console, stored_objects
 from demo_orders import orders
@@ -181,8 +183,13 @@ def show_bill(node: Node) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kill Moldau in the middle of a stream; nothing is missing.")
     parser.add_argument("--cluster", action="store_true", help="show a cluster of six processes")
-    parser.add_argument("--timeout", type=float, default=80.0, metavar="SECONDS", help="of --cluster")
+    parser.add_argument(
+        "--timeout", type=float, default=80.0, metavar="SECONDS", help="of --cluster and --restore"
+    )
+    parser.add_argument("--restore", action="store_true", help="lose all disks of a cluster, and restore it")
     options = parser.parse_args()
+    if options.restore:
+        return demo_restore.run(options.timeout)
     return demo_cluster.run(options.timeout) if options.cluster else single_node()
 
 

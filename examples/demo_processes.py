@@ -11,10 +11,12 @@ import pathlib
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from demo_node import console
@@ -55,8 +57,9 @@ class Deadline:
 class ClusterProcesses:
     """Three brokers in three racks and three controllers, each in its own process."""
 
-    def __init__(self, folder: pathlib.Path, deadline: Deadline) -> None:
+    def __init__(self, folder: pathlib.Path, deadline: Deadline, settings: Sequence[str] = SETTINGS) -> None:
         self.bootstrap = ""
+        self._settings = settings
         self._data = folder / "data"
         self._stderr = folder / "dev.log"
         self._deadline = deadline
@@ -70,7 +73,7 @@ class ClusterProcesses:
         began = time.monotonic()
         arguments = ["dev", "--data", str(self._data), "--port", "0"]
         arguments += ["--brokers", "3", "--controllers", "3", "--racks", "a,b,c"]
-        for setting in SETTINGS:
+        for setting in self._settings:
             arguments += ["--set", setting]
         self._dev = self._run(arguments, self._stderr)
         self.bootstrap = self._ready(self._dev, "a cluster that accepts clients", self._stderr).split()[1]
@@ -103,6 +106,25 @@ class ClusterProcesses:
             f"[green]node {node_id} ready again[/] (pid {process.pid})"
             f" after {(time.monotonic() - began) * 1000:.0f} ms"
         )
+
+    def lose_all_disks(self, kept: pathlib.Path) -> pathlib.Path:
+        """Kill every process, move the object store to ``kept``, and delete everything else."""
+        nodes: list[dict[str, Any]] = json.loads((self._data / "cluster.json").read_text())["nodes"]
+        assert self._dev is not None
+        for pid in (self._dev.pid, *(node["pid"] for node in nodes)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._dev.wait()
+        self._dev = None
+        shutil.move(self._data / "objects", kept)
+        shutil.rmtree(self._data)
+        return kept
+
+    def start_node(self, arguments: list[str], awaited: str) -> subprocess.Popen[str]:
+        """Start another process of `moldau`; return it once it accepts clients."""
+        process = self._run(arguments, self._stderr)
+        self._ready(process, awaited, self._stderr)
+        return process
 
     def stop(self) -> list[str]:
         """End all processes, brokers before controllers; return those that did not end cleanly."""

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from moldau.backup.cut import LogId
 from moldau.cluster.image.image import ResourceType
+from moldau.cluster.internal_topics import DECISIVE_TOPICS, decisive_minimum
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.storage.snapshots.replicated_log import LogPosition
@@ -75,6 +76,9 @@ def new_metadata(
                 next_producer_id = max(next_producer_id, record.next_producer_id)
             case r.ConfigRecord() if _is_of_old_node(record, node):
                 continue
+            case r.ConfigRecord() if _is_decisive_minimum(record):
+                # The controller raises it again when the topic gets more replicas.
+                yield replace(record, value=str(decisive_minimum(1)))
             case _:
                 yield record
     if next_producer_id > 0:
@@ -100,6 +104,11 @@ def _partition(record: r.PartitionRecord, node: NewNode, generation: NewGenerati
         last_known_elr=None,
         generation_starts=generation.starts_of(record),
     )
+
+
+def _is_decisive_minimum(record: r.ConfigRecord) -> bool:
+    is_of_topic = record.resource_type == ResourceType.TOPIC and record.resource_name in DECISIVE_TOPICS
+    return is_of_topic and record.name == "min.insync.replicas"
 
 
 def _is_of_old_node(record: r.ConfigRecord, node: NewNode) -> bool:

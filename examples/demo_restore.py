@@ -1,0 +1,117 @@
+"""A Moldau cluster loses every disk under load, and comes back from its object store; no record is missing.
+
+The demo starts three brokers and three controllers, each in its own process. An idempotent producer writes to
+a diskless topic and a consumer group reads it, all the time. Then all six processes are killed with SIGKILL,
+and all their folders are deleted. Only the object store is left. A single new node is restored from it, at
+the address of one of the brokers, while the producer and the consumer still run. ``demo.py --restore`` starts
+it.
+"""
+
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from demo_node import console
+from demo_processes import ClusterProcesses, Deadline, Late
+from demo_streams import PARTITIONS, GroupReader, OrderStream, read_from_the_beginning
+from rich.table import Table
+
+TOPIC = "orders"
+UNDER_LOAD_S = 8.0
+"""Time between the first acknowledgement and the loss. States are saved every two seconds."""
+
+
+def run(timeout_s: float) -> int:
+    """Run the demo within ``timeout_s``. Returns the exit code, which is 1 if records are missing or the demo
+    is late.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    is_right = False
+    deadline = Deadline(timeout_s)
+    with tempfile.TemporaryDirectory(prefix="moldau-demo-") as name:
+        folder = pathlib.Path(name)
+        cluster = ClusterProcesses(folder, deadline, ("backup.interval.ms=2000",))
+        restored: list[subprocess.Popen[str]] = []
+        try:
+            cluster.start()
+            is_right = _lose_and_restore(cluster, folder, restored, deadline)
+        except Late as late:
+            console.print(f"[red]not within {timeout_s:.0f} s[/]: {late}")
+        finally:
+            for process in restored:
+                process.terminate()
+                process.wait()
+            cluster.stop()
+    if not is_right:
+        console.print("[red]records are missing, doubled or out of order[/]")
+    return 0 if is_right else 1
+
+
+def _lose_and_restore(
+    cluster: ClusterProcesses,
+    folder: pathlib.Path,
+    restored: list[subprocess.Popen[str]],
+    deadline: Deadline,
+) -> bool:
+    _moldau(cluster, "topics", "create", TOPIC, "-p", str(PARTITIONS), "--config", "diskless.enable=true")
+    stream, reader = OrderStream(cluster.bootstrap, [TOPIC]), GroupReader(cluster.bootstrap, [TOPIC])
+    stream.start()
+    _await("the first acknowledgements", deadline, lambda: stream.is_served_since(0))
+    reader.start()
+    time.sleep(UNDER_LOAD_S)
+    before = len(stream.acknowledged[TOPIC])
+    begin = time.monotonic()
+    store = cluster.lose_all_disks(folder / "store")
+    console.print(f"[red]six processes killed, all their folders deleted[/] after {before:,} orders")
+    restored.append(_restore(cluster, folder, store))
+    _await("acknowledgements after the restore", deadline, lambda: stream.is_served_since(begin))
+    console.print(
+        f"[green]restored from the object store[/], {time.monotonic() - begin:.1f} s after the loss"
+    )
+    left = stream.end(deadline)
+    found = read_from_the_beginning(cluster.bootstrap, [TOPIC], deadline)[TOPIC]
+    reader.end(stream.acknowledged, deadline)
+    numbers = [number for part in found.values() for number in part]
+    acknowledged = stream.acknowledged[TOPIC]
+    missing, doubled = len(acknowledged - set(numbers)), len(numbers) - len(set(numbers))
+    disordered = sum(part != sorted(part) for part in found.values())
+    table = Table(title="After the loss of all disks")
+    for column in (
+        "acknowledged",
+        "of them before the loss",
+        "consumed",
+        "missing",
+        "doubled",
+        "out of order",
+    ):
+        table.add_column(column, justify="right")
+    counts = (len(acknowledged), before, len(numbers), missing, doubled, disordered)
+    table.add_row(*(f"{count:,}" for count in counts))
+    console.print(table)
+    again = len(reader.numbers[TOPIC]) - len(set(reader.numbers[TOPIC]))
+    console.print(f"the consumer group went on, and read {again:,} orders once more")
+    return not (left or stream.refused or missing or doubled or disordered)
+
+
+def _restore(cluster: ClusterProcesses, folder: pathlib.Path, store: pathlib.Path) -> subprocess.Popen[str]:
+    """Restore the cluster as one node, at the address of the first broker."""
+    port = cluster.bootstrap.split(",")[0].rpartition(":")[2]
+    arguments = ["dev", "--data", str(folder / "new"), "--port", port, "--restore-from", f"file://{store}"]
+    return cluster.start_node(arguments, "the restored node")
+
+
+def _moldau(cluster: ClusterProcesses, *arguments: str) -> None:
+    command = [sys.executable, "-m", "moldau", *arguments, "--bootstrap", cluster.bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Late(f"`moldau {' '.join(arguments)}`: {done.stderr.strip()}")
+
+
+def _await(awaited: str, deadline: Deadline, is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        deadline.left_s(awaited)
+        time.sleep(0.1)

@@ -1,0 +1,101 @@
+"""The metadata of a cluster, rewritten for the one node that is restored."""
+
+import uuid
+
+from moldau.backup.cut import LogId
+from moldau.backup.restore.metadata import (
+    EPOCH_MARGIN,
+    PRODUCER_ID_MARGIN,
+    NewGeneration,
+    NewNode,
+    new_metadata,
+)
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.generations import LogGenerations
+from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.protocol.records import metadata as r
+from moldau.protocol.schema import Message
+
+NODE = NewNode(9, uuid.UUID(int=900))
+COORDINATORS, ORDERS, CLASSIC = uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=3)
+TOPIC, BROKER = int(ResourceType.TOPIC), int(ResourceType.BROKER)
+
+
+def _partition(topic_id: uuid.UUID, **fields: object) -> r.PartitionRecord:
+    return r.PartitionRecord(
+        partition_id=0,
+        topic_id=topic_id,
+        replicas=[1, 2, 3],
+        isr=[2, 3],
+        leader=2,
+        leader_epoch=7,
+        partition_epoch=11,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def _config(kind: int, name: str, key: str, value: str) -> r.ConfigRecord:
+    return r.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+
+
+OLD: list[Message] = [
+    r.FeatureLevelRecord(name="metadata.version", feature_level=26),
+    r.RegisterBrokerRecord(broker_id=2, broker_epoch=50),
+    r.TopicRecord(name="__diskless_metadata", topic_id=COORDINATORS),
+    _partition(COORDINATORS),
+    r.TopicRecord(name="orders", topic_id=ORDERS),
+    _partition(ORDERS, diskless_coordinator=0, generation_starts=[5]),
+    r.TopicRecord(name="classic", topic_id=CLASSIC),
+    _partition(CLASSIC),
+    _config(TOPIC, "__diskless_metadata", "min.insync.replicas", "2"),
+    _config(TOPIC, "classic", "min.insync.replicas", "2"),
+    _config(BROKER, "2", "leader.replication.throttled.rate", "9"),
+    _config(BROKER, "", "log.retention.ms", "9"),
+    r.ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=4_000),
+]
+
+
+def _new(seen: int = -1) -> MetadataImage:
+    generation = NewGeneration(3, {LogId(COORDINATORS, 0): 80, LogId(ORDERS, 0): 40})
+    return MetadataDelta().replay_all(new_metadata(OLD, NODE, generation, seen)).apply()
+
+
+def test_the_node_has_every_replica_and_leads_when_it_is_registered() -> None:
+    image = _new()
+    assert not list(image.brokers)
+    for topic_id in (COORDINATORS, ORDERS, CLASSIC):
+        found = image.topics.partition(topic_id, 0)
+        assert found is not None
+        assert (found.replicas, found.isr, found.leader) == ((9,), (9,), -1)
+        assert found.directories == (NODE.directory_id,)
+        assert found.leader_epoch == 7 + EPOCH_MARGIN
+        assert found.partition_epoch == 11 + EPOCH_MARGIN
+
+
+def test_generations_begin_where_the_cut_ends_and_unfinished_restores_have_no_records() -> None:
+    topics = _new().topics
+    orders, log = topics.partition(ORDERS, 0), topics.partition(COORDINATORS, 0)
+    classic = topics.partition(CLASSIC, 0)
+    assert orders is not None
+    assert log is not None
+    assert classic is not None
+    assert orders.generations == LogGenerations((5, 40, 40))
+    assert log.generations == LogGenerations((80, 80, 80))
+    assert classic.generations == LogGenerations()
+
+
+def test_one_replica_is_enough_for_the_logs_of_coordinators() -> None:
+    image = _new()
+    assert image.config(ResourceType.TOPIC, "__diskless_metadata") == {"min.insync.replicas": "1"}
+    assert image.config(ResourceType.TOPIC, "classic") == {"min.insync.replicas": "2"}
+
+
+def test_configs_of_old_nodes_are_left_out() -> None:
+    image = _new()
+    assert not image.config(ResourceType.BROKER, "2")
+    assert image.config(ResourceType.BROKER, "") == {"log.retention.ms": "9"}
+
+
+def test_producer_ids_begin_above_all_that_were_seen() -> None:
+    assert _new().next_producer_id == 4_000 + PRODUCER_ID_MARGIN
+    assert _new(seen=77_000).next_producer_id == 77_001 + PRODUCER_ID_MARGIN

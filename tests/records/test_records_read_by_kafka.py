@@ -16,6 +16,7 @@ from moldau.records.control import (
     RecordedVoters,
     SnapshotFooter,
     SnapshotHeader,
+    SnapshotOrigin,
     VoterEndpoint,
     VotersRecordEntry,
     build_control_batch,
@@ -70,7 +71,7 @@ def test_kafka_reads_what_we_write(tmp_path: Path) -> None:
         LeaderChange(1, (RecordedVoter(1), RecordedVoter(2)), (RecordedVoter(1),)),
         KRaftVersion(1),
         RecordedVoters((voter,)),
-        SnapshotHeader(5),
+        SnapshotHeader(5, origin=SnapshotOrigin("topic", 0, directory, 5, 1)),
         SnapshotFooter(),
     ]
     log += build_control_batch(contents, timestamp=6, base_offset=4_001)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from moldau.cluster.errors import MetadataError
+from moldau.cluster.folders.folder_contents import METADATA_FOLDER
 from moldau.cluster.image.delta import MetadataDelta, delta_between
 from moldau.cluster.image.image import (
     EMPTY_IMAGE,
@@ -24,6 +25,8 @@ from moldau.protocol.records.metadata import (
     EndTransactionRecord,
 )
 from moldau.protocol.schema import Message
+from moldau.storage.snapshots.replicated_log import LogPosition
+from moldau.storage.snapshots.snapshot import snapshot_file
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +52,16 @@ class MetadataPublisher:
     """
 
     def __init__(
-        self, on_fault: Callable[[MetadataError], None], supported: FeatureRanges | None = None
+        self,
+        on_fault: Callable[[MetadataError], None],
+        supported: FeatureRanges | None = None,
+        *,
+        folder: str = METADATA_FOLDER,
     ) -> None:
         """``supported`` are the feature levels that :meth:`check_levels` allows. Without it, all levels are
-        allowed.
+        allowed. ``folder`` is the folder of the log, for errors.
         """
+        self._folder = folder
         self._image = EMPTY_IMAGE
         self._subscribers: list[ImageSubscriber] = []
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -136,7 +144,11 @@ class MetadataPublisher:
             image = delta.apply(Provenance(end_offset - 1, epoch, timestamp_ms))
             self._require_levels(image)
         except (MetadataError, ProtocolError) as error:
-            self._fail(f"snapshot {end_offset}-{epoch} of the metadata cannot be loaded: {error}")
+            name = snapshot_file(LogPosition(end_offset, epoch))
+            self._fail(
+                f"{self._folder}/{name} cannot be loaded as a snapshot of the metadata: {error}. Restore the"
+                " folder from a backup, or see 'Damaged files' in docs/operations.md."
+            )
             return
         if count > RECORDS_A_STEP:
             yield
@@ -163,14 +175,14 @@ class MetadataPublisher:
                     if count % RECORDS_A_STEP == 0:
                         yield
             except (MetadataError, ProtocolError) as error:
-                self._fail(f"the metadata log cannot be followed at offset {batch.base_offset}: {error}")
+                self._fail(self._unfollowable(batch, error))
                 return
         last = batches[-1]
         image = delta.apply(Provenance(last.last_offset, last.epoch, last.timestamp_ms))
         try:
             self._require_levels(image)
         except MetadataError as error:
-            self._fail(f"the metadata log cannot be followed at offset {last.base_offset}: {error}")
+            self._fail(self._unfollowable(last, error))
             return
         if count > RECORDS_A_STEP:
             yield
@@ -220,6 +232,10 @@ class MetadataPublisher:
             logger.exception(
                 "%s failed on metadata offset %d", type(subscriber).__name__, self._image.provenance.offset
             )
+
+    def _unfollowable(self, batch: MetadataBatch, error: Exception) -> str:
+        where = f"{self._folder}: the metadata log cannot be followed"
+        return f"{where} at offset {batch.base_offset}: {error}"
 
     def _fail(self, reason: str) -> None:
         self._faulty = True

@@ -26,6 +26,7 @@ __all__ = [
     "RecordedVoters",
     "SnapshotFooter",
     "SnapshotHeader",
+    "SnapshotOrigin",
     "VoterEndpoint",
     "VotersRecordEntry",
     "build_control_batch",
@@ -57,6 +58,9 @@ _INT16 = Struct(">h")
 _UINT16 = Struct(">H")
 _INT32 = Struct(">i")
 _HEADER = Struct(">hq")
+_ORIGIN = Struct(">16siqi")
+_ORIGIN_TAG = 11640
+"""A number that Kafka, which numbers the tags of a message from 0 on, does not reach."""
 _NO_TAGS = b"\x00"
 
 
@@ -113,18 +117,41 @@ class LeaderChange:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotOrigin:
+    """The log of a snapshot and the snapshot's place in it, as our own writers note them.
+
+    ``topic_id`` is zero when it is not known.
+    """
+
+    topic: str
+    partition: int
+    topic_id: uuid.UUID
+    end_offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """The first record of a snapshot (KIP-630)."""
+    """The first record of a snapshot (KIP-630). ``origin`` is a tagged field of our own, which Kafka skips;
+    a snapshot of another writer has none."""
 
     last_contained_log_timestamp: int
     version: int = 0
+    origin: SnapshotOrigin | None = None
 
     @property
     def control_type(self) -> ControlType:
         return ControlType.SNAPSHOT_HEADER
 
     def encode(self) -> bytes:
-        return _HEADER.pack(self.version, self.last_contained_log_timestamp) + _NO_TAGS
+        head = _HEADER.pack(self.version, self.last_contained_log_timestamp)
+        if self.origin is None:
+            return head + _NO_TAGS
+        origin = self.origin
+        content = _ORIGIN.pack(origin.topic_id.bytes, origin.partition, origin.end_offset, origin.epoch)
+        content += origin.topic.encode()
+        tag = encode_unsigned_varint(_ORIGIN_TAG) + encode_unsigned_varint(len(content))
+        return head + encode_unsigned_varint(1) + tag + content
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,9 +372,16 @@ class _Reader:
         return count
 
     def skip_tags(self) -> None:
+        self.tag(-1)
+
+    def tag(self, wanted: int) -> bytes | None:
+        """Read all tagged fields; return the content of one of them."""
+        content = None
         for _ in range(self.unsigned_varint()):
-            self.unsigned_varint()
-            self.read(self.unsigned_varint())
+            number = self.unsigned_varint()
+            found = self.read(self.unsigned_varint())
+            content = found if number == wanted else content
+        return content
 
 
 def _read_leader_change(reader: _Reader) -> LeaderChange:
@@ -362,6 +396,17 @@ def _read_leader_change(reader: _Reader) -> LeaderChange:
         groups.append(tuple(voters))
     reader.skip_tags()
     return LeaderChange(leader_id, groups[0], groups[1], reader.version)
+
+
+def _read_snapshot_header(reader: _Reader) -> SnapshotHeader:
+    timestamp_ms = reader.number(_INT64)
+    content = reader.tag(_ORIGIN_TAG)
+    if content is None:
+        return SnapshotHeader(timestamp_ms, reader.version)
+    topic_id, partition, end_offset, epoch = _ORIGIN.unpack_from(content)
+    topic = content[_ORIGIN.size :].decode()
+    origin = SnapshotOrigin(topic, partition, uuid.UUID(bytes=topic_id), end_offset, epoch)
+    return SnapshotHeader(timestamp_ms, reader.version, origin)
 
 
 def _read_voters(reader: _Reader) -> RecordedVoters:
@@ -387,7 +432,7 @@ _PARSERS: dict[ControlType, Callable[[_Reader], ControlRecord]] = {
     ControlType.ABORT: lambda reader: EndTransactionMarker(False, reader.number(_INT32)),
     ControlType.COMMIT: lambda reader: EndTransactionMarker(True, reader.number(_INT32)),
     ControlType.LEADER_CHANGE: _read_leader_change,
-    ControlType.SNAPSHOT_HEADER: lambda reader: SnapshotHeader(reader.number(_INT64), reader.version),
+    ControlType.SNAPSHOT_HEADER: _read_snapshot_header,
     ControlType.SNAPSHOT_FOOTER: lambda reader: SnapshotFooter(reader.version),
     ControlType.KRAFT_VERSION: lambda reader: KRaftVersion(reader.number(_INT16), reader.version),
     ControlType.KRAFT_VOTERS: _read_voters,

@@ -58,9 +58,18 @@ class History:
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    producer_ids: dict[int, str] = field(default_factory=dict)
+    """The client that was first given a producer id, by the id."""
 
     def _line(self, text: str) -> None:
         self.lines.append(f"{self.now_s():.6f} {text}")
+
+    def identified(self, producer: str, producer_id: int) -> None:
+        """Record that a client without a transactional id was given a producer id. It belongs to this client
+        alone: a second owner's batches would be taken for repetitions."""
+        owner = self.producer_ids.setdefault(producer_id, producer)
+        if owner != producer:
+            self.violate(f"producer id {producer_id} of {owner} is given to {producer}, too")
 
     def invoke(self, production: Production) -> None:
         """Record that a producer sends a batch for the first time."""

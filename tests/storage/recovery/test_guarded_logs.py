@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from moldau.records import Record, build_batch
+from moldau.records.control import SnapshotFooter, SnapshotHeader, build_control_batch
 from moldau.storage.folders.file_names import LEADER_EPOCHS
 from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
 from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
@@ -46,6 +47,16 @@ def filled(box: Any, *, synced: int = 6, unsynced: int = 0) -> None:
             append(log, synced + number)
 
     box.run(scenario())
+
+
+def put_snapshot(box: Any, snapshot_id: LogPosition) -> None:
+    """A snapshot as Kafka writes it."""
+    header, epoch = SnapshotHeader(last_contained_log_timestamp=1_000), snapshot_id.epoch
+    batches = [
+        build_control_batch([content], timestamp=1_000, base_offset=offset, leader_epoch=epoch)
+        for offset, content in enumerate((header, SnapshotFooter()))
+    ]
+    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(snapshot_id)}", b"".join(batches))
 
 
 def content(box: Any, path: str) -> bytes:
@@ -191,7 +202,7 @@ def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
 ) -> None:
     """A loss of power may undo any of the deletions, so an older segment may exist without a newer one."""
     filled(box)
-    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(LogPosition(8, 1))}", b"a snapshot")
+    put_snapshot(box, LogPosition(8, 1))
     for path in lost:
         box.disk.remove(path)
 
@@ -204,7 +215,7 @@ def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
 
 def test_a_gap_behind_the_latest_snapshot_stops_the_start(box: Any) -> None:
     filled(box)
-    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(LogPosition(4, 1))}", b"a snapshot")
+    put_snapshot(box, LogPosition(4, 1))
     box.disk.remove(SECOND)
     refused(box, POWER_LOST, "offsets 4 to 7 are missing")
 
@@ -260,9 +271,39 @@ def test_a_kill_while_a_snapshot_replaces_the_log_leaves_no_segment(box: Any) ->
     filled(box)
     for path in (FIRST, SECOND, THIRD):
         box.disk.remove(path)
-    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(LogPosition(11, 1))}", b"a snapshot")
+    put_snapshot(box, LogPosition(11, 1))
     noted = replace(KILLED, written_offset=12, written_by="/data/checkpoint")
     refused(box, noted, "holds no segment", "it reached offset 12")
-    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(LogPosition(20, 2))}", b"a snapshot")
+    put_snapshot(box, LogPosition(20, 2))
     log = open_log(box, noted)
     assert (log.start_offset, log.end_offset) == (20, 20)
+
+
+def reason_of(box: Any, guard: LogGuard) -> str:
+    """The reason why a log does not open. All segments and snapshots stay as they were."""
+    before = {name: found for name, found in everything(box).items() if not name.endswith(".snapshot")}
+    with pytest.raises(DamagedLogError) as raised:
+        open_log(box, guard)
+    after = everything(box)
+    assert {name: after[name] for name in before} == before
+    return str(raised.value)
+
+
+def test_a_snapshot_ahead_of_the_only_replica_s_log_stops_the_start(box: Any) -> None:
+    filled(box)
+    put_snapshot(box, LogPosition(20, 1))
+    alone = replace(KILLED, is_only_replica=True)
+    reason = reason_of(box, alone)
+    assert f"{FOLDER}/{snapshot_file(LogPosition(20, 1))}" in reason
+    assert "the log ends at offset 12" in reason
+
+
+@pytest.mark.parametrize("snapshot_id", [LogPosition(8, 2), LogPosition(12, 3)])
+def test_a_snapshot_of_another_epoch_than_the_log_s_record_stops_the_start(
+    box: Any, snapshot_id: LogPosition
+) -> None:
+    filled(box)
+    put_snapshot(box, snapshot_id)
+    reason = reason_of(box, KILLED)
+    assert f"{FOLDER}/{snapshot_file(snapshot_id)}" in reason
+    assert f"of epoch {snapshot_id.epoch}" in reason

@@ -94,7 +94,7 @@ class MetadataNode:
             on_fatal=lambda error: on_fault(f"the metadata quorum has failed: {error}"),
         )
         self.log = QuorumMetadataLog(self.driver, self._stored, identity.node_id)
-        self.publisher = MetadataPublisher(lambda error: on_fault(str(error)), features)
+        self.publisher = MetadataPublisher(lambda error: on_fault(str(error)), features, folder=folder)
         self.configs = EffectiveConfigs(config, identity.node_id, lambda: self.publisher.image)
         self._snapshots = SnapshotGenerator(
             self.log,

@@ -333,6 +333,7 @@ class Producer(SimulatedClient):
         if response.error_code is not ErrorCode.none:
             raise RetryError(f"InitProducerId: {response.error_code.name}")
         self._identity = (response.producer_id, response.producer_epoch)
+        self.history.identified(self.name, response.producer_id)
 
     def _new_batch(self, record_count: int) -> Production:
         size = min(self.chance.choice((1, 1, 2, 5, 20)), record_count - self._next_number)

@@ -24,6 +24,7 @@ class Way(Enum):
     TRUNCATED = "truncated"
     REMOVED = "removed"
     OLDER = "older copy"
+    SIBLING = "replaced by a sibling"
     GARBAGE = "garbage"
     APPENDED = "garbage appended"
     FOLDER_REMOVED = "folder removed"
@@ -65,6 +66,23 @@ def kind_of(path: str) -> str:
     if "." in name and name[0].isdigit():
         name = "." + name.partition(".")[2]
     return f"{topic}/{name}"
+
+
+def siblings_of(path: str, copy: Copy) -> list[str]:
+    """Files with another content that a careless restore may put in the place of a file: those with the same
+    name in other folders, and those of the same folder with the same suffix.
+    """
+    folder, name = posixpath.split(path)
+    suffix = posixpath.splitext(name)[1]
+    return [
+        other
+        for other in sorted(copy.files)
+        if copy.files[other] != copy.files[path]
+        and (
+            posixpath.basename(other) == name
+            or (suffix and name[0].isdigit() and other.startswith(f"{folder}/") and other.endswith(suffix))
+        )
+    ]
 
 
 def copy_of(host: Host) -> Copy:
@@ -130,9 +148,11 @@ def _damage(
     content = copy.files[path]
     former = [found for each in older if (found := each.files.get(path, content)) != content]
     folder = posixpath.dirname(path)
+    siblings = siblings_of(path, copy)
     ways = [Way.REMOVED, Way.GARBAGE, Way.APPENDED]
     ways += [Way.FLIPPED, Way.FLIPPED, Way.TRUNCATED] if content else []
     ways += [Way.OLDER, Way.OLDER] if former else []
+    ways += [Way.SIBLING, Way.SIBLING] if siblings else []
     ways += [Way.FOLDER_REMOVED] if folder != DATA else []
     way = chance.choice(ways)
     what = ""
@@ -155,6 +175,10 @@ def _damage(
             _write(disk, path, content + chance.randbytes(chance.randint(1, GARBAGE_BYTES_MAX)))
         case Way.OLDER:
             _write(disk, path, chance.choice(former))
+        case Way.SIBLING:
+            sibling = chance.choice(siblings)
+            _write(disk, path, copy.files[sibling])
+            what = f"{sibling}"
         case Way.REMOVED:
             disk.remove(path)
             disk.sync_dir(folder)

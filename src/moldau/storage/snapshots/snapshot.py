@@ -4,10 +4,15 @@ A snapshot is a sequence of record batches: a control batch with the header, bat
 control batch with the footer. Offsets begin at 0, and every batch has the snapshot's epoch. The file is
 written with the suffix ``.part``, synced and renamed. A file without the suffix is therefore a complete
 snapshot.
+
+The header names the log, the offset and the epoch of the snapshot, so that an older snapshot, or a snapshot
+of another log, is detected. A snapshot of Kafka or of an earlier version has no such field; then the epoch of
+its batches is compared.
 """
 
+import uuid
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.records.batch import Buffer, check_batch, parse_header
 from moldau.records.builder import build_batch
@@ -16,7 +21,9 @@ from moldau.records.control import (
     ControlType,
     SnapshotFooter,
     SnapshotHeader,
+    SnapshotOrigin,
     build_control_batch,
+    parse_control_record,
     parse_control_type,
 )
 from moldau.records.errors import CorruptRecordError
@@ -25,12 +32,14 @@ from moldau.runtime import KafkaError, Machine
 from moldau.runtime.files.disk import File
 from moldau.storage.folders.file_names import PART_SUFFIX, SNAPSHOT_SUFFIX
 from moldau.storage.snapshots.replicated_log import LogPosition
+from moldau.storage.topic_partition import TopicPartition
 
 SETTLE_BYTES: Final = 1024 * 1024
 """Number of bytes of a snapshot that are written before a sync. A single sync of everything would delay the
 log's own syncs: with 30 MB, commits took 55 ms instead of 7.
 """
 _ADVICE: Final = "Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
+_UNKNOWN_ID: Final = uuid.UUID(int=0)
 _OFFSET_DIGITS = 20
 _EPOCH_DIGITS = 10
 
@@ -51,13 +60,32 @@ def snapshot_of(name: str) -> LogPosition | None:
     return LogPosition(int(offset), int(epoch))
 
 
+class LogName(NamedTuple):
+    """The log to which a snapshot must belong. ``topic_id`` is ``None`` when it is not known."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID | None
+
+
+def origin_of(log: LogName, snapshot_id: LogPosition) -> SnapshotOrigin:
+    """The origin that the header of a snapshot of this log names."""
+    topic, partition = log.topic_partition
+    return SnapshotOrigin(topic, partition, log.topic_id or _UNKNOWN_ID, *snapshot_id)
+
+
 class FileSnapshotReader:
     """A frozen snapshot on disk."""
 
-    def __init__(self, file: File, snapshot_id: LogPosition) -> None:
+    def __init__(self, file: File, snapshot_id: LogPosition, log: LogName | None = None) -> None:
+        """With ``log``, a snapshot of another log is damage."""
         self._file = file
         self._snapshot_id = snapshot_id
+        self._log = log
         self._size_bytes = file.size()
+
+    @property
+    def path(self) -> str:
+        return self._file.path
 
     @property
     def snapshot_id(self) -> LogPosition:
@@ -82,14 +110,60 @@ class FileSnapshotReader:
             except CorruptRecordError as error:
                 raise CorruptRecordError(f"{self._file.path} is damaged: {error}. {_ADVICE}") from error
             batch = view[position : position + header.size_bytes]
+            if not position:
+                self._check_origin(batch)
             yield batch
             position += header.size_bytes
         # The file was complete when it was renamed, so a truncated file was damaged later.
         if not batch or _control_type(batch, -1) is not ControlType.SNAPSHOT_FOOTER:
             raise CorruptRecordError(f"{self._file.path} is damaged: it ends without a footer. {_ADVICE}")
 
+    def header(self) -> SnapshotHeader:
+        """The checked header. Raises ``KafkaError(corrupt_message)``, which names the file."""
+        for batch in self.batches():
+            found = _header_in(batch)
+            if found is not None:
+                return found
+            break
+        raise CorruptRecordError(f"{self._file.path} is damaged: it begins without a header. {_ADVICE}")
+
+    def _check_origin(self, first: memoryview) -> None:
+        """Raise unless the first batch belongs to the snapshot that the file's name promises."""
+        offset, epoch = self._snapshot_id
+        found = _header_in(first)
+        origin = None if found is None else found.origin
+        if origin is None:
+            # The batches of every snapshot have its epoch; a formatted folder's first one may have another.
+            held = parse_header(first).partition_leader_epoch
+            if offset and held != epoch:
+                raise CorruptRecordError(
+                    f"{self._file.path} is damaged: its batches are of epoch {held}, and its name says epoch"
+                    f" {epoch}. {_ADVICE}"
+                )
+            return
+        expected = None if self._log is None else origin_of(self._log, self._snapshot_id)
+        topic, partition, topic_id = origin.topic, origin.partition, origin.topic_id
+        is_known = expected is None or _UNKNOWN_ID in (topic_id, expected.topic_id)
+        same_id = is_known or (expected is not None and expected.topic_id == topic_id)
+        same_log = expected is None or (
+            (topic, partition) == (expected.topic, expected.partition) and same_id
+        )
+        if (origin.end_offset, origin.epoch) != (offset, epoch) or not same_log:
+            whose = f"{topic}-{partition}" + ("" if same_id else f" with topic id {topic_id}")
+            raise CorruptRecordError(
+                f"{self._file.path} is damaged: it holds the snapshot of {whose} up to offset"
+                f" {origin.end_offset}, epoch {origin.epoch}, so another file was put in its place. {_ADVICE}"
+            )
+
     def close(self) -> None:
         self._file.close()
+
+
+def _header_in(batch: memoryview) -> SnapshotHeader | None:
+    if not parse_header(batch).is_control:
+        return None
+    parsed = map(parse_control_record, iter_records(batch))
+    return next((each for each in parsed if isinstance(each, SnapshotHeader)), None)
 
 
 def check_snapshot(reader: FileSnapshotReader) -> None:
@@ -104,7 +178,7 @@ def check_snapshot(reader: FileSnapshotReader) -> None:
         and _control_type(first, 0) is ControlType.SNAPSHOT_HEADER
         and _control_type(last, -1) is ControlType.SNAPSHOT_FOOTER
     ):
-        raise CorruptRecordError(f"snapshot {reader.snapshot_id} lacks its header or its footer")
+        raise CorruptRecordError(f"{reader.path} lacks its header or its footer")
 
 
 def _control_type(batch: memoryview, index: int) -> ControlType | None:
@@ -201,12 +275,13 @@ class FileSnapshotWriter:
         snapshot_id: LogPosition,
         last_log_timestamp_ms: int,
         compression: Compression = Compression.NONE,
+        origin: SnapshotOrigin | None = None,
     ) -> None:
         self._clock = machine.clock
         self._part = _PartFile(machine, folder, snapshot_id)
         self._compression = compression
         self._next_offset = 0
-        header = SnapshotHeader(last_log_timestamp_ms)
+        header = SnapshotHeader(last_log_timestamp_ms, origin=origin)
         self._add(
             build_control_batch(
                 [header], timestamp=self._clock.now_ms(), leader_epoch=snapshot_id.epoch, base_offset=0

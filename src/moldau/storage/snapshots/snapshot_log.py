@@ -4,10 +4,10 @@ import uuid
 from collections.abc import Sequence
 from typing import cast
 
-from moldau.records.batch import Buffer, iter_headers
+from moldau.records.batch import Buffer, iter_headers, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.folders.file_names import PART_SUFFIX
-from moldau.storage.guards.guarding import LogGuard
+from moldau.storage.guards.guarding import ADVICE, DamagedLogError, LogGuard
 from moldau.storage.guards.recovery_report import RecoveryReport
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin, ReadResult
 from moldau.storage.log.config import LogConfig
@@ -17,13 +17,14 @@ from moldau.storage.snapshots.replicated_log import (
     LogPosition,
     OffsetValidation,
     RawSnapshotWriter,
-    SnapshotReader,
     SnapshotWriter,
 )
 from moldau.storage.snapshots.snapshot import (
     FileRawSnapshotWriter,
     FileSnapshotReader,
     FileSnapshotWriter,
+    LogName,
+    origin_of,
     snapshot_file,
     snapshot_of,
 )
@@ -71,6 +72,11 @@ class SnapshotLog:
             report=report,
         )
         replicated = cls(machine, log)
+        try:
+            replicated._check_latest_snapshot(is_only_replica=guard is not None and guard.is_only_replica)
+        except DamagedLogError:
+            log.close()
+            raise
         replicated.truncate_to_latest_snapshot_now()
         earliest = replicated.earliest_snapshot_id()
         if earliest is not None and log.log_start_offset < earliest.offset and log.log_start_offset > 0:
@@ -89,6 +95,38 @@ class SnapshotLog:
             elif name.endswith(PART_SUFFIX):
                 disk.remove(f"{folder}/{name}")
         self._snapshots.sort()
+
+    def _check_latest_snapshot(self, *, is_only_replica: bool) -> None:
+        """Raise :class:`DamagedLogError` when the latest snapshot is not one of this log, or contradicts it.
+        Nothing is changed."""
+        snapshot_id, log = self.latest_snapshot_id(), self.log
+        if snapshot_id is None or not snapshot_id.offset:
+            return
+        path, (offset, epoch) = f"{log.directory}/{snapshot_file(snapshot_id)}", snapshot_id
+        reader = self.open_snapshot(snapshot_id)
+        assert reader is not None
+        try:
+            header = reader.header()
+        except KafkaError as error:
+            raise DamagedLogError(error.message) from error
+        finally:
+            reader.close()
+        if is_only_replica and log.log_end_offset and offset > log.log_end_offset:
+            # Only a follower stores snapshots that are ahead of its log.
+            raise DamagedLogError(
+                f"{path} ends at offset {offset}, and the log ends at offset {log.log_end_offset}, though no"
+                f" other node has it. {ADVICE}"
+            )
+        if not log.log_start_offset < offset <= log.log_end_offset:
+            return
+        last = next(parse_header(view) for view in log.read(offset - 1, 1).views)
+        has_other_time = header.last_contained_log_timestamp != last.max_timestamp
+        if last.partition_leader_epoch != epoch or (header.origin is None and has_other_time):
+            raise DamagedLogError(
+                f"{path} is damaged: it says that the last record before offset {offset} is of epoch {epoch}"
+                f" and time {header.last_contained_log_timestamp}, and the log has there a record of epoch"
+                f" {last.partition_leader_epoch} and time {last.max_timestamp}. {ADVICE}"
+            )
 
     # -- the log ------------------------------------------------------------------------------
 
@@ -253,7 +291,10 @@ class SnapshotLog:
         if snapshot_id.offset > self.start_offset and known != snapshot_id.epoch:
             raise ValueError(f"snapshot {snapshot_id} has another epoch than the log, {known}")
         with self.log.guarded("writing a snapshot to"):
-            writer = FileSnapshotWriter(self._machine, self.log.directory, snapshot_id, last_log_timestamp_ms)
+            origin = origin_of(self._name, snapshot_id)
+            writer = FileSnapshotWriter(
+                self._machine, self.log.directory, snapshot_id, last_log_timestamp_ms, origin=origin
+            )
         return cast(SnapshotWriter, _Announcing(self, writer))
 
     def store_snapshot(self, snapshot_id: LogPosition) -> RawSnapshotWriter | None:
@@ -268,12 +309,17 @@ class SnapshotLog:
             self._snapshots.append(snapshot_id)
             self._snapshots.sort()
 
-    def open_snapshot(self, snapshot_id: LogPosition) -> SnapshotReader | None:
+    def open_snapshot(self, snapshot_id: LogPosition) -> FileSnapshotReader | None:
         if snapshot_id not in self._snapshots:
             return None
         with self.log.guarded("reading a snapshot of"):
             path = f"{self.log.directory}/{snapshot_file(snapshot_id)}"
-            return FileSnapshotReader(self._machine.disk.open(path, read_only=True), snapshot_id)
+            file = self._machine.disk.open(path, read_only=True)
+            return FileSnapshotReader(file, snapshot_id, self._name)
+
+    @property
+    def _name(self) -> LogName:
+        return LogName(self.log.topic_partition, self.log.topic_id)
 
     async def delete_before_snapshot(self, snapshot_id: LogPosition) -> bool:
         if snapshot_id not in self._snapshots or snapshot_id.offset > self.end_offset:

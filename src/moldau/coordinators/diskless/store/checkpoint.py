@@ -10,13 +10,15 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import apsw
 
-from moldau.coordinators.diskless.codecs.columns import ColumnReader, put_column, put_varint
+from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column, put_varint
 from moldau.coordinators.diskless.store.database import Applied, Database
 from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.records.batch import parse_header
+from moldau.records.errors import CorruptRecordError
 from moldau.records.record import iter_records
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader, SnapshotWriter
+from moldau.storage.snapshots.snapshot import snapshot_file
 
 ROWS_PER_RECORD: Final = 250
 """Reading this number of rows takes about a millisecond of the event loop."""
@@ -135,7 +137,11 @@ class _Loaded(NamedTuple):
 
 
 async def load_checkpoint(log: SnapshottedLog, database: Database) -> _Loaded:
-    """Fill an empty database from the log's latest snapshot, if there is one."""
+    """Fill an empty database from the log's latest snapshot, if there is one.
+
+    Raises ``KafkaError(corrupt_message)``, which names the file, for a snapshot that is damaged or not one of
+    this log.
+    """
     snapshot_id = log.latest_snapshot_id()
     reader = None if snapshot_id is None else log.open_snapshot(snapshot_id)
     if snapshot_id is None or reader is None:
@@ -154,6 +160,10 @@ async def load_checkpoint(log: SnapshottedLog, database: Database) -> _Loaded:
                     database.many(f"insert into {TABLE_NAMES[table]} values ({marks})", found)
                     records, rows = records + 1, rows + len(found)
             database.set_applied(Applied(snapshot_id.offset, snapshot_id.epoch))
+    except (ColumnError, IndexError, ValueError, apsw.SQLError) as error:
+        path = f"{log.directory}/{snapshot_file(snapshot_id)}"
+        reason = f"{path} cannot be loaded as a snapshot of a coordinator: {error}"
+        raise CorruptRecordError(f"{reason}. Restore the folder from a backup.") from error
     finally:
         reader.close()
     return _Loaded(records, rows)

@@ -260,10 +260,13 @@ class LogManager:
         log = self._logs.get(topic_partition)
         return log is None or log.topic_id != topic_id
 
-    async def create(self, wanted: Iterable[NewLog]) -> dict[TopicPartition, KafkaError]:
+    async def create(
+        self, wanted: Iterable[NewLog], owner_of: Callable[[uuid.UUID], str | None] = lambda _: None
+    ) -> dict[TopicPartition, KafkaError]:
         """Create logs durably; existing ones with the same topic ids are kept. Returns the failures.
 
-        A log with another topic id is not in the metadata image any more, so it is moved aside.
+        A log with the id of a topic that is not in the metadata image any more is moved aside. ``owner_of``
+        gives the name of the topic in the image that has an id. If that is another topic, a file was replaced.
         """
         new: dict[LogDirectory, list[NewLog]] = {}
         failed: dict[TopicPartition, KafkaError] = {}
@@ -281,6 +284,7 @@ class LogManager:
                     await self._machine.workers.run(log.take_topic_id, each.topic_id)
                     continue
                 if log is not None:
+                    log_guards.check_owner(log, owner_of)
                     logger.warning("%s belongs to %s, not to %s", log.directory, log.topic_id, each.topic_id)
                     self.put_aside(each.topic_partition)
                 home = self._homes.get(each.topic_partition) or self.preferred.pop(each.topic_partition, None)

@@ -204,3 +204,27 @@ def test_a_node_does_not_format_over_data(folder: Path) -> None:
     with node(folder) as running:
         on_node(running, check_everything)
     assert objects(folder) >= before
+
+
+@pytest.mark.parametrize("name", GUARDED[1:])
+def test_the_topic_id_of_another_topic_stops_the_start_of_a_guarded_log(folder: Path, name: str) -> None:
+    path, before = folder / name / "partition.metadata", objects(folder)
+    path.write_bytes((folder / "classic-0" / "partition.metadata").read_bytes())
+    reason = refusal(folder)
+    assert reason is not None
+    assert f"{path} holds the topic id of classic" in reason
+    assert "docs/operations.md" in reason
+    assert list(folder.glob("*-stray")) == []
+    assert objects(folder) == before
+
+
+def test_a_topic_with_the_topic_id_of_another_one_waits_for_its_own(folder: Path) -> None:
+    path = folder / "classic-0" / "partition.metadata"
+    whole = path.read_bytes()
+    path.write_bytes((folder / "tiered-0" / "partition.metadata").read_bytes())
+    with node(folder):
+        pass
+    assert list(folder.glob("*-stray")) == []
+    path.write_bytes(whole)
+    with node(folder) as running:
+        on_node(running, check_everything)

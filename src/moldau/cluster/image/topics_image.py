@@ -54,6 +54,11 @@ class TopicsImage:
         """The topic of this name."""
         return self.by_name.get(name)
 
+    def name_of(self, topic_id: uuid.UUID) -> str | None:
+        """The name of the topic with an id."""
+        topic = self.get_by_id(topic_id)
+        return None if topic is None else topic.name
+
     def get_by_id(self, topic_id: uuid.UUID) -> Topic | None:
         """The topic of this id."""
         name = self._names_by_id.get(topic_id.int)

@@ -4,8 +4,10 @@ import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from moldau.protocol.metadata_topic import CLUSTER_METADATA_TOPIC
+from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
     CUT_SUFFIX,
@@ -13,6 +15,7 @@ from moldau.storage.folders.file_names import (
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG_SUFFIX,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
@@ -24,7 +27,7 @@ from moldau.storage.folders.file_names import (
     was_set_aside,
 )
 from moldau.storage.folders.log_directory import LogDirectory
-from moldau.storage.guards.guarding import DamagedLogError, LogGuard
+from moldau.storage.guards.guarding import ADVICE, DamagedLogError, LogGuard
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
@@ -33,7 +36,9 @@ __all__ = [
     "METADATA_LOG",
     "GuardedTopic",
     "MetadataWatermark",
+    "check_guarded_owners",
     "check_no_folder_is_missing",
+    "check_owner",
     "checked_watermark",
     "guard_of",
     "removed_segment",
@@ -129,6 +134,30 @@ def check_no_folder_is_missing(
             reason = f"the folder was missing, and {name} says {offset}; the log begins at offset 0"
             missing[topic_partition] = Repair(RepairKind.LOST, folder, reason, 0)
     return missing
+
+
+def check_owner(log: PartitionLog, owner_of: Callable[[UUID], str | None]) -> None:
+    """Raise ``KafkaError(inconsistent_topic_id)`` when a log has the id of another existing topic. Topics are
+    never renamed, so the file with the id, or the whole folder, was replaced."""
+    owner = None if log.topic_id is None else owner_of(log.topic_id)
+    if owner is not None and owner != log.topic_partition.topic:
+        raise KafkaError(
+            ErrorCode.inconsistent_topic_id,
+            f"{log.directory}/{PARTITION_METADATA} holds the topic id of {owner}, {log.topic_id}: this file, or"
+            f" the whole folder, was replaced. {ADVICE}",
+        )
+
+
+def check_guarded_owners(
+    logs: Iterable[PartitionLog], guarded: Container[str], owner_of: Callable[[UUID], str | None]
+) -> None:
+    """Raise :class:`DamagedLogError` for a guarded log that has the id of another existing topic."""
+    for log in logs:
+        if log.topic_partition.topic in guarded:
+            try:
+                check_owner(log, owner_of)
+            except KafkaError as error:
+                raise DamagedLogError(error.message) from error
 
 
 def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
 from moldau.cluster.image.partition import NO_LEADER, RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.classic import ClassicPartition
@@ -128,6 +128,7 @@ class PartitionHosting:
         self._unopened_lines = GatheredLines(logger, logging.ERROR, "%d partitions cannot be opened: %s (%s)")
         self._is_frozen = False
         self.offline = registry.offline
+        self._topics = EMPTY_IMAGE.topics
         self._at_start: dict[int, int] | None = None
         """Partition counts of the topics in the first image, by the topic ids as integers. It is empty if
         every folder was read.
@@ -140,6 +141,7 @@ class PartitionHosting:
         """
         if self._is_frozen:
             return
+        self._topics = image.topics
         if self._at_start is None:
             all_read = all(directory.was_read for directory in self._logs.directories)
             self._at_start = (
@@ -362,7 +364,7 @@ class PartitionHosting:
             if count % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
                 await asyncio.sleep(0)
         try:
-            return await self._logs.create(wanted)
+            return await self._logs.create(wanted, self._topics.name_of)
         except Exception as error:
             logger.exception("the logs of %d partitions cannot be made", len(wanted))
             reason = KafkaError(ErrorCode.kafka_storage_error, str(error))

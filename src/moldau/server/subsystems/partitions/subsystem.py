@@ -22,6 +22,7 @@ from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.server.subsystems.partitions.replica_moves import ReplicaMoves
 from moldau.server.subsystems.partitions.replication import Replication
 from moldau.server.topics.partition_kinds import KindClaim
+from moldau.storage.guards.log_guards import check_guarded_owners
 from moldau.storage.guards.recovery_report import RepairKind
 
 
@@ -116,8 +117,11 @@ class PartitionsSubsystem(Subsystem):
     async def serve(self) -> None:
         """Move aside, and keep, the logs of partitions that this broker does not host according to the
         metadata. At this step the metadata are complete.
+
+        Raises ``DamagedLogError`` for a log with the cluster's own state that has the id of another topic.
         """
         topics, local_id = self._context.view.image.topics, self._context.identity.node_id
+        check_guarded_owners(self._logs, settings.GUARDED_TOPICS, topics.name_of)
         for log in self._logs:
             name = log.topic_partition
             topic = topics.get(name.topic)

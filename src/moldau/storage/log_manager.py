@@ -266,7 +266,7 @@ class LogManager:
         """Create logs durably; existing ones with the same topic ids are kept. Returns the failures.
 
         A log with the id of a topic that is not in the metadata image any more is moved aside. ``owner_of``
-        gives the name of the topic in the image that has an id. If that is another topic, a file was replaced.
+        gives the name of the topic in the image that has an id. If it is another topic, a file was replaced.
         """
         new: dict[LogDirectory, list[NewLog]] = {}
         failed: dict[TopicPartition, KafkaError] = {}

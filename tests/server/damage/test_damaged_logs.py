@@ -206,8 +206,11 @@ def test_a_node_does_not_format_over_data(folder: Path) -> None:
     assert objects(folder) >= before
 
 
-@pytest.mark.parametrize("name", GUARDED[1:])
-def test_the_topic_id_of_another_topic_stops_the_start_of_a_guarded_log(folder: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["__diskless_metadata-0", "__consumer_offsets-0"])
+def test_the_topic_id_of_another_topic_stops_the_start_of_a_guarded_log(
+    folders: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    folder = Path(shutil.copytree(folders["killed"], tmp_path / "data"))
     path, before = folder / name / "partition.metadata", objects(folder)
     path.write_bytes((folder / "classic-0" / "partition.metadata").read_bytes())
     reason = refusal(folder)
@@ -218,7 +221,10 @@ def test_the_topic_id_of_another_topic_stops_the_start_of_a_guarded_log(folder: 
     assert objects(folder) == before
 
 
-def test_a_topic_with_the_topic_id_of_another_one_waits_for_its_own(folder: Path) -> None:
+def test_a_topic_with_the_topic_id_of_another_one_waits_for_its_own(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(folders["stopped"], tmp_path / "data"))
     path = folder / "classic-0" / "partition.metadata"
     whole = path.read_bytes()
     path.write_bytes((folder / "tiered-0" / "partition.metadata").read_bytes())

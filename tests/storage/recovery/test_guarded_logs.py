@@ -5,9 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from moldau.records import Record, build_batch
+from moldau.records.batch import iter_headers, parse_header
 from moldau.records.control import SnapshotFooter, SnapshotHeader, build_control_batch
+from moldau.records.record import iter_records
 from moldau.storage.folders.file_names import LEADER_EPOCHS
 from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
 from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
@@ -160,7 +163,7 @@ def test_without_its_durable_offset_a_log_is_judged_by_its_bytes(box: Any) -> No
     log = open_log(box, KILLED, report)
     assert (log.end_offset, report.count(RepairKind.REBUILT)) == (12, 1)
     log.close()
-    assert content(box, f"{FOLDER}/{DURABLE_OFFSET}").startswith(b"0 00000000000000000012 ")
+    assert content(box, f"{FOLDER}/{DURABLE_OFFSET}").startswith(b"1 00000000000000000012 ")
 
 
 def test_a_truncation_takes_the_durable_offset_back(box: Any) -> None:
@@ -307,3 +310,50 @@ def test_a_snapshot_of_another_epoch_than_the_log_s_record_stops_the_start(
     reason = reason_of(box, KILLED)
     assert f"{FOLDER}/{snapshot_file(snapshot_id)}" in reason
     assert f"of epoch {snapshot_id.epoch}" in reason
+
+
+@pytest.mark.parametrize("guard", [KILLED, POWER_LOST])
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_the_log_of_another_partition_stops_the_start(box: Any, guard: LogGuard, is_dense: bool) -> None:
+    """The logs have the same offsets, epochs and lengths, and every batch of both is valid."""
+    filled(box)
+    whole = {path: content(box, path) for path in (FIRST, SECOND, THIRD)}
+    other = box_of_other_records(box)
+    for path, found in whole.items():
+        assert len(found) == len(other[path])
+        box.disk.write_atomically(path, other[path])
+    reason = reason_of(box, replace(guard, is_dense=is_dense))
+    assert THIRD in reason
+    assert DURABLE_OFFSET in reason
+    for path, found in whole.items():
+        box.disk.write_atomically(path, found)
+    assert open_log(box, guard).end_offset == 12
+
+
+def box_of_other_records(box: Any) -> dict[str, bytes]:
+    """The segments of another partition, with other timestamps only."""
+
+    def at_another_time(path: str) -> bytes:
+        batches = b""
+        for batch in batches_of(content(box, path)):
+            header = parse_header(batch)
+            records = [record._replace(timestamp=2_000) for record in iter_records(batch)]
+            batches += build_batch(records, base_offset=header.base_offset, leader_epoch=1)
+        return batches
+
+    return {path: at_another_time(path) for path in (FIRST, SECOND, THIRD)}
+
+
+def batches_of(found: bytes) -> list[bytes]:
+    view = memoryview(found)
+    return [bytes(view[at : at + header.size_bytes]) for at, header in iter_headers(view)]
+
+
+def test_a_durable_offset_without_a_checksum_is_read(box: Any) -> None:
+    """As an earlier version wrote it."""
+    filled(box)
+    text = b"0 %020d" % 12
+    box.disk.write_atomically(f"{FOLDER}/{DURABLE_OFFSET}", b"%b %08x\n" % (text, crc32c(text)))
+    report = RecoveryReport()
+    assert open_log(box, KILLED, report).end_offset == 12
+    assert report.count(RepairKind.REBUILT) == 0

@@ -9,7 +9,8 @@ Three facts distinguish the two cases:
 
 * ``durable-offset``, a file beside the segments. All records below its offset were synced. It is written
   after each sync, but is not synced itself. A loss of power may therefore leave an older value, which is also
-  correct.
+  correct. It also contains the checksum of the batch that ends at its offset, so that the log of another
+  partition, or an older copy that was continued, is detected.
 * Whether the machine has been up since the log was last opened (``same_boot``). If so, all written bytes
   still exist, and only the last write can be incomplete: no valid batch may follow a bad one. After a loss of
   power any part of the unsynced bytes may be missing.
@@ -30,7 +31,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from moldau.records.batch import HEADER_SIZE_BYTES, check_batch
+from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, check_batch
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime.files.disk import Disk, File
 from moldau.storage.folders.file_names import LEADER_EPOCHS, LOG_SUFFIX, segment_file
@@ -51,7 +52,9 @@ __all__ = [
 ]
 
 DURABLE_OFFSET: Final = "durable-offset"
-_VERSION: Final = 0
+_VERSION: Final = 1
+_VERSION_WITHOUT_CHECKSUM: Final = 0
+_NO_CHECKSUM: Final = b"-" * 8
 _SEARCH_CHUNK_BYTES: Final = 4 * 1024 * 1024
 ADVICE: Final = (
     "Nothing was changed. Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
@@ -94,33 +97,44 @@ class DurableOffset:
         self._generation = 0
         self._noted = -1
         self._exists = False
+        self.checksum: int | None = None
+        """Checksum, as it was read, of the batch that ends at the offset; ``None`` when it is not known."""
 
     def read(self) -> int | None:
         """Read the offset; ``None`` when the file does not exist. Raises ``ValueError`` when it is
         unreadable."""
+        self.checksum = None
         try:
             content = self._disk.read(self.path)
         except FileNotFoundError:
             return None
         self._exists = True
-        words = content.split()
-        if len(words) != 3 or words[0] != b"%d" % _VERSION or content != _encode(int(words[1])):
+        version, *words = content.split() or [b""]
+        if (int(version), len(words)) not in ((_VERSION_WITHOUT_CHECKSUM, 2), (_VERSION, 3)):
             raise ValueError(f"{self.path} is damaged")
-        return int(words[1])
+        offset = int(words[0])
+        if int(version) == _VERSION and words[1] != _NO_CHECKSUM:
+            self.checksum = int(words[1], 16)
+        if content != _encode(offset, self.checksum, int(version)):
+            raise ValueError(f"{self.path} is damaged")
+        return offset
 
     @property
     def generation(self) -> int:
         """A number that changes with each call of :meth:`lower`."""
         return self._generation
 
-    def note(self, offset: int, generation: int) -> None:
+    def note(self, offset: int, generation: int, checksum: int | None = None) -> None:
         """Record that all records below ``offset`` were synced. Blocking. Does nothing if :meth:`lower`
-        was called since ``generation`` was read."""
+        was called since ``generation`` was read.
+
+        ``checksum`` is that of the batch that ends at ``offset``.
+        """
         with self._lock:
             if generation != self._generation or offset <= self._noted:
                 return
             self._noted = offset
-            content = _encode(offset)
+            content = _encode(offset, checksum)
             # If the write fails, an older, lower offset remains, which is also correct.
             with contextlib.suppress(OSError):
                 if not self._exists:
@@ -146,8 +160,11 @@ class DurableOffset:
                 self._disk.write_atomically(self.path, _encode(offset))
 
 
-def _encode(offset: int) -> bytes:
-    text = b"%d %020d" % (_VERSION, offset)
+def _encode(offset: int, checksum: int | None = None, version: int = _VERSION) -> bytes:
+    text = b"%d %020d" % (version, offset)
+    if version == _VERSION:
+        # All contents have the same length, because they overwrite each other.
+        text += b" " + (_NO_CHECKSUM if checksum is None else b"%08x" % checksum)
     return b"%b %08x\n" % (text, crc32c(text))
 
 
@@ -163,6 +180,8 @@ class GuardedLog:
     """The leader epochs; empty when they are lost."""
     has_durable_offset: bool = True
     """Whether a file ``durable-offset`` existed, whatever its content."""
+    durable_checksum: int | None = None
+    """Checksum of the batch that ends at ``durable_offset``; ``None`` when it is not known."""
 
     @property
     def required_offset(self) -> int:
@@ -223,7 +242,9 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
         expected = base_offset
         file = disk.open(path, read_only=True)
         try:
-            position, expected, size_bytes = _walk(file, base_offset, log)
+            # Compaction may have removed the batch, but only from a closed segment.
+            has_checked = guard.is_dense or index + 1 == len(bases)
+            position, expected, size_bytes = _walk(file, base_offset, log, has_checked=has_checked)
             if position < size_bytes:
                 has_more = _any_batch(disk, folder, bases[index + 1 :])
                 _check_torn(file, position, expected, log, has_more=has_more)
@@ -261,8 +282,12 @@ def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: Guard
         )
 
 
-def _walk(file: File, base_offset: int, log: GuardedLog) -> tuple[int, int, int]:
-    """Position of the end of the last valid batch, the offset after that batch, and the size of the file."""
+def _walk(file: File, base_offset: int, log: GuardedLog, *, has_checked: bool = True) -> tuple[int, int, int]:
+    """Position of the end of the last valid batch, the offset after that batch, and the size of the file.
+
+    Raises :class:`DamagedLogError` when the batch that ends at the durable offset is another one.
+    ``has_checked``: the segment has this batch, if it has the offset.
+    """
     size_bytes = file.size()
     position, next_offset, epoch = 0, base_offset, -1
     for at, header, batch in scan_checked(file, 0, size_bytes):
@@ -273,8 +298,21 @@ def _walk(file: File, base_offset: int, log: GuardedLog) -> tuple[int, int, int]
             break
         if not _is_known_epoch(log, header.base_offset, header.partition_leader_epoch):
             break
+        if has_checked and next_offset < log.durable_offset <= header.next_offset:
+            _check_last_durable(file, at, header, log)
         position, next_offset, epoch = at + len(batch), header.next_offset, header.partition_leader_epoch
     return position, next_offset, size_bytes
+
+
+def _check_last_durable(file: File, position: int, header: BatchHeader, log: GuardedLog) -> None:
+    """Raise unless the batch at ``position``, which reaches the durable offset, is the synced one."""
+    known = log.durable_checksum
+    if known is not None and (header.next_offset, header.crc) != (log.durable_offset, known):
+        raise DamagedLogError(
+            f"{file.path} is damaged: the batch at byte {position}, offset {header.base_offset}, is not the"
+            f" one that was written before offset {log.durable_offset}, as {DURABLE_OFFSET} says. One of the"
+            f" two files was replaced. {ADVICE}"
+        )
 
 
 def _is_known_epoch(log: GuardedLog, offset: int, epoch: int) -> bool:

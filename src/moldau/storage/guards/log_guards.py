@@ -143,8 +143,8 @@ def check_owner(log: PartitionLog, owner_of: Callable[[UUID], str | None]) -> No
     if owner is not None and owner != log.topic_partition.topic:
         raise KafkaError(
             ErrorCode.inconsistent_topic_id,
-            f"{log.directory}/{PARTITION_METADATA} holds the topic id of {owner}, {log.topic_id}: this file, or"
-            f" the whole folder, was replaced. {ADVICE}",
+            f"{log.directory}/{PARTITION_METADATA} holds the topic id of {owner}, {log.topic_id}: this file,"
+            f" or the whole folder, was replaced. {ADVICE}",
         )
 
 

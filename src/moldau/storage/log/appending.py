@@ -164,7 +164,7 @@ class Appender:
                         active.transaction_index.append(aborted)
                 position += batch_size_bytes
                 offset = last_offset + 1
-            segments.end_offset = offset
+            segments.end_offset, segments.last_position = offset, position - batch_size_bytes
         except OSError as error:
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size_bytes)

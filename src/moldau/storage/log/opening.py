@@ -168,4 +168,11 @@ def _guarded(
         latest_start = max(log_start_offset, earliest.start_offset)
     elif not log_start_offset:
         latest_start = None
-    return GuardedLog(guard, durable_offset or 0, latest_start, epochs.entries, durable_offset is not None)
+    return GuardedLog(
+        guard,
+        durable_offset or 0,
+        latest_start,
+        epochs.entries,
+        durable_offset is not None,
+        durable.checksum if durable_offset else None,
+    )

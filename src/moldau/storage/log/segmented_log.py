@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
+from moldau.runtime.files.disk import File
 from moldau.runtime.machine import Machine
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.config import LogConfig
@@ -30,6 +31,8 @@ class SegmentedLog:
         self.segments: list[Segment] = []
         self.active: Segment = Segment(machine.disk, folder, 0, config)
         self.end_offset = 0
+        self.last_position = -1
+        """Position of the last batch in the active segment; -1 when it must be searched."""
         self.sealed_size_bytes = 0
         # Files of an earlier process may exist while their names are not synced.
         self.folder_changed = True
@@ -150,6 +153,18 @@ class SegmentedLog:
             [segment.file.view(start, size_bytes)], size_bytes, next_offset, segment.base_offset, start
         )
 
+    def last_batch(self) -> tuple[File, int] | None:
+        """The file and the position of the last batch; ``None`` while the active segment is empty."""
+        active = self.active
+        if not active.size_bytes:
+            return None
+        if self.last_position < 0:
+            found = active.find(self.end_offset - 1)
+            if found is None:
+                return None
+            self.last_position = found.position
+        return active.file, self.last_position
+
     def find(self, offset: int) -> tuple[Segment, Sketch] | None:
         """The batch that contains ``offset``, or the first batch after it."""
         for segment in self.segments[self.index_holding(offset) :]:
@@ -172,7 +187,7 @@ class SegmentedLog:
         del self.segments[keep:]
         active = self.active = self.segments[-1]
         self.sealed_size_bytes = sum(segment.size_bytes for segment in self.segments[:-1])
-        self.end_offset = active.truncate_to(offset)
+        self.end_offset, self.last_position = active.truncate_to(offset), -1
 
         def cut_files() -> None:
             self.drop_files(dropped)

@@ -20,6 +20,7 @@ from moldau.runtime.files.disk import File
 # base offset, batch length, (epoch, magic, CRC, attributes), last offset delta, (base timestamp),
 # max timestamp
 _SKETCH: Final = Struct(">qi11xi8xq")
+_CHECKSUM_AT: Final = 17
 _LENGTH_MIN: Final = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES
 _CHUNK_SIZE_BYTES: Final = 8 * 1024
 _CHECK_CHUNK_SIZE_BYTES: Final = 1024 * 1024
@@ -41,6 +42,11 @@ def sketch_at(buffer: memoryview | bytes, start: int, position: int) -> Sketch:
     return Sketch(
         position, length + LOG_OVERHEAD_BYTES, base_offset, base_offset + last_offset_delta, max_timestamp_ms
     )
+
+
+def checksum_at(file: File, position: int) -> int:
+    """The checksum in the header of the batch at ``position``."""
+    return int.from_bytes(file.read_at(position + _CHECKSUM_AT, 4), "big")
 
 
 def scan(file: File, position: int, end: int) -> Iterator[Sketch]:

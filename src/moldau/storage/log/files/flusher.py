@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from functools import partial
 
+from moldau.runtime.files.disk import File
 from moldau.storage.guards.guarding import DurableOffset
 from moldau.storage.log.producers import LogProducers
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.log.state.epochs import LogEpochs
 from moldau.storage.log.state.failure_gate import FailureGate
 from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.segments.batch_scan import checksum_at
 
 
 class LogFlusher:
@@ -81,7 +83,15 @@ class LogFlusher:
         """Return a function that must be called when everything below ``offset`` is synced."""
         if self._durable is None:
             return _nothing
-        return partial(self._durable.note, offset, self._durable.generation)
+        segments = self._segments
+        last = segments.last_batch() if offset == segments.end_offset else None
+        return partial(self._note_durable, self._durable, offset, self._durable.generation, last)
+
+    @staticmethod
+    def _note_durable(
+        durable: DurableOffset, offset: int, generation: int, last: tuple[File, int] | None
+    ) -> None:
+        durable.note(offset, generation, None if last is None else checksum_at(*last))
 
     def _sync_beside(self) -> None:
         """Sync the leader epochs and producer snapshots, without which batches are not durable. Blocking."""

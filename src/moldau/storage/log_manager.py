@@ -284,7 +284,8 @@ class LogManager:
                     await self._machine.workers.run(log.take_topic_id, each.topic_id)
                     continue
                 if log is not None:
-                    log_guards.check_owner(log, owner_of)
+                    if not each.config.is_cache:
+                        log_guards.check_owner(log, owner_of)
                     logger.warning("%s belongs to %s, not to %s", log.directory, log.topic_id, each.topic_id)
                     self.put_aside(each.topic_partition)
                 home = self._homes.get(each.topic_partition) or self.preferred.pop(each.topic_partition, None)

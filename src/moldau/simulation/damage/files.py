@@ -15,6 +15,7 @@ from moldau.simulation.world.process import Process
 
 FLIPPED_BYTES_MAX: Final = 8
 GARBAGE_BYTES_MAX: Final = 200
+TIME_ENTRY_BYTES: Final = 12
 
 
 class Way(Enum):
@@ -68,12 +69,26 @@ def kind_of(path: str) -> str:
     return f"{topic}/{name}"
 
 
-def siblings_of(path: str, copy: Copy) -> list[str]:
+def _has_witnesses(path: str, stem: str, copy: Copy) -> bool:
+    """Whether a log file is not the last one, and its time index has several entries."""
+    folder = posixpath.dirname(path)
+    is_last = path == max(
+        each for each in copy.files if each.startswith(f"{folder}/") and each.endswith(".log")
+    )
+    return not is_last and len(copy.files.get(f"{stem}.timeindex", b"")) >= 2 * TIME_ENTRY_BYTES
+
+
+def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
     """Files with another content that a careless restore may put in the place of a file: those with the same
     name in other folders, and those of the same folder with the same suffix.
+
+    A segment without enough entries in its indexes has none, because nothing could show the replacement.
     """
     folder, name = posixpath.split(path)
-    suffix = posixpath.splitext(name)[1]
+    stem, suffix = posixpath.splitext(path)
+    is_state = posixpath.basename(folder).startswith("__")
+    if suffix == ".log" and not is_state and not (trusts_indexes and _has_witnesses(path, stem, copy)):
+        return []
     return [
         other
         for other in sorted(copy.files)
@@ -122,11 +137,19 @@ def restore(host: Host, copy: Copy) -> None:
 
 
 def damage(
-    host: Host, chance: random.Random, copy: Copy, older: Sequence[Copy], *, kinds: str, count: int
+    host: Host,
+    chance: random.Random,
+    copy: Copy,
+    older: Sequence[Copy],
+    *,
+    kinds: str,
+    count: int,
+    trusts_indexes: bool,
 ) -> list[FileDamage]:
     """Damage this number of files, each in another folder and of another kind. Kinds are equally likely.
 
     ``older`` are copies from earlier moments. ``kinds`` is a text that the names of the chosen kinds contain.
+    ``trusts_indexes``: all written bytes exist, so that indexes show a replaced log file.
     """
     disk = _operator(host)
     done: list[FileDamage] = []
@@ -138,17 +161,23 @@ def damage(
         path = chance.choice(paths[kind])
         if any(path.startswith(each.folder) for each in done if each.folder != DATA):
             continue  # another file of the same folder shows the damage
-        done.append(_damage(disk, chance, path, copy, older))
+        done.append(_damage(disk, chance, path, copy, older, trusts_indexes=trusts_indexes))
     return done
 
 
 def _damage(
-    disk: MountedDisk, chance: random.Random, path: str, copy: Copy, older: Sequence[Copy]
+    disk: MountedDisk,
+    chance: random.Random,
+    path: str,
+    copy: Copy,
+    older: Sequence[Copy],
+    *,
+    trusts_indexes: bool,
 ) -> FileDamage:
     content = copy.files[path]
     former = [found for each in older if (found := each.files.get(path, content)) != content]
     folder = posixpath.dirname(path)
-    siblings = siblings_of(path, copy)
+    siblings = siblings_of(path, copy, trusts_indexes=trusts_indexes)
     ways = [Way.REMOVED, Way.GARBAGE, Way.APPENDED]
     ways += [Way.FLIPPED, Way.FLIPPED, Way.TRUNCATED] if content else []
     ways += [Way.OLDER, Way.OLDER] if former else []

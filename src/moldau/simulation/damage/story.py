@@ -247,7 +247,15 @@ class DamageStory:
     async def _damage_and_start(self, before: Contents) -> Contents:
         copy = copy_of(self._node)
         count = self._chance.choice((1, 1, 1, 2, 3))
-        damages = damage(self._node, self._chance, copy, self._copies, kinds=self._kinds, count=count)
+        damages = damage(
+            self._node,
+            self._chance,
+            copy,
+            self._copies,
+            kinds=self._kinds,
+            count=count,
+            trusts_indexes=self._way_to_end is not End.POWER_LOSS,
+        )
         self._copies.append(copy)
         for each in damages:
             self.history.note(f"damage: {each}")

@@ -56,6 +56,7 @@ class LogOpener:
                 log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
                 topic_id=topic_id,
                 may_be_tiered=may_be_tiered,
+                was_killed=directory.was_killed,
                 guard=log_guards.guard_of(directory, topic_partition, self._guarded),
                 report=report,
             )

@@ -49,6 +49,9 @@ class Repair:
 class RecoveryReport:
     """The repairs of one start. Several threads that open logs may add to it."""
 
+    is_of_cache = False
+    """Whether it is for a log whose records also exist elsewhere."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.repairs: list[Repair] = []
@@ -88,6 +91,8 @@ class RecoveryReport:
 
 
 class _CacheReport(RecoveryReport):
+    is_of_cache = True
+
     def __init__(self, report: RecoveryReport) -> None:
         super().__init__()
         self._report = report

@@ -32,6 +32,8 @@ class Checkpoints(NamedTuple):
     clean_shutdown: bool = False
     """Whether the log was closed cleanly. If so, no batch is checked."""
     log_start_offset: int = 0
+    was_killed: bool = False
+    """Whether all written bytes exist, because only the process was killed."""
 
 
 class LoadedState(NamedTuple):
@@ -57,7 +59,7 @@ def load_log(
     the disk fails, and :class:`DamagedLogError` when a guarded log is damaged.
     """
     disk, folder = machine.disk, segments.folder
-    recovery_point, clean_shutdown, _ = checkpoints
+    recovery_point, clean_shutdown, _, was_killed = checkpoints
     _make_folder(disk, folder)
     epochs = LogEpochs(disk, segments, report)
     log_start_offset = _checked_start(folder, checkpoints.log_start_offset, epochs, report)
@@ -72,6 +74,7 @@ def load_log(
         segments.config,
         recovery_point=recovery_point,
         clean_shutdown=clean_shutdown,
+        was_killed=was_killed,
         guarded=guarded,
         report=report,
     )

@@ -165,6 +165,7 @@ class PartitionLog:
         log_start_offset: int = 0,
         topic_id: uuid.UUID | None = None,
         may_be_tiered: bool = False,
+        was_killed: bool = False,
         guard: LogGuard | None = None,
         report: RecoveryReport | None = None,
     ) -> Self:
@@ -174,19 +175,20 @@ class PartitionLog:
         All records below ``recovery_point`` are assumed to be durable. Unless ``clean_shutdown`` is set,
         later batches are checked and an incomplete end is cut off. ``may_be_tiered`` means that the topic's
         configuration will be set later. Until then records before the first local segment are assumed to be
-        in the remote tier.
+        in the remote tier. ``was_killed`` means that the machine has kept every byte that an earlier process
+        wrote, so that indexes may be compared with the bytes after ``recovery_point``.
 
         With ``guard``, only an incomplete end is cut off; ``report`` gets all repairs.
 
         Raises ``KafkaError(kafka_storage_error)`` when the disk fails,
         ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id, and
-        :class:`DamagedLogError` when a guarded log is damaged.
+        :class:`DamagedLogError` when a guarded log is damaged, or a log file is that of another partition.
         """
         report = report or RecoveryReport()
         segments = SegmentedLog(machine, directory, config or LogConfig())
         gate = FailureGate(directory, segments.abandon)
         with gate.guarded("opening"):
-            checkpoints = Checkpoints(recovery_point, clean_shutdown, log_start_offset)
+            checkpoints = Checkpoints(recovery_point, clean_shutdown, log_start_offset, was_killed)
             state = load_log(machine, segments, checkpoints, guard, report)
             has_snapshots = guard is not None and guard.has_snapshots
             log = cls(machine, topic_partition, gate, segments, state, report, has_snapshots=has_snapshots)

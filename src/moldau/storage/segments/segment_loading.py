@@ -27,11 +27,12 @@ from moldau.storage.folders.file_names import (
     base_offset_of,
     segment_file,
 )
-from moldau.storage.guards.guarding import GuardedLog, check_segments, valid_batch_behind
+from moldau.storage.guards.guarding import DamagedLogError, GuardedLog, check_segments, valid_batch_behind
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.segments.batch_scan import scan_checked
 from moldau.storage.segments.segment import Segment
+from moldau.storage.segments.segment_origin import check_origin
 from moldau.storage.segments.segment_swap import complete_swaps
 from moldau.storage.segments.sparse_index import CorruptIndexError
 
@@ -63,13 +64,15 @@ def load_segments(
     *,
     recovery_point: int,
     clean_shutdown: bool,
+    was_killed: bool = False,
     guarded: GuardedLog | None = None,
     report: RecoveryReport | None = None,
 ) -> LoadedSegments:
     """Open all segments of a folder. A folder without log files has no segments. Blocking.
 
-    Truncated and rebuilt files are added to ``report``. Raises :class:`DamagedLogError` for a guarded log
-    with any fault except an incomplete end.
+    Truncated and rebuilt files are added to ``report``. ``was_killed`` means that all written bytes exist.
+    Raises :class:`DamagedLogError` for a guarded log with any fault except an incomplete end, and for the log
+    file of another partition.
     """
     report = report or RecoveryReport()
     bases, torn_base = _remaining_segments(disk, folder, guarded, report)
@@ -81,7 +84,11 @@ def load_segments(
         # its indexes with it.
         suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
         suspect = suspect or (torn_base is not None and base_offset >= torn_base)
-        end_offset = None if suspect else _open_clean(segment, is_last, report)
+        # After a loss of power an index may have entries of records that are lost.
+        is_other = (was_killed or not suspect) and _has_other_content(
+            disk, segment, None if is_last else bases[index + 1], report
+        )
+        end_offset = None if suspect or is_other else _open_clean(segment, is_last, report)
         if end_offset is None:
             end_offset = recover_segment(
                 disk, segment, recovery_point, report, may_be_torn=is_last and not clean_shutdown
@@ -101,6 +108,25 @@ def load_segments(
     for segment in loaded.segments[:-1]:
         segment.seal()
     return loaded
+
+
+def _has_other_content(disk: Disk, segment: Segment, end_offset: int | None, report: RecoveryReport) -> bool:
+    """Whether the indexes of a segment contradict its log file, so that they must be rebuilt.
+
+    Raises :class:`DamagedLogError` for the log file of another partition. That of a cache is emptied.
+    """
+    try:
+        reason = check_origin(disk, segment, end_offset)
+    except DamagedLogError as error:
+        if not report.is_of_cache:
+            raise
+        report.add(Repair(RepairKind.REBUILT, segment.path(LOG_SUFFIX), f"is emptied: {error}"))
+        segment.file.truncate(0)
+        return True
+    if reason is None:
+        return False
+    report.add(Repair(RepairKind.REBUILT, segment.path(LOG_SUFFIX), f"its indexes are rebuilt. {reason}"))
+    return True
 
 
 def _remaining_segments(

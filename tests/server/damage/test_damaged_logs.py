@@ -120,16 +120,29 @@ def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_pa
     with node(folder) as running:
         on_node(running, create("first"))
     shutil.copytree(folder / "__cluster_metadata-0", tmp_path / "backup")
+    line = (folder / "replication-offset-checkpoint").read_text()
     with node(folder) as running:
         on_node(running, create("second"))
     shutil.rmtree(folder / "__cluster_metadata-0")
     shutil.copytree(tmp_path / "backup", folder / "__cluster_metadata-0")
+    checkpoint = folder / "replication-offset-checkpoint"
+    newer = checkpoint.read_text()
+    checkpoint.write_text(line)
+    reason = refusal(folder)
+    assert reason is not None
+    assert str(folder / ".kafka_cleanshutdown") in reason
+    checkpoint.write_text(newer)
     reason = refusal(folder)
     assert reason is not None
     assert "replication-offset-checkpoint" in reason
-    # Even without that line, the epochs and the topic of the second run prove the loss.
-    (folder / "replication-offset-checkpoint").unlink()
+    # With the line of the same backup, and without any, the epochs of the second run still prove the loss.
     shutil.rmtree(folder / "second-0")
+    checkpoint.write_text(line)
+    reason = refusal(folder)
+    assert reason is not None
+    assert str(folder / "first-0" / "leader-epoch-checkpoint") in reason
+    assert str(folder / "__cluster_metadata-0") in reason
+    checkpoint.unlink()
     reason = refusal(folder)
     assert reason is not None
     assert str(folder / "first-0" / "leader-epoch-checkpoint") in reason

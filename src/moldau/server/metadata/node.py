@@ -5,6 +5,7 @@ the quorum; the broker only reads it. A node that is no voter follows the quorum
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -32,7 +33,12 @@ from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS, QuorumPeers
 from moldau.server.metadata.topic_configs import EffectiveConfigs
 from moldau.server.metadata.view import QuorumView
 from moldau.server.metadata.voter_check import VoterCheck
-from moldau.server.metadata.witnesses import check_partitions_are_known
+from moldau.server.metadata.witnesses import (
+    check_broker_epochs_are_known,
+    check_epochs_are_known,
+    check_partitions_are_known,
+    is_single_voter,
+)
 from moldau.storage.folders.file_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
 from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
 from moldau.storage.guards.log_guards import METADATA_LOG
@@ -72,6 +78,7 @@ class MetadataNode:
         self._listeners = listeners
         self._controller_listeners = [endpoint.name for endpoint in config.controller_listeners]
         self._config = config
+        self._logs = logs
         self._stored = _open_log(machine, folder, config, logs)
         voters = VoterSet(
             Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in config.quorum_voters
@@ -138,7 +145,8 @@ class MetadataNode:
     async def start(self) -> None:
         """Replay the metadata. A single voter leads the quorum when this method returns.
 
-        Raises ``FormatError`` for a controller with static voters that are not configured.
+        Raises ``FormatError`` for a controller with static voters that are not configured, and
+        ``DamagedLogError`` for a single voter's metadata that are older than its logs.
         """
         self.driver.history.load(self._stored)
         is_told = self._config.quorum_voters or self.driver.history.latest is not None
@@ -148,7 +156,15 @@ class MetadataNode:
                 f" {self.identity.cluster_id} has kraft.version 0, whose voters are static. Raise it to 1"
                 " before the key is left out."
             )
+        end_offset = self._stored.end_offset
         await self.driver.start()
+        if is_single_voter(self._config):
+            # A failed quorum, or a record that cannot be applied, ends the node elsewhere.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CURRENT_TIMEOUT_S):
+                    await self.log.until_applied(end_offset)
+            if not self.publisher.is_faulty:
+                check_epochs_are_known(self._stored.log.directory, self.publisher.image, self._logs)
 
     async def stop(self) -> None:
         """Leave the quorum and close the log."""
@@ -183,7 +199,7 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
             " Nothing was changed. Restore it from a backup, or see 'Damaged files' in docs/operations.md."
         )
     _check_vote(machine.disk, folder)
-    is_only_voter = [voter.node_id for voter in config.quorum_voters] == [config.node_id]
+    is_only_voter = is_single_voter(config)
     if is_only_voter:
         check_partitions_are_known(machine.disk, folder, logs)
     written_offset, written_by = logs.metadata_watermark.stored()
@@ -209,6 +225,12 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
             " the metadata log from a backup, or see 'Damaged files' in docs/operations.md."
         )
     _check_parts(machine.disk, folder, log, logs, is_only_voter=is_only_voter)
+    if is_only_voter:
+        try:
+            check_broker_epochs_are_known(folder, log.end_offset, logs)
+        except DamagedLogError:
+            log.close()
+            raise
     logs.metadata_watermark.follow(lambda: min(log.high_watermark, log.flushed_offset))
     return log
 

@@ -13,14 +13,17 @@ from uuid import UUID
 from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import SNAPSHOT_TOPICS
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import data_batches
+from moldau.config.broker import BrokerConfig
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.records.metadata import RECORDS, RemoveTopicRecord
 from moldau.runtime.errors import KafkaError
 from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
+    CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG_SUFFIX,
@@ -63,6 +66,42 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
             )
 
 
+def is_single_voter(config: BrokerConfig) -> bool:
+    """Whether the quorum has this node as its only, static voter."""
+    return [voter.node_id for voter in config.quorum_voters] == [config.node_id]
+
+
+def check_broker_epochs_are_known(folder: str, end_offset: int, logs: LogManager) -> None:
+    """Raise :class:`DamagedLogError` when a single voter's metadata log does not have the registration with
+    which its broker stopped cleanly. The broker epoch is the offset of the registration's record."""
+    for directory in logs.directories:
+        if directory.clean_epoch >= end_offset:
+            found = f"broker epoch {directory.clean_epoch} in {directory.path}/{CLEAN_SHUTDOWN}"
+            raise _older(folder, end_offset, found)
+
+
+def check_epochs_are_known(folder: str, image: MetadataImage, logs: LogManager) -> None:
+    """Raise :class:`DamagedLogError` when a log has a newer leader epoch than the metadata of a single voter.
+
+    ``image`` has all records of the log in ``folder``, and no election of this start yet. Unlike
+    :func:`check_partitions_are_known` this needs no second replay, so every start does it. It finds a
+    metadata log that was restored together with the records of its length.
+    """
+    for log in sorted(logs, key=lambda log: log.directory):
+        topic = None if log.topic_id is None else image.topics.get_by_id(log.topic_id)
+        reason = None if topic is None else _newer_epoch(log, topic)
+        if reason is not None:
+            raise _older(folder, image.provenance.offset + 1, reason)
+
+
+def _older(folder: str, end_offset: int, reason: str) -> DamagedLogError:
+    return DamagedLogError(
+        f"{folder} ends at offset {end_offset} and does not know {reason}. The metadata log is older than the"
+        " partitions. No partition was changed. Restore all log folders from one backup, or see 'Damaged"
+        " files' in docs/operations.md."
+    )
+
+
 def _missing_witness(disk: Disk, folder: str, logs: LogManager) -> str | None:
     try:
         if DurableOffset(disk, folder).read() is None:
@@ -79,6 +118,10 @@ def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
     topic = found.image.topics.get_by_id(log.topic_id)
     if topic is None:
         return f"topic id {log.topic_id} of {log.directory}"
+    return _newer_epoch(log, topic)
+
+
+def _newer_epoch(log: PartitionLog, topic: Topic) -> str | None:
     partition = log.topic_partition.partition
     # The epochs in the folders of some kinds, and of coordinators' logs with snapshots, are not epochs of the
     # metadata.

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from moldau.tiered.consolidation.side_by_side import side_by_side
+from moldau.tiered.consolidation.side_by_side import CALLS_A_TURN, side_by_side
 
 
 def test_so_many_at_a_time_and_results_in_order() -> None:
@@ -39,3 +39,22 @@ def test_the_first_error_ends_all() -> None:
     with pytest.raises(OSError, match="full"):
         asyncio.run(side_by_side(fail, range(10), 3))
     assert sorted(begun) == sorted(ended) == [0, 1, 2]
+
+
+def test_calls_that_do_not_wait_leave_turns_to_others() -> None:
+    async def story() -> None:
+        done, largest = 0, 0
+
+        async def call(number: int) -> None:
+            nonlocal done
+            done += 1
+
+        working = asyncio.ensure_future(side_by_side(call, range(1_000), 4))
+        while not working.done():
+            before = done
+            await asyncio.sleep(0)
+            largest = max(largest, done - before)
+        assert done == 1_000
+        assert largest <= 4 * CALLS_A_TURN
+
+    asyncio.run(story())

@@ -20,7 +20,7 @@ from moldau.tiered.consolidation.open_plans import Lease, OpenPlan, OpenPlans, O
 from moldau.tiered.consolidation.plan import GatheredSegment, PlannedSegment, SegmentGathering
 from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
 from moldau.tiered.consolidation.reconciler import ConsolidationStatus, SegmentReconciler
-from moldau.tiered.consolidation.side_by_side import side_by_side
+from moldau.tiered.consolidation.side_by_side import CALLS_A_TURN, side_by_side
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.manager import RemoteMetadataUnknownOutcomeError
 from moldau.tiered.metadata.segments import TopicIdPartition
@@ -150,7 +150,9 @@ class ConsolidationLeader:
     async def reconcile_all(self) -> None:
         """For each partition: complete interrupted work, apply retention, delete unneeded segments."""
         self._forget_others()
-        for one in list(self._led().values()):
+        for number, one in enumerate(list(self._led().values()), 1):
+            if not number % CALLS_A_TURN:
+                await asyncio.sleep(0)
             async with self._lock(one.partition):
                 status = await self._reconcile(one)
             if status is not None:

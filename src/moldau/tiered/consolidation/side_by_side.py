@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
-__all__ = ["side_by_side"]
+__all__ = ["CALLS_A_TURN", "side_by_side"]
+
+CALLS_A_TURN: Final = 50
+"""Number of calls after which the event loop gets a turn, because calls for idle partitions do not wait."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,6 +26,8 @@ async def side_by_side(
     async def work() -> None:
         for number, argument in numbered:
             results[number] = await function(argument)
+            if number % CALLS_A_TURN == CALLS_A_TURN - 1:
+                await asyncio.sleep(0)
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -16,7 +16,7 @@ from moldau.coordinators.diskless.calls import (
     FoundPartition,
     PartitionToFind,
 )
-from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators, RpcChannel
 from moldau.network.remote_node import NodeAddress
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE

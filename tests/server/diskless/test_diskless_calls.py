@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "coordinators" / "diskless"))
 from diskless_house import OTHER, TOPIC, House, batch, file
 
 from moldau.coordinators.diskless import calls
-from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators, RpcChannel
 from moldau.coordinators.diskless.calls.table import CALLS
 from moldau.network.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
@@ -43,7 +44,7 @@ TIMEOUT_MS = 60_000
 class Broker:
     """A listener that serves the calls of one house's coordinator, and a client of it."""
 
-    def __init__(self, service: DisklessCoordinatorCalls, authorizer: Authorizer) -> None:
+    def __init__(self, service: ServedCalls, authorizer: Authorizer) -> None:
         handlers: dict[int, Handler] = {}
         versions = VersionHandlers(Scope.BROKER, lambda: handlers, {}, lambda: (0, {}))
         handlers |= versions.table() | DisklessHandlers(service, authorizer, NAMES.get).table()
@@ -73,12 +74,12 @@ class Broker:
 
 
 @asynccontextmanager
-async def local(service: DisklessCoordinatorCalls) -> AsyncIterator[DisklessCoordinatorCalls]:
+async def local(service: ServedCalls) -> AsyncIterator[DisklessCoordinatorCalls]:
     yield service
 
 
 @asynccontextmanager
-async def remote(service: DisklessCoordinatorCalls) -> AsyncIterator[DisklessCoordinatorCalls]:
+async def remote(service: ServedCalls) -> AsyncIterator[DisklessCoordinatorCalls]:
     async with Broker(service, AllowEveryone()) as broker:
         yield broker.coordinators()
 

@@ -32,7 +32,7 @@ from moldau.coordinators.diskless.calls import (
     BatchToCommit,
     CommitFileCall,
 )
-from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.wal import parse_object
 from moldau.objects.factory import StorageSettings

@@ -7,7 +7,7 @@ from uuid import UUID
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
 from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
-from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.protocol.own.diskless import create_partitions as create_wire
 from moldau.protocol.own.diskless import delete_records as records_wire
 from moldau.protocol.own.diskless import delete_topics as topics_wire
@@ -190,7 +190,7 @@ def _prune_arguments(request: Any) -> Sequence[calls.PruneCall]:
 
 
 async def _prune(
-    coordinators: DisklessCoordinatorCalls, coordinator_id: int, prunes: Sequence[calls.PruneCall]
+    coordinators: ServedCalls, coordinator_id: int, prunes: Sequence[calls.PruneCall]
 ) -> Sequence[calls.PrunedPartition]:
     return [await coordinators.prune(coordinator_id, call) for call in prunes]
 

@@ -4,7 +4,7 @@ adds guards."""
 from typing import Any, Final
 
 from moldau.coordinators.diskless import calls
-from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
+from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
 from moldau.coordinators.diskless.codecs.batch_columns import (
     decode_batches,
     decode_results,
@@ -98,4 +98,5 @@ COMMIT_FILE: Final = DisklessCall(
     response_fields=_result_fields,
     result=lambda response: calls.CommitFileResult(decode_results(response.columns)),
     version_min=COLUMNS_VERSION,
+    lane=lambda call: Lane.COMMITS,
 )

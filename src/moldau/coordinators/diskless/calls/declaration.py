@@ -2,10 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeVar
 from uuid import UUID
 
-from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.network.own_calls import CallDeclaration, Fields
 from moldau.protocol.schema import Message
 
@@ -13,6 +14,20 @@ __all__ = ["DisklessCall", "Fields"]
 
 A = TypeVar("A")
 R = TypeVar("R")
+
+
+class Lane(Enum):
+    """The connection of a broker to a coordinator's leader. Its answers come in the order of its requests."""
+
+    SHARED = "calls"
+    COMMITS = "commits"
+    """No request waits there, so that a commit is answered soon."""
+    WAITING = "finds"
+    """For requests that wait at the coordinator: a connection for each coordinator."""
+
+
+def _shared(arguments: object) -> Lane:
+    return Lane.SHARED
 
 
 def _no_topics(request: Any) -> Iterable[UUID]:
@@ -23,17 +38,19 @@ def _no_topics(request: Any) -> Iterable[UUID]:
 class DisklessCall(CallDeclaration[A, R]):
     """A call whose request names its coordinator."""
 
-    serve: Callable[[DisklessCoordinatorCalls, int, A], Awaitable[R]]
+    serve: Callable[[ServedCalls, int, A], Awaitable[R]]
     """The operation of the call on a coordinator."""
     topic_ids: Callable[[Any], Iterable[UUID]] = _no_topics
     """The topics that a request names, for calls that require READ on them."""
+    lane: Callable[[A], Lane] = _shared
+    """The connection of a broker's request."""
 
     def ask(self, coordinator_id: int, arguments: A, version: int, timeout_ms: int) -> Message:
         """Build the request. Raises UNSUPPORTED_VERSION."""
         return self.request_of(arguments, version, coordinator_id=coordinator_id, timeout_ms=timeout_ms)
 
     async def answer(
-        self, coordinators: DisklessCoordinatorCalls, request: Any, version: int, waited_ms: float
+        self, coordinators: ServedCalls, request: Any, version: int, waited_ms: float
     ) -> Message:
         """Answer a request as :meth:`answer_by` does."""
 

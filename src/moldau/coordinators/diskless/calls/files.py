@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
-from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.protocol.own.diskless import close_files as close_wire
 from moldau.protocol.own.diskless import describe_files as describe_wire
 from moldau.protocol.own.diskless import hand_over as hand_over_wire
@@ -29,7 +29,7 @@ def _describe_arguments(request: Any) -> calls.DescribeFilesCall:
 
 
 async def _describe(
-    coordinators: DisklessCoordinatorCalls, coordinator_id: int, call: calls.DescribeFilesCall
+    coordinators: ServedCalls, coordinator_id: int, call: calls.DescribeFilesCall
 ) -> list[calls.DescribedFile]:
     if call.object_keys is None:
         return await coordinators.list_files(coordinator_id, call.after_key, call.limit)
@@ -153,7 +153,7 @@ def _hand_over_arguments(request: Any) -> Sequence[calls.FileToHandOver]:
 
 
 async def _take_over(
-    coordinators: DisklessCoordinatorCalls, coordinator_id: int, files: Sequence[calls.FileToHandOver]
+    coordinators: ServedCalls, coordinator_id: int, files: Sequence[calls.FileToHandOver]
 ) -> Sequence[str]:
     for file in files:
         await coordinators.take_over(coordinator_id, file)

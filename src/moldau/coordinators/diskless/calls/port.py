@@ -1,4 +1,4 @@
-"""The calls of diskless coordinators, with the same signatures in process and over the network."""
+"""The operations of diskless coordinators that calls name; ``DisklessCoordinator`` implements them."""
 
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
@@ -7,13 +7,11 @@ from uuid import UUID
 from moldau.coordinators.diskless import calls
 
 
-class DisklessCoordinatorCalls(Protocol):
-    """Each call names its coordinator (the partition of ``__diskless_metadata``) first.
+class ServedCalls(Protocol):
+    """The coordinators that answer calls. Each operation names its coordinator (the partition of
+    ``__diskless_metadata``) first.
 
-    ``DisklessCoordinator`` implements them in process, and ``RemoteDisklessCoordinators`` over the network. A
-    call that fails as a whole raises :class:`moldau.runtime.KafkaError`. After an error other than
-    NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS the outcome of a call that changes the state may be
-    unknown. Every call may be repeated.
+    An operation that fails as a whole raises :class:`moldau.runtime.KafkaError`.
     """
 
     def commit_file(

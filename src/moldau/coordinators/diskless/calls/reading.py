@@ -5,7 +5,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from moldau.coordinators.diskless import calls
-from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
+from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields, Lane
 from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
 from moldau.protocol.own.diskless import find_batches as find_wire
 from moldau.protocol.own.diskless import list_offsets as offsets_wire
@@ -148,6 +148,7 @@ FIND_BATCHES: Final = DisklessCall(
     arguments=_find_arguments,
     response_fields=_found_fields,
     result=_found,
+    lane=lambda call: Lane.WAITING if call.max_wait_ms else Lane.SHARED,
 )
 
 # -- list offsets ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
-from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
 from moldau.coordinators.diskless.calls.table import CALLS
 from moldau.network.authorization import Authorizer
@@ -35,7 +35,7 @@ class DisklessHandlers:
 
     def __init__(
         self,
-        coordinators: DisklessCoordinatorCalls,
+        coordinators: ServedCalls,
         authorizer: Authorizer,
         topic_name: Callable[[UUID], str | None],
     ) -> None:

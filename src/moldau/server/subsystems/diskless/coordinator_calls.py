@@ -6,13 +6,14 @@ Requests that wait at a coordinator therefore have connections of their own, so 
 behind a FindBatches that waits for commits.
 """
 
-from collections.abc import Awaitable, Sequence
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
-from moldau.coordinators.diskless import calls
-from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.declaration import DisklessCall, Lane
+from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators
 from moldau.network.client import ClientLimits, RpcClient
 from moldau.network.remote_node import NodeAddress, RemoteNode
@@ -21,11 +22,14 @@ from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
 
+A = TypeVar("A")
+R = TypeVar("R")
+
 CALL_TIMEOUT_MS: Final = 15_000
 _LIMITS: Final = ClientLimits(connect_timeout_ms=2_000, reconnect_backoff_max_ms=500)
 
 
-class ClusterCoordinators:
+class ClusterCoordinators(DisklessCoordinatorCalls):
     """Sends each call to the leader of its coordinator as of this broker's metadata.
 
     A call raises ``KafkaError`` when the leader has moved or does not answer, and the caller repeats it.
@@ -34,7 +38,7 @@ class ClusterCoordinators:
 
     def __init__(
         self,
-        local: DisklessCoordinatorCalls,
+        local: ServedCalls,
         view: ClusterView,
         listener_name: str,
         entropy: Entropy,
@@ -44,64 +48,16 @@ class ClusterCoordinators:
         self._view = view
         self._listener_name = listener_name
         self._entropy = entropy
-        self._commits = _Lane(self, "commits")
-        self._others = _Lane(self, "calls")
-        self._waiting: dict[int, _Lane] = {}
+        self._shared = {lane: _Connections(self, lane.value) for lane in (Lane.COMMITS, Lane.SHARED)}
+        self._waiting: dict[int, _Connections] = {}
         """Connections for requests that wait at a coordinator, by the coordinator's number."""
         self._leaders: dict[int, NodeAddress | None] = {}
 
-    # -- the calls ------------------------------------------------------------------------------
-
-    def commit_file(
-        self, coordinator_id: int, call: calls.CommitFileCall
-    ) -> Awaitable[calls.CommitFileResult]:
-        return self._at(coordinator_id, self._commits).commit_file(coordinator_id, call)
-
-    async def find_batches(
-        self, coordinator_id: int, call: calls.FindBatchesCall
-    ) -> Sequence[calls.FoundPartition]:
-        lane = self._others
-        if call.max_wait_ms:
-            lane = self._waiting.get(coordinator_id) or self._new_lane(coordinator_id)
-        return await self._at(coordinator_id, lane).find_batches(coordinator_id, call)
-
-    async def list_offsets(
-        self, coordinator_id: int, timestamps: Sequence[calls.TimestampToList]
-    ) -> Sequence[calls.ListedOffset]:
-        return await self._at(coordinator_id, self._others).list_offsets(coordinator_id, timestamps)
-
-    async def delete_records(
-        self, coordinator_id: int, offsets: Sequence[calls.OffsetToDelete]
-    ) -> Sequence[calls.DeletedRecords]:
-        return await self._at(coordinator_id, self._others).delete_records(coordinator_id, offsets)
-
-    async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition:
-        return await self._at(coordinator_id, self._others).prune(coordinator_id, call)
-
-    async def guard_transactions(
-        self, coordinator_id: int, wanted: Sequence[calls.GuardToIssue]
-    ) -> Sequence[calls.IssuedGuard]:
-        return await self._at(coordinator_id, self._others).guard_transactions(coordinator_id, wanted)
-
-    async def end_transactions(
-        self, coordinator_id: int, markers: Sequence[calls.MarkerToWrite]
-    ) -> Sequence[calls.EndedTransactionPart]:
-        return await self._at(coordinator_id, self._others).end_transactions(coordinator_id, markers)
-
-    async def describe_files(
-        self, coordinator_id: int, object_keys: Sequence[str]
-    ) -> Sequence[calls.DescribedFile]:
-        return await self._at(coordinator_id, self._others).describe_files(coordinator_id, object_keys)
-
-    async def close_files(
-        self, coordinator_id: int, object_keys: Sequence[str]
-    ) -> Sequence[calls.ClosedFile]:
-        return await self._at(coordinator_id, self._others).close_files(coordinator_id, object_keys)
-
-    async def take_over(self, coordinator_id: int, file: calls.FileToHandOver) -> None:
-        await self._at(coordinator_id, self._others).take_over(coordinator_id, file)
-
-    # -- who is asked ---------------------------------------------------------------------------
+    def call(self, call: DisklessCall[A, R], coordinator_id: int, arguments: A) -> Awaitable[R]:
+        leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
+        if leader_id == self._view.local_id:
+            return call.serve(self._local, coordinator_id, arguments)
+        return self._lane(call.lane(arguments), coordinator_id).calls.call(call, coordinator_id, arguments)
 
     def on_image(self, image: MetadataImage) -> list[int]:
         """Apply newer metadata; returns the coordinators that have moved."""
@@ -135,23 +91,22 @@ class ClusterCoordinators:
         """A client with connections of its own."""
         return RpcClient(self._entropy, client_id=f"broker-{self._view.local_id}-{name}", limits=_LIMITS)
 
-    def _at(self, coordinator_id: int, lane: "_Lane") -> DisklessCoordinatorCalls:
-        leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
-        return self._local if leader_id == self._view.local_id else lane.calls
+    def _lane(self, lane: Lane, coordinator_id: int) -> "_Connections":
+        if lane is not Lane.WAITING:
+            return self._shared[lane]
+        if coordinator_id not in self._waiting:
+            self._waiting[coordinator_id] = _Connections(self, f"{lane.value}-{coordinator_id}")
+        return self._waiting[coordinator_id]
 
     def _leader_or_none(self, coordinator_id: int) -> NodeAddress | None:
         leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
         return None if leader_id is None else self._view.address(leader_id, self._listener_name)
 
-    def _new_lane(self, coordinator_id: int) -> "_Lane":
-        lane = self._waiting[coordinator_id] = _Lane(self, f"finds-{coordinator_id}")
-        return lane
-
-    def _lanes(self) -> "list[_Lane]":
-        return [self._commits, self._others, *self._waiting.values()]
+    def _lanes(self) -> "list[_Connections]":
+        return [*self._shared.values(), *self._waiting.values()]
 
 
-class _Lane:
+class _Connections:
     """A group of connections to leaders: a :class:`CoordinatorChannel` and the calls over it."""
 
     def __init__(self, cluster: ClusterCoordinators, name: str) -> None:

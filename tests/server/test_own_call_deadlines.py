@@ -10,9 +10,11 @@ import pytest
 
 from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
 from moldau.coordinators.diskless.calls.table import CALLS as DISKLESS_CALLS
+from moldau.coordinators.diskless.handlers import DisklessHandlers
 from moldau.diskless.reading.rack_call import READ_OBJECT
 from moldau.network.authorization import AllowEveryone
 from moldau.network.context import ConnectionContext, RequestContext
+from moldau.network.own_serving import BrokerCallHandlers
 from moldau.network.served import Handler
 from moldau.protocol.own import MODULES
 from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest
@@ -24,8 +26,6 @@ from moldau.protocol.own.diskless.prune import (
 )
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, Machine
-from moldau.server.handlers.own.diskless import DisklessHandlers
-from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.simulation.world.world import World
 from moldau.tiered.calls import CALLS as TIERED_CALLS
 from moldau.tiered.consolidation.calls import CALLS as CONSOLIDATION_CALLS

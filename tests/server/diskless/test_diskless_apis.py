@@ -14,9 +14,11 @@ import moldau.testing
 from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.table import CALLS
+from moldau.coordinators.diskless.handlers import DisklessHandlers
 from moldau.coordinators.diskless.service import DisklessCoordinator, coordinator_of_key
 from moldau.diskless.reading.rack_call import READ_OBJECT
 from moldau.network.context import ConnectionContext, Principal, RequestContext
+from moldau.network.own_serving import check_cluster_action
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE, MODULES
@@ -35,8 +37,6 @@ from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.coordinators.entry import KeyLookup
 from moldau.server.handlers.coordinators import CoordinatorHandlers
-from moldau.server.handlers.own.diskless import DisklessHandlers
-from moldau.server.handlers.own.own_calls import check_cluster_action
 from moldau.server.requests.dispatch import failure
 
 TOPIC_ID = UUID(int=1)

@@ -18,6 +18,7 @@ from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
 from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators, RpcChannel
 from moldau.coordinators.diskless.calls.table import CALLS
+from moldau.coordinators.diskless.handlers import DisklessHandlers
 from moldau.network.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.network.client import RpcClient
 from moldau.network.context import RequestContext
@@ -33,7 +34,6 @@ from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.entropy import SeededEntropy
 from moldau.server.handlers.metadata.versions import VersionHandlers
-from moldau.server.handlers.own.diskless import DisklessHandlers
 from moldau.server.requests.dispatch import Dispatcher
 from moldau.simulation.world.world import World
 

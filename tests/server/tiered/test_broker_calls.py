@@ -20,6 +20,7 @@ from moldau.network.client import RpcClient
 from moldau.network.context import RequestContext
 from moldau.network.limits import Listener
 from moldau.network.own_calls import BrokerChannel
+from moldau.network.own_serving import BrokerCallHandlers
 from moldau.network.served import Handler
 from moldau.network.server import SocketServer
 from moldau.protocol.api import Scope
@@ -27,7 +28,6 @@ from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.entropy import SeededEntropy
 from moldau.server.handlers.metadata.versions import VersionHandlers
-from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.handlers.own.tiered import tiered_handlers
 from moldau.server.requests.dispatch import Dispatcher
 from moldau.server.topics.registry import PartitionRegistry

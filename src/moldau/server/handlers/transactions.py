@@ -20,6 +20,7 @@ from moldau.coordinators.transactions.transaction import (
 )
 from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.own_serving import check_cluster_action
 from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import describe_transactions as description
@@ -38,7 +39,6 @@ from moldau.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.rows import Cut
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.handlers.own.own_calls import check_cluster_action
 from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.topics.producer_ids import ProducerIds
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 
 from moldau.network.authorization import Authorizer
+from moldau.network.own_serving import BrokerCallHandlers
 from moldau.network.served import Handler
 from moldau.protocol.own.tiered.describe_topics import (
     TieredDescribedPartition,
@@ -17,7 +18,6 @@ from moldau.replication.partition import (
     Partition,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.tiered.calls import CALLS, ListedSegments, ListSegmentsCall, TieredCalls
 from moldau.tiered.metadata.calls import METADATA_CALLS, MetadataPartitionCalls

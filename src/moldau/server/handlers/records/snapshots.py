@@ -9,6 +9,7 @@ from typing import Final
 
 from moldau.network.authorization import Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.own_serving import check_cluster_action
 from moldau.network.served import Handler
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch_snapshot import (
@@ -22,7 +23,6 @@ from moldau.protocol.messages.fetch_snapshot import (
 from moldau.replication.partition import Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.workers import Workers
-from moldau.server.handlers.own.own_calls import check_cluster_action
 from moldau.storage.snapshots.replicated_log import LogPosition
 
 RANGE_BYTES_MAX: Final = 8 << 20

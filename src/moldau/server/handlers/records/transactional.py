@@ -11,6 +11,7 @@ from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.transactions.transaction import ProducerIdentity, TxnPartition
 from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.own_serving import check_cluster_action
 from moldau.network.served import Handler, Served
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -25,7 +26,6 @@ from moldau.protocol.messages.write_txn_markers import (
 from moldau.protocol.rows import Cut
 from moldau.replication.partition import TransactionMarker
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.handlers.own.own_calls import check_cluster_action
 from moldau.server.requests.large_requests import WHOLE_PARSED_BYTES
 
 JOINING_VERSION: Final = 5

@@ -9,9 +9,9 @@ from moldau.backup.log_saver import LogSaver
 from moldau.backup.maker import CutMaker
 from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.diskless.upkeep.repeating import Repeating
+from moldau.network.own_serving import BrokerCallHandlers
 from moldau.replication.classic import ClassicPartition
 from moldau.server.context import BrokerContext
-from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.backup.peers import BackupPeers
 from moldau.server.subsystems.backup.settings import cut_settings

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.upkeep.repeating import Repeating
+from moldau.network.own_serving import BrokerCallHandlers
 from moldau.network.served import HandlerTable
 from moldau.replication.partition import StopReason
 from moldau.server.context import BrokerContext
-from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.consolidation.remote_part import DisklessRemotePart
 from moldau.server.subsystems.diskless.kind import ConsolidatedKind

@@ -6,10 +6,10 @@ from moldau.diskless.reading.rack_call import READ_OBJECT, ObjectRange, RackRead
 from moldau.network.authorization import Authorizer
 from moldau.network.client import ClientLimits, RpcClient
 from moldau.network.own_calls import BrokerChannel
+from moldau.network.own_serving import BrokerCallHandlers
 from moldau.network.served import HandlerTable
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.handlers.own.own_calls import BrokerCallHandlers
 from moldau.server.metadata.cluster_view import ClusterView
 
 TIMEOUT_MS: Final = 2_000

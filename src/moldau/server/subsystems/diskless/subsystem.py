@@ -16,6 +16,7 @@ from moldau.cluster.image.partition import NO_COORDINATOR
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import RetentionPolicy
+from moldau.coordinators.diskless.hosted import DisklessCoordinatorKind
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
 from moldau.diskless.partition.partition import DisklessPartition
@@ -30,12 +31,12 @@ from moldau.replication.partition import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
+from moldau.server.coordinators.entry import entry_of
 from moldau.server.deletion_hold import DeletionHold
 from moldau.server.settings import log_config, saves_logs
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinators
-from moldau.server.subsystems.diskless.coordinator_kind import diskless_coordinators
 from moldau.server.subsystems.diskless.kind import DisklessKind, diskless_off_kind
 from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, metadata_kind_of
 from moldau.server.subsystems.diskless.pressure import pause_of
@@ -136,7 +137,7 @@ class DisklessSubsystem(Subsystem):
         return RoutingBatchCoordinator(self._owner_of, lambda _: self._cluster)
 
     def contribution(self) -> Contribution:
-        coordinators = diskless_coordinators(
+        coordinators = DisklessCoordinatorKind(
             self._metadata_topic,
             self.coordinators,
             self._authorizer,
@@ -149,7 +150,7 @@ class DisklessSubsystem(Subsystem):
                 KindClaim(self.kind, lambda topic: topic.is_diskless, self.kind.passages.find),
                 KindClaim(self.metadata_kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
             ],
-            coordinators=[coordinators],
+            coordinators=[entry_of(coordinators)],
             throttles={ApiKey.PRODUCE: self._throttle},
             checks={"coordinators": self.coordinators.problem, "objects": self.runtime.problem},
             in_hand=self._in_hand,

@@ -17,17 +17,17 @@ from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
 from moldau.coordinators.diskless.calls.table import CALLS
 from moldau.network.authorization import Authorizer
 from moldau.network.context import ConnectionContext, RequestContext
-from moldau.network.served import Handler, Served
-from moldau.protocol.own.diskless.find_batches import DisklessFindBatchesRequest
-from moldau.protocol.own.rights import Right
-from moldau.protocol.schema import Message
-from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.handlers.own.own_calls import (
+from moldau.network.own_serving import (
     acts_for_cluster,
     check_read,
     cluster_action_needed,
     waited_ms,
 )
+from moldau.network.served import Handler, Served
+from moldau.protocol.own.diskless.find_batches import DisklessFindBatchesRequest
+from moldau.protocol.own.rights import Right
+from moldau.protocol.schema import Message
+from moldau.runtime.errors import ErrorCode, KafkaError
 
 
 class DisklessHandlers:

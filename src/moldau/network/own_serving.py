@@ -1,44 +1,18 @@
-"""Our own calls on a listener: the served APIs, and their required rights."""
+"""Handlers of our own calls at the broker that answers them, and the rights that these calls need."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Generic, TypeVar
 
 from moldau.network.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
 from moldau.network.own_calls import BrokerCall
 from moldau.network.served import Handler, Served
-from moldau.protocol.api import OWN_API_KEY_MIN
-from moldau.protocol.own import MODULES
-from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest, DescribeOwnApisResponse, OwnApi
 from moldau.protocol.own.rights import Right
-from moldau.protocol.schema import Message, parse_versions
+from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 S = TypeVar("S")
-
-
-class OwnApiHandlers:
-    """Answers DescribeOwnApis for a listener, to every client, because a caller needs the versions first."""
-
-    def __init__(self, served: Callable[[], Iterable[int]]) -> None:
-        """``served`` are the API keys of the listener, including Kafka's."""
-        self._served = served
-
-    def table(self) -> dict[int, Handler]:
-        return {DescribeOwnApisRequest.API_KEY: self.describe}
-
-    def describe(self, context: RequestContext, request: DescribeOwnApisRequest) -> DescribeOwnApisResponse:
-        ranges = {
-            key: parse_versions(MODULES[key][1])
-            for key in sorted(self._served())
-            if key >= OWN_API_KEY_MIN and key in MODULES
-        }
-        apis = [
-            OwnApi(api_key=key, min_version=versions.min, max_version=versions.max)
-            for key, versions in ranges.items()
-        ]
-        return DescribeOwnApisResponse(apis=apis)
 
 
 class BrokerCallHandlers(Generic[S]):

@@ -1,36 +1,23 @@
-"""Diskless coordinators, over ``__diskless_metadata``."""
+"""Diskless coordinators on a broker, over ``__diskless_metadata``."""
 
 from collections.abc import Callable
 from uuid import UUID
 
 from moldau.cluster.internal_topics import InternalTopic
+from moldau.coordinators.diskless.handlers import DisklessHandlers
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.hosted import HostedKind
 from moldau.network.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
+from moldau.network.own_serving import check_cluster_action
 from moldau.network.served import HandlerTable
-from moldau.server.coordinators.entry import CoordinatorEntry, entry_of
-from moldau.server.handlers.own.diskless import DisklessHandlers
-from moldau.server.handlers.own.own_calls import check_cluster_action
 
 
-def diskless_coordinators(
-    topic: InternalTopic,
-    coordinators: DisklessCoordinator,
-    authorizer: Authorizer,
-    topic_name: Callable[[UUID], str | None],
-    changed: Callable[[int], None],
-) -> CoordinatorEntry:
+class DisklessCoordinatorKind(HostedKind):
     """The kind that assigns offsets to diskless partitions.
 
-    ``topic_name`` returns the name of a topic of the cluster. ``changed`` is called with a coordinator whose
-    leadership this broker begins or ends.
+    The subsystem of diskless topics closes the coordinators when it has no more work for them.
     """
-    return entry_of(_DisklessCoordinators(topic, coordinators, authorizer, topic_name, changed))
-
-
-class _DisklessCoordinators(HostedKind):
-    """The subsystem of diskless topics closes the coordinators when it has no more work for them."""
 
     # Without loaded coordinators, a ready node would refuse producers and readers of diskless partitions.
     start_waits = True
@@ -43,6 +30,9 @@ class _DisklessCoordinators(HostedKind):
         topic_name: Callable[[UUID], str | None],
         changed: Callable[[int], None],
     ) -> None:
+        """``topic_name`` returns the name of a topic of the cluster. ``changed`` is called with a coordinator
+        whose leadership this broker begins or ends.
+        """
         super().__init__("coordinators", coordinators.runtime, topic)
         self._authorizer = authorizer
         self._handlers = DisklessHandlers(coordinators, authorizer, topic_name)

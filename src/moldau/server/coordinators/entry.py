@@ -2,10 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from moldau.cluster.internal_topics import InternalTopic
 from moldau.coordinators.hosted import HostedKind
+from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.network.context import RequestContext
 from moldau.network.served import Handler
 from moldau.replication.classic import ClassicPartition
@@ -48,6 +49,8 @@ class CoordinatorEntry:
 
     topic: InternalTopic
     leaders: Leaders
+    runtime: CoordinatorRuntime[Any, Any] | None = None
+    """The runtime of a kind with shards."""
     on_change: Callable[[int], None] | None = None
     """Called with a partition after its term has begun or ended."""
     until_loaded: Callable[[], Awaitable[None]] | None = None
@@ -85,6 +88,7 @@ def entry_of(kind: HostedKind) -> CoordinatorEntry:
     return CoordinatorEntry(
         topic=kind.topic,
         leaders=kind.runtime,
+        runtime=kind.runtime,
         on_change=kind.on_change,
         until_loaded=kind.runtime.until_all_loaded if kind.start_waits else None,
         lookup=lookup,

@@ -31,8 +31,7 @@ class CoordinatorRegistry:
 
     def runtimes(self) -> list[CoordinatorRuntime[Any, Any]]:
         """The runtimes of the kinds with shards, by the order of their contribution."""
-        leaders = (entry.leaders for entry in self._entries.values())
-        return [each for each in leaders if isinstance(each, CoordinatorRuntime)]
+        return [entry.runtime for entry in self._entries.values() if entry.runtime is not None]
 
     def lookups(self) -> dict[int, tuple[InternalTopic, KeyLookup]]:
         """The kinds, by the key type of FindCoordinator."""

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from moldau.backup.calls import SAVE_LOGS
 from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
 from moldau.coordinators.diskless.calls.table import CALLS as DISKLESS_CALLS
 from moldau.coordinators.diskless.handlers import DisklessHandlers
@@ -32,8 +33,8 @@ from moldau.tiered.consolidation.calls import CALLS as CONSOLIDATION_CALLS
 from moldau.tiered.metadata.calls import METADATA_CALLS
 
 TIMEOUT_MS = 1_000
-RACK_CALLS = {READ_OBJECT.api_key: READ_OBJECT}
-BROKER_CALLS = (RACK_CALLS, TIERED_CALLS, METADATA_CALLS, CONSOLIDATION_CALLS)
+SINGLE_CALLS = {call.api_key: call for call in (READ_OBJECT, SAVE_LOGS)}
+BROKER_CALLS = (SINGLE_CALLS, TIERED_CALLS, METADATA_CALLS, CONSOLIDATION_CALLS)
 REQUESTS: dict[int, type[Message]] = {
     key: call.request for calls in (DISKLESS_CALLS, *BROKER_CALLS) for key, call in calls.items()
 }

@@ -132,9 +132,13 @@ class BrokerLifecycle:
         self.broker_epoch = -1
         self.is_fenced = True
         self.unfenced = asyncio.Event()
+        self.reported_directories: frozenset[uuid.UUID] = frozenset()
+        """Failed log directories that the controller knows from this registration or its heartbeats."""
 
     def start(self) -> "asyncio.Task[None]":
-        """Start the task. It ends with ``KafkaError`` when the controller refuses this broker permanently."""
+        """Start the task. It ends with ``KafkaError`` when the controller refuses this broker permanently,
+        at the start or later.
+        """
         self._move(LifecycleState.STARTING)
         self._task = asyncio.get_running_loop().create_task(self._run())
         return self._task
@@ -246,7 +250,7 @@ class BrokerLifecycle:
         self._refusal = text
 
     async def _try_to_register(self) -> ErrorCode:
-        identity = self._identity
+        identity, failed = self._identity, self._failed_directories()
         request = BrokerRegistrationRequest(
             broker_id=identity.broker_id,
             cluster_id=identity.cluster_id,
@@ -269,7 +273,7 @@ class BrokerLifecycle:
                 for feature in identity.features
             ],
             rack=identity.rack,
-            log_dirs=tuple(each for each in identity.log_dirs if each not in self._failed_directories()),
+            log_dirs=tuple(each for each in identity.log_dirs if each not in failed),
             previous_broker_epoch=self._identity.previous_broker_epoch,
         )
         try:
@@ -277,6 +281,7 @@ class BrokerLifecycle:
         except KafkaError as error:
             return error.code
         if response.error_code is ErrorCode.none:
+            self.reported_directories = frozenset(identity.log_dirs) - frozenset(request.log_dirs)
             self.broker_epoch = response.broker_epoch
             self._refusal = ""
             self._on_registered(response.broker_epoch)
@@ -300,6 +305,7 @@ class BrokerLifecycle:
         except KafkaError as error:
             code = error.code
         if code is ErrorCode.none:
+            self.reported_directories = frozenset(request.offline_log_dirs)
             self._process_heartbeat(response)
             if not self._may_go.is_set():
                 await self._pause(self._times.heartbeat_interval_ms)

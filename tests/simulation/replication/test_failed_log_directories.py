@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from two_directories import COUNT, House
+from two_directories import COUNT, PROPERTIES, House
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -121,5 +121,30 @@ def test_the_broker_stops_when_the_directory_of_the_metadata_fails() -> None:
             process = house.world.host("node-11").process
             assert process.main.done()
             assert "cannot be read" in str(process.main.exception())
+
+        world.run(story())
+
+
+def test_a_broker_stops_when_no_controller_learns_of_the_failed_directory_in_time() -> None:
+    with World(7) as world:
+        house = House(world)
+        house.cluster.properties[11] = {**PROPERTIES, "log.dir.failure.timeout.ms": "8000"}
+
+        async def story() -> None:
+            await house.begin()
+            main = {each: house.world.host(f"node-{each}").process.main for each in (11, 12)}
+            # The controller learns of this failure by a heartbeat.
+            house.disk(12).failed_folders.add("/data/b")
+            await house.cluster.until(lambda: len(house.hosted(12)) == COUNT / 2)
+            await asyncio.sleep(10)
+            house.cluster.kill(1)
+            house.disk(11).failed_folders.add("/data/b")
+            await house.cluster.until(lambda: len(house.hosted(11)) == COUNT / 2)
+            await asyncio.sleep(6)
+            assert not main[11].done()
+            await asyncio.sleep(4)
+            assert "log.dir.failure.timeout.ms" in str(main[11].exception())
+            await asyncio.sleep(30)
+            assert not main[12].done()
 
         world.run(story())

@@ -10,7 +10,6 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "controller.quorum.retry.backoff.max.ms",
         "controller.socket.timeout.ms",
         "follower.fetch.last.tiered.offset.enable",
-        "log.dir.failure.timeout.ms",
         "request.timeout.ms",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",

@@ -36,6 +36,8 @@ class RegistrationSubsystem(Subsystem):
         self._partitions = partitions
         self._on_registered = on_registered
         self._lifecycle: BrokerLifecycle | None = None
+        self._unreported: list[asyncio.TimerHandle] = []
+        """A timer for each log directory that failed since the start."""
         context.logs.offline_listeners.append(self._directory_failed)
         self.handed_over = asyncio.Event()
         """Set when :meth:`drain` is done: other brokers lead the partitions, as far as possible."""
@@ -59,6 +61,7 @@ class RegistrationSubsystem(Subsystem):
         if not unfenced.done():
             unfenced.cancel()
             await ended
+        ended.add_done_callback(self._ended)
         local_id = context.identity.node_id
         await context.metadata.publisher.until(lambda: context.view.controller_for_clients() == local_id)
 
@@ -76,11 +79,33 @@ class RegistrationSubsystem(Subsystem):
             silence_ms = config.integer("broker.session.timeout.ms") // 2
             await lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS, silence_ms)
         finally:
+            for timer in self._unreported:
+                timer.cancel()
             self.handed_over.set()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Stop the node, because without a registration it would serve clients of an expired epoch."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._context.fail(str(error))
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         if self._lifecycle is not None:
             self._lifecycle.directory_failed()
+        timeout_s = self._context.config.integer("log.dir.failure.timeout.ms") / 1000
+        loop = asyncio.get_running_loop()
+        self._unreported.append(loop.call_later(timeout_s, self._check_reported, directory))
+
+    def _check_reported(self, directory: LogDirectory) -> None:
+        """Stop the node if the controller does not know yet that a log directory has failed (KIP-858).
+
+        Otherwise the controller would leave the leaderships of its replicas with this broker.
+        """
+        reported = () if self._lifecycle is None else self._lifecycle.reported_directories
+        if directory.directory_id is not None and directory.directory_id not in reported:
+            self._context.fail(
+                f"log folder {directory.path} is offline, and no controller could be told of it for"
+                " log.dir.failure.timeout.ms"
+            )
 
     def _registered(self, broker_epoch: int) -> None:
         self._context.logs.broker_epoch = broker_epoch

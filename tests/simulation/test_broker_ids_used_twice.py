@@ -22,7 +22,9 @@ def end_of(cluster: Cluster, host: int) -> Any:
 
 def test_the_broker_that_starts_second_is_refused() -> None:
     with World(1) as world:
-        cluster = Cluster(world, {1: "controller", FIRST: "broker", SECOND: "broker"}, {SECOND: {**ID, **SOON}})
+        cluster = Cluster(
+            world, {1: "controller", FIRST: "broker", SECOND: "broker"}, {SECOND: {**ID, **SOON}}
+        )
 
         async def story() -> None:
             cluster.start(1, FIRST)

@@ -9,6 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from moldau.metrics import Meters
+from moldau.metrics.replication import InSyncMeters
 from moldau.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -24,6 +26,7 @@ from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.simulation.world.world import World
 
 LEADER, FOLLOWER = 1, 2
+METERS = InSyncMeters(Meters("kafka.server", "KafkaServer"))
 KEY = PartitionKey(UUID(int=7), 0)
 Answer = Callable[[AlterPartitionRequest], AlterPartitionResponse]
 
@@ -109,7 +112,7 @@ def ask(
         leading = Leading(replica, None, lambda: 0, lambda: None)
         partition: Any = SimpleNamespace(key=KEY, topic="t", leading=leading)
         channel: Any = controller
-        sets = InSyncSets(LEADER, channel, lambda: 100, 30_000, UnexpectedErrors())
+        sets = InSyncSets(LEADER, channel, lambda: 100, 30_000, UnexpectedErrors(), METERS)
         sets.lead(partition)
         sets.start()
         sets.consider(partition)

@@ -49,13 +49,20 @@ class TopicMeters:
 class BrokerTopicMeters:
     """The meters of each topic, which are created at their first use. ``all`` has the broker's sums."""
 
-    __slots__ = ("_meters", "_topics", "all")
+    __slots__ = ("_meters", "_topics", "all", "replication_bytes_in", "replication_bytes_out")
 
     def __init__(self, meters: Meters) -> None:
         """``meters`` is any scope of the node's registry."""
         self._meters = meters.scoped("kafka.server", "BrokerTopicMetrics")
         self._topics: dict[str, TopicMeters] = {}
         self.all = TopicMeters(self._meters, None)
+        self.replication_bytes_in = self._meters.counter(
+            "ReplicationBytesInPerSec", "Bytes of records that followers on this broker have fetched."
+        )
+        self.replication_bytes_out = self._meters.counter(
+            "ReplicationBytesOutPerSec",
+            "Bytes of records that leaders on this broker have sent to followers.",
+        )
 
     def topic(self, name: str) -> TopicMeters:
         """The meters of a topic. Call it only for topics that exist, because the meters stay until

@@ -10,6 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from moldau.cluster.controller.channel import ControllerChannel
+from moldau.metrics.replication import InSyncMeters
 from moldau.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
@@ -54,6 +55,7 @@ class InSyncSets:
         local_epoch: Callable[[], int],
         lag_ms_max: int,
         unexpected: UnexpectedErrors,
+        meters: InSyncMeters,
     ) -> None:
         """``local_epoch`` returns the epoch of this broker's registration, or -1 before the registration.
         ``lag_ms_max`` is the time for which a follower that has not caught up stays in sync
@@ -64,6 +66,7 @@ class InSyncSets:
         self._local_epoch = local_epoch
         self._lag_ms_max = lag_ms_max
         self._unexpected = unexpected
+        self._meters = meters
         self._led: dict[PartitionKey, ClassicPartition] = {}
         self._candidates: dict[PartitionKey, None] = {}
         self._wake = asyncio.Event()
@@ -194,8 +197,10 @@ class InSyncSets:
     ) -> bool:
         code = row.error_code
         if code is ErrorCode.none:
-            partition.leading.committed(row.leader_epoch, tuple(row.isr), row.partition_epoch)
+            before = partition.leading.committed(row.leader_epoch, tuple(row.isr), row.partition_epoch)
+            self._meters.committed(len(row.isr) if before is None else before, len(row.isr))
             return True
+        self._meters.failures.value += 1
         if code in _SUPERSEDED:
             partition.leading.failed(proposal, ProposalFailure.SUPERSEDED)
             return True

@@ -100,13 +100,18 @@ class Leading:
             return None
         return leader.propose(self._monotonic_ms(), lag_ms_max, local_broker_epoch=local_broker_epoch)
 
-    def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> None:
-        """Note that the controller has answered a proposal of this leader epoch with this set."""
+    def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> int | None:
+        """Note that the controller has answered a proposal of this leader epoch with this set.
+
+        Returns the former size of the set; None if this epoch has ended.
+        """
         leader: LeaderReplica | None = self._replica.leader
         if leader is None or leader.leader_epoch != leader_epoch:
-            return
+            return None
+        before = len(leader.in_sync)
         if leader.set_changed(in_sync, partition_epoch):
             self._watermark_moved()
+        return before
 
     def failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> None:
         """Note that the controller has not answered a proposal with a set."""

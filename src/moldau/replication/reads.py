@@ -93,10 +93,12 @@ class PartitionReader:
         views: Sequence[memoryview | bytes] = result.views
         if not from_follower:
             self._traffic.fetched(result.size_bytes)
-        elif result.next_offset > watermark:
-            # The bytes are copied, because a truncation of the log, which may follow the loss of the
-            # leadership, removes the mapped bytes.
-            views = [bytes(view) for view in views]
+        else:
+            self._traffic.replicated(result.size_bytes)
+            if result.next_offset > watermark:
+                # The bytes are copied, because a truncation of the log, which may follow the loss of the
+                # leadership, removes the mapped bytes.
+                views = [bytes(view) for view in views]
         return ReadOutcome(
             views=views,
             size_bytes=result.size_bytes,

@@ -60,6 +60,10 @@ class ReplicationQuota:
         """Count bytes of throttled partitions. The quota may be exceeded by them."""
         self._rate.record(size_bytes, now_s)
 
+    def rate(self, now_s: float) -> float:
+        """Bytes per second of throttled partitions, as the quota sees them."""
+        return self._rate.bytes_per_second(now_s)
+
     def is_exceeded(self, now_s: float) -> bool:
         """Whether the rate is above the quota now."""
-        return self._rate.bytes_per_second(now_s) > self.bytes_per_second
+        return self.rate(now_s) > self.bytes_per_second

@@ -9,6 +9,7 @@ class PartitionTraffic:
 
     def __init__(self, meters: BrokerTopicMeters, topic: str) -> None:
         self._all = meters.all
+        self._to_followers = meters.replication_bytes_out
         self._topic = meters.topic(topic)
 
     def appended(self, count: int, size_bytes: int) -> None:
@@ -23,6 +24,10 @@ class PartitionTraffic:
         """Count bytes that a consumer has read."""
         self._topic.bytes_out.value += size_bytes
         self._all.bytes_out.value += size_bytes
+
+    def replicated(self, size_bytes: int) -> None:
+        """Count bytes that a follower has read."""
+        self._to_followers.value += size_bytes
 
     def refused(self, code: ErrorCode, size_bytes: int) -> None:
         """Count a refused batch."""

@@ -40,6 +40,13 @@ def end_of(cluster: Cluster, broker: int) -> int:
     return -1 if found is None else int(found.log.log_end_offset)
 
 
+def meter(cluster: Cluster, broker: int, name: str) -> float:
+    """A number that the broker shows to a scrape."""
+    context = cluster.nodes[broker].get(PartitionsSubsystem)._context
+    lines = context.meters.registry.render().decode().splitlines()
+    return float(next(line.split()[-1] for line in lines if line.startswith(f"kafka_server_{name} ")))
+
+
 def set_rate(rate: int, side: str) -> IncrementalAlterConfigsRequest:
     row = AlterableConfig(name=f"{side}.replication.throttled.rate", config_operation=0, value=str(rate))
     return IncrementalAlterConfigsRequest(
@@ -77,11 +84,22 @@ def test_a_replica_that_was_away_copies_at_the_rate_until_that_changes(side: str
             # The rate is an average, so a replica that comes back first copies the amount that the rate
             # allowed meanwhile.
             elapsed_s = world.loop.time() - appended_s
-            assert 0.5 * RATE < end_of(cluster, AWAY) * len(BATCH) / elapsed_s < 1.2 * RATE
+            copied_bytes = end_of(cluster, AWAY) * len(BATCH)
+            assert 0.5 * RATE < copied_bytes / elapsed_s < 1.2 * RATE
+            scope = "LeaderReplication" if side == "leader" else "FollowerReplication"
+            assert 0.5 * RATE < meter(cluster, throttled_broker, f"{scope}_byte_rate") < 1.2 * RATE
+            assert meter(cluster, AWAY, "BrokerTopicMetrics_ReplicationBytesInPerSec_total") == copied_bytes
+            sent_bytes = meter(cluster, LEADER, "BrokerTopicMetrics_ReplicationBytesOutPerSec_total")
+            assert 0 <= sent_bytes - copied_bytes <= 2 * len(BATCH)
+            assert meter(cluster, LEADER, "ReplicaManager_UnderReplicatedPartitions") == 1
+            assert meter(cluster, LEADER, "ReplicaManager_AtMinIsrPartitionCount") == 1
+            assert meter(cluster, LEADER, "ReplicaManager_IsrExpandsPerSec_total") == 0
             await cluster.on(
                 "admin", admin.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, set_rate(10 * RATE, side))
             )
             await asyncio.sleep(5)
             assert end_of(cluster, AWAY) == COUNT
+            assert meter(cluster, LEADER, "ReplicaManager_UnderReplicatedPartitions") == 0
+            assert meter(cluster, LEADER, "ReplicaManager_IsrExpandsPerSec_total") == 1
 
         world.run(story())

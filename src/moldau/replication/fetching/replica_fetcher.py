@@ -66,6 +66,10 @@ class Brokers(Protocol):
         """The address of another broker; ``None`` while it is unknown."""
         ...
 
+    def fetched(self, size_bytes: int) -> None:
+        """Count bytes that were fetched from a leader and appended."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherSettings:
@@ -327,6 +331,7 @@ class ReplicaFetcher:
             log_start_offset=row.log_start_offset,
         )
         followed.failures = 0
+        self._brokers.fetched(info.size_bytes)
         if info.size_bytes and self._quota.is_throttled(partition.topic, key.partition):
             self._quota.record(info.size_bytes, asyncio.get_running_loop().time())
         position = following.position()

@@ -1,10 +1,12 @@
 """The replication of a broker's classic partitions: followers that fetch, and in-sync sets."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.config.broker import BrokerConfig
+from moldau.metrics.replication import InSyncMeters
 from moldau.network.remote_node import NodeAddress
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.fetching.fetch_session import FetchLimits
@@ -47,7 +49,10 @@ class Replication:
             lambda: self.local_epoch,
             config.integer("replica.lag.time.max.ms"),
             context.machine.unexpected,
+            InSyncMeters(context.meters.registry),
         )
+        self._fetched = context.meters.topics.replication_bytes_in
+        self._watch_rates()
 
     @property
     def active_brokers(self) -> Mapping[int, int]:
@@ -67,6 +72,9 @@ class Replication:
 
     def address(self, broker_id: int) -> NodeAddress | None:
         return self._context.view.address(broker_id, self._listener_name)
+
+    def fetched(self, size_bytes: int) -> None:
+        self._fetched.value += size_bytes
 
     def role_changed(self, partition: ClassicPartition) -> None:
         leader_id = partition.leader_to_follow
@@ -118,6 +126,15 @@ class Replication:
         """Stop following, and stop sending proposals."""
         await self._fetchers.stop()
         await self._in_sync.stop()
+
+    def _watch_rates(self) -> None:
+        """Register the byte rates of throttled replicas, under Kafka's names."""
+        quotas = {"LeaderReplication": self._leader_quota, "FollowerReplication": self._follower_quota}
+        for scope, quota in quotas.items():
+            self._context.meters.gauge("kafka.server", scope, "byte-rate", partial(self._rate, quota))
+
+    def _rate(self, quota: ReplicationQuota) -> float:
+        return quota.rate(self._context.arrivals.loop.time())
 
     def _registration(self, broker_id: int) -> BrokerRegistration | None:
         return self._context.view.image.brokers.get(broker_id)

@@ -2,7 +2,6 @@
 classic unless another kind claims its topic.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from moldau.cluster.image.delta import MetadataDelta
@@ -19,6 +18,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.server.subsystems.partitions.directory_assignments import DirectoryAssignments
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
+from moldau.server.subsystems.partitions.replica_gauges import ReplicaGauges
 from moldau.server.subsystems.partitions.replica_moves import ReplicaMoves
 from moldau.server.subsystems.partitions.replication import Replication
 from moldau.server.topics.partition_kinds import KindClaim
@@ -167,15 +167,8 @@ class PartitionsSubsystem(Subsystem):
 
     def _watch(self) -> None:
         """Register the gauges of this broker's replicas and folders."""
-        meters, partitions, logs = self._context.meters, self._context.partitions, self._logs
-
-        def replica_gauge(name: str, read: Callable[[], float]) -> None:
-            meters.gauge("kafka.server", "ReplicaManager", name, read)
-
-        replica_gauge("PartitionCount", lambda: len(partitions))
-        replica_gauge("LeaderCount", lambda: sum(partition.is_leader for partition in partitions))
-        replica_gauge("OfflineReplicaCount", lambda: len(self._hosting.offline))
-        replica_gauge("UnderReplicatedPartitions", lambda: sum(p.is_under_replicated for p in partitions))
+        meters, logs = self._context.meters, self._logs
+        ReplicaGauges(self._context, self._hosting.offline)
         meters.gauge(
             "kafka.log",
             "LogManager",

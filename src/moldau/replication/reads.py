@@ -94,11 +94,7 @@ class PartitionReader:
         if not from_follower:
             self._traffic.fetched(result.size_bytes)
         else:
-            self._traffic.replicated(result.size_bytes)
-            if result.next_offset > watermark:
-                # The bytes are copied, because a truncation of the log, which may follow the loss of the
-                # leadership, removes the mapped bytes.
-                views = [bytes(view) for view in views]
+            views = self._for_follower(result, watermark)
         return ReadOutcome(
             views=views,
             size_bytes=result.size_bytes,
@@ -109,6 +105,14 @@ class PartitionReader:
             is_cut=result.size_bytes > 0 and result.next_offset < bound,
             is_throttled=is_throttled,
         )
+
+    def _for_follower(self, result: ReadResult, watermark: int) -> Sequence[memoryview | bytes]:
+        self._traffic.replicated(result.size_bytes)
+        if result.next_offset <= watermark:
+            return result.views
+        # The bytes are copied, because a truncation of the log, which may follow the loss of the leadership,
+        # removes the mapped bytes.
+        return [bytes(view) for view in result.views]
 
     def _refusal(self, request: ReadRequest) -> ReadOutcome | None:
         """The error for a reader that is not a follower, is an earlier incarnation of one, or has a

@@ -22,6 +22,7 @@ from kafka_nodes import (
     moldau,
     wait_for,
 )
+from moves_from_kafka import check_a_move_from_kafka_and_back
 
 from moldau.config.broker import BrokerConfig
 from moldau.config.properties import parse_properties
@@ -164,8 +165,11 @@ def test_our_nodes_join_a_cluster_of_kafka(java: Java, tmp_path: Path) -> None:
     # Our brokers do not serve the group protocols of these levels.
     levels = ("group.version=0", "share.version=0", "streams.version=0")
     kafka.format(cluster_id, *levels, ours=[[str(voter)], [str(later), "--no-initial-controllers"]])
-    of_broker = config_of(kafka.controllers, "broker", 7, free_port(), tmp_path)
-    moldau("storage", "format", "--config", str(of_broker), "--cluster-id", cluster_id)
+    of_brokers = [
+        config_of(kafka.controllers, "broker", node_id, free_port(), tmp_path) for node_id in (7, 8)
+    ]
+    for of_broker in of_brokers:
+        moldau("storage", "format", "--config", str(of_broker), "--cluster-id", cluster_id)
     with kafka.running() as process, ExitStack() as nodes:
         nodes.enter_context(running(voter))
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
@@ -175,10 +179,12 @@ def test_our_nodes_join_a_cluster_of_kafka(java: Java, tmp_path: Path) -> None:
         assert sorted(members(kafka.bootstrap_servers, "voters")) == [201, 3000]
         wait_for(lambda: can("cluster", "upgrade", "kraft.version=1", "--bootstrap", kafka.bootstrap_servers))
         nodes.enter_context(running(later))
-        broker = nodes.enter_context(running(of_broker))
+        broker, second = (nodes.enter_context(running(each)) for each in of_brokers)
         wait_for(lambda: sorted(members(broker, "voters")) == [201, 202, 3000])
         assert not created(admin, "mixed", 2, replicas=2)
         copied(broker, "mixed", 2)
+        folders = {3000: tmp_path / "kafka", 7: tmp_path / "broker-7", 8: tmp_path / "broker-8"}
+        check_a_move_from_kafka_and_back(f"{broker},{second}", 3000, (7, 8), folders)
         process.kill()
         admin = AdminClient({"bootstrap.servers": broker, "log_level": 0})
         assert not created(admin, "led-by-ours", 1)

@@ -1,0 +1,107 @@
+"""A classic topic moves between a broker of Apache Kafka and our brokers, while clients go on (KIP-455)."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka_nodes import LIMIT_S, moldau, wait_for
+from test_replication_of_processes import Load
+
+from moldau.client.cluster import Client, connected
+from moldau.client.move_planning import PlacedPartition, PlannedMove
+from moldau.client.moves import begin_moves, moves_in_progress
+
+TOPIC, PARTITIONS = "events", 3
+RECORDS = 1_500
+
+
+class MovingTopic:
+    """A topic whose producer and consumer never stop."""
+
+    def __init__(self, bootstrap: str, first: int, folders: Mapping[int, Path]) -> None:
+        """Create the topic on one broker. ``folders`` are the log folders of all brokers by id."""
+        self._bootstrap = bootstrap
+        self._folders = folders
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._replicas: tuple[int, ...] = (first,)
+        new = NewTopic(TOPIC, PARTITIONS, replica_assignment=[[first]] * PARTITIONS)
+        self._admin.create_topics([new])[TOPIC].result(LIMIT_S)
+        self.load = Load(bootstrap)
+        self.load.go_on_until(RECORDS)
+
+    def move(self, *replicas: int) -> None:
+        """Move all partitions, and wait for the end of the moves under load."""
+        moves = [
+            PlannedMove(PlacedPartition(TOPIC, index, self._replicas, 0), replicas)
+            for index in range(PARTITIONS)
+        ]
+        self._ask(lambda client: begin_moves(client, moves))
+        while self._ask(moves_in_progress):
+            self.load.go_on_until(200)
+        self._replicas = replicas
+        wait_for(lambda: self._rows() == [(sorted(replicas), sorted(replicas))] * PARTITIONS)
+
+    def lead(self, leader: int) -> None:
+        """Make a replica the preferred one and elect it, under load."""
+        self.move(leader, *(each for each in self._replicas if each != leader))
+        partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+        elected = self._admin.elect_leaders(ElectionType.PREFERRED, partitions)
+        self.load.go_on_until(RECORDS)
+        elected.result(LIMIT_S)
+        wait_for(lambda: self._leaders() == {leader})
+        self.load.go_on_until(RECORDS)
+
+    def are_equal(self) -> bool:
+        """Whether all replicas have the same bytes."""
+        return all(len({self._bytes(each, index) for each in self._replicas}) == 1 for index in range(3))
+
+    def _bytes(self, broker: int, index: int) -> bytes:
+        files = sorted((self._folders[broker] / f"{TOPIC}-{index}").glob("*.log"))
+        return b"".join(path.read_bytes() for path in files)
+
+    def _leaders(self) -> set[int]:
+        return {row.leader for row in self._partitions()}
+
+    def _rows(self) -> list[tuple[Sequence[int], Sequence[int]]]:
+        return [(sorted(row.replicas), sorted(row.isrs)) for row in self._partitions()]
+
+    def _partitions(self) -> Sequence[Any]:
+        found = self._admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
+        return [found[index] for index in sorted(found)]
+
+    def _ask(self, work: Any) -> Any:
+        async def run() -> Any:
+            async with connected(self._bootstrap, LIMIT_S) as client:
+                return await self._retrying(client, work)
+
+        return asyncio.run(run())
+
+    async def _retrying(self, client: Client, work: Any) -> Any:
+        return await client.retrying(lambda: work(client))
+
+
+def check_a_move_from_kafka_and_back(
+    bootstrap: str, kafka: int, ours: tuple[int, int], folders: Mapping[int, Path]
+) -> None:
+    """Move a topic from Kafka's broker to two of ours and back; lead it by each of them; compare bytes."""
+    topic = MovingTopic(bootstrap, kafka, folders)
+    topic.move(kafka, *ours)
+    topic.lead(ours[0])
+    topic.lead(kafka)
+    topic.lead(ours[1])
+    wait_for(topic.are_equal)
+    topic.move(*ours)
+    topic.load.go_on_until(RECORDS)
+    wait_for(lambda: not (folders[kafka] / f"{TOPIC}-0").exists())
+    wait_for(topic.are_equal)
+    topic.move(kafka)
+    topic.load.finish()
+    assert not topic.load.refused
+    assert set(topic.load.read) == topic.load.acknowledged
+    (shown,) = json.loads(moldau("topics", "describe", TOPIC, "--json", "--bootstrap", bootstrap))
+    # No record is doubled.
+    assert sum(row["latest"] for row in shown["partitions"]) == len(topic.load.acknowledged)

@@ -10,7 +10,7 @@ SEEDS ?= 200
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers simulate kills docs lock clean
+.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers simulate kills cluster-kills docs lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ kills: $(STAMP) ## Kill a node under load and start it again (ROUNDS=N)
 	KILL_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/integration/processes/test_kills_under_load.py \
 		tests/integration/processes/test_offsets_over_kills.py \
 		tests/integration/processes/test_controller_kills.py $(ARGS)
+
+cluster-kills: $(STAMP) ## Kill random nodes of a cluster under four clients' loads (MINUTES=N)
+	$(BIN)/python tests/integration/cluster_kills.py --minutes $(or $(MINUTES),10) $(ARGS)
 
 docs: $(STAMP) ## Rewrite the generated pages of docs/ and build the site in build/site
 	$(BIN)/python tools/generate_docs.py

@@ -108,7 +108,8 @@ class ControllerScript:
         again = image_of(to_records(image))
         assert again == image
         assert dict(again.topics.replica_load.items()) == dict(image.topics.replica_load.items())
-        return text + self._response(result.response)
+        warning = f"  ! {result.warning}\n" if result.warning else ""
+        return text + warning + self._response(result.response)
 
     def _commit(self, records: list[Message] | tuple[Message, ...]) -> str:
         self.controller.replay(records)

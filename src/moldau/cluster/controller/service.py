@@ -153,6 +153,8 @@ class ControllerService:
                     self._append(result.records)
             elif not await self._append_aside(epoch, result.records):
                 return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
+            if result.warning:
+                logger.warning("controller %d: %s", self._node_id, result.warning)
             if result.records and caller is not None and Scope.BROKER in scopes(request.API_KEY):
                 logger.info("controller %d: %s of %s", self._node_id, type(request).__name__, caller)
         except KafkaError as error:

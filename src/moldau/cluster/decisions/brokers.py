@@ -73,8 +73,10 @@ def register_broker(
     existing = view.image.brokers.get(request.broker_id)
     same_incarnation = existing is not None and existing.incarnation_id == request.incarnation_id
     records: list[Message] = []
+    warning = ""
     if existing is not None and not same_incarnation:
         records += _end_of_incarnation(view, existing, request)
+        warning = _warning(existing, request)
     epoch = context.next_offset + len(records)
     if existing is not None and same_incarnation:
         epoch = existing.epoch
@@ -110,7 +112,23 @@ def register_broker(
     context.heartbeats.touch(request.broker_id, epoch, context.now_ms)
     if existing is not None and same_incarnation and not set(existing.log_dirs) <= set(request.log_dirs):
         records += changes_without_directories(_after(view, records[-1]), request.broker_id)
-    return ControllerResult(BrokerRegistrationResponse(broker_epoch=epoch), records)
+    return ControllerResult(BrokerRegistrationResponse(broker_epoch=epoch), records, warning)
+
+
+def _warning(existing: BrokerRegistration, request: BrokerRegistrationRequest) -> str:
+    """The reason why a broker may lack acknowledged records; empty if it has stopped cleanly."""
+    previous = request.previous_broker_epoch
+    if previous == existing.epoch:
+        return ""
+    reason = "was not stopped cleanly"
+    if previous >= 0:
+        reason = (
+            f"has folders that were closed in epoch {previous}, and its last epoch is {existing.epoch}: they"
+            " are an older copy"
+        )
+    elif not set(existing.log_dirs) <= set(request.log_dirs):
+        reason = "comes without a log directory that it had"
+    return f"broker {existing.broker_id} {reason}. It must follow before it can be in sync or eligible"
 
 
 def _end_of_incarnation(

@@ -119,3 +119,5 @@ class ControllerResult:
 
     response: Message
     records: Sequence[Message] = field(default=())
+    warning: str = ""
+    """A sentence for the operator, which is logged when the records are appended."""

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
+from moldau.cluster.clock_comparison import ClockComparison
 from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME, METADATA_FOLDER
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.cluster.image.registrations import FeatureRanges
@@ -111,6 +112,7 @@ class MetadataNode:
         )
         self.log.add_listener(self.publisher)
         self.log.add_listener(self._snapshots)
+        self.log.add_listener(ClockComparison(machine.clock.now_ms, _elapsed_s))
 
     @property
     def quorum(self) -> QuorumView:
@@ -172,6 +174,10 @@ class MetadataNode:
         await self.driver.stop()
         await self._client.close()
         self._stored.close()
+
+
+def _elapsed_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogManager) -> SnapshotLog:

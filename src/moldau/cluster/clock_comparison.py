@@ -1,0 +1,70 @@
+"""Compares this node's clock with the clock of the active controller, and logs a large difference.
+
+The active controller stamps each batch of the metadata log, and appends a no-op record at
+``metadata.max.idle.interval.ms``. Old batches that a starting node replays have old time stamps, so only the
+smallest difference of a period counts.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from moldau.cluster.metadata_log import MetadataBatch, Value
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S: Final = 30.0
+DIFFERENCE_MS_MAX: Final = 60_000
+"""Differences up to this one are not reported. Time stamps of records and retention need no better clocks."""
+
+
+class ClockComparison:
+    """A :class:`moldau.cluster.metadata_log.MetadataLogListener`. It logs a line when the difference becomes
+    large, and a line when it is small again.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], monotonic_s: Callable[[], float]) -> None:
+        """``now_ms`` is this node's wall clock. ``monotonic_s`` measures periods."""
+        self._now_ms = now_ms
+        self._monotonic_s = monotonic_s
+        self._leader_id = -1
+        self._period_end_s = float("inf")
+        self._smallest_ms: int | None = None
+        self._is_large = False
+
+    def on_snapshot(
+        self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]
+    ) -> Iterator[None] | None:
+        return None
+
+    def on_commit(self, batches: Sequence[MetadataBatch]) -> Iterator[None] | None:
+        difference_ms = self._now_ms() - batches[-1].timestamp_ms
+        if self._smallest_ms is None:
+            self._period_end_s = self._monotonic_s() + PERIOD_S
+            self._smallest_ms = difference_ms
+        self._smallest_ms = min(self._smallest_ms, difference_ms, key=abs)
+        if self._monotonic_s() >= self._period_end_s:
+            self._report(self._smallest_ms)
+            self._smallest_ms = None
+        return None
+
+    def on_leader(self, leader_id: int, epoch: int) -> None:
+        """Begin a new period, because the clock of another controller is compared."""
+        self._leader_id = leader_id
+        self._smallest_ms = None
+
+    def _report(self, difference_ms: int) -> None:
+        is_large = abs(difference_ms) > DIFFERENCE_MS_MAX
+        if is_large == self._is_large:
+            return
+        self._is_large = is_large
+        if is_large:
+            logger.warning(
+                "the clock of this node is %d s %s that of the active controller %d: records get wrong time"
+                " stamps, and time-based retention deletes too early or too late",
+                abs(difference_ms) // 1000,
+                "ahead of" if difference_ms > 0 else "behind",
+                self._leader_id,
+            )
+        else:
+            logger.info("the clock of this node agrees with that of the active controller again")

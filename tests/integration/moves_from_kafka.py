@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_nodes import LIMIT_S, moldau, wait_for
-from test_replication_of_processes import Load
+from steady_load import Load
 
 from moldau.client.cluster import Client, connected
 from moldau.client.move_planning import PlacedPartition, PlannedMove

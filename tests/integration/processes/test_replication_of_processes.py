@@ -4,14 +4,13 @@ librdkafka writes to them. One of them is killed.
 The two versions differ in the feature levels that they support (``next_version.py``).
 """
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cluster_processes import LIMIT_S, NEXT_MOLDAU, QUIET, Processes, wait_for
-from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from steady_load import Load
 
 NODES = (1, 2, 3)
 RECORDS_MIN = 2_000
@@ -36,61 +35,6 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         yield found
     finally:
         assert set(found.stop()) == {0}
-
-
-class Load:
-    """An idempotent producer of numbered records, and the group that reads them and commits."""
-
-    def __init__(self, bootstrap: str) -> None:
-        common = {"bootstrap.servers": bootstrap, **QUIET}
-        self.acknowledged: set[bytes] = set()
-        self.refused: list[str] = []
-        self.read: list[bytes] = []
-        self._sent = 0
-        self._producer = Producer({**common, "enable.idempotence": True, "acks": "all", "linger.ms": 2})
-        self._consumer = Consumer(
-            {
-                **common,
-                "group.id": "readers",
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": 10_000,
-                "auto.commit.interval.ms": 200,
-            }
-        )
-        self._consumer.subscribe(["events"])
-
-    def go_on_until(self, count: int) -> None:
-        """Write and read until this many more records are acknowledged."""
-        wanted = len(self.acknowledged) + count
-        deadline = time.monotonic() + LIMIT_S
-        while len(self.acknowledged) < wanted:
-            assert time.monotonic() < deadline, "the producer does not go on"
-            while self._sent - len(self.acknowledged) < 200:
-                value = b"%d" % self._sent
-                self._producer.produce("events", value, key=value, on_delivery=self._delivered)
-                self._sent += 1
-            self._producer.poll(0.01)
-            self.consume(0.0)
-
-    def _delivered(self, error: object, message: object) -> None:
-        if error is None:
-            self.acknowledged.add(message.value())  # type: ignore[attr-defined]
-        else:
-            self.refused.append(str(error))
-
-    def consume(self, timeout_s: float) -> None:
-        self.read += [
-            message.value() for message in self._consumer.consume(500, timeout_s) if not message.error()
-        ]
-
-    def finish(self) -> None:
-        self._producer.flush(LIMIT_S)
-        wait_for(self._has_read_all)
-        self._consumer.close()
-
-    def _has_read_all(self) -> bool:
-        self.consume(0.5)
-        return set(self.read) >= self.acknowledged
 
 
 def test_nothing_is_lost_in_a_rolling_upgrade_and_back_under_load(processes: Processes) -> None:

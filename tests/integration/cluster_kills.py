@@ -20,16 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from cluster_processes import LIMIT_S, QUIET, Processes, wait_for
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from foreign_clients import JARS, Java
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
+from kafka.errors import KafkaError as KafkaPythonError
 
 BROKERS, CONTROLLERS = (1, 2, 3), (101, 102, 103)
 PARTITIONS = {"classic": 6, "diskless": 3, "java": 3, "python": 3}
 DISKLESS = {"diskless.enable": "true"}
 GROUP = "readers"
+GROUP_TOPICS = ("classic", "diskless")
 RECORDS_A_SECOND = 400
+QUEUED_MAX = 50_000
 PAUSE_S, AWAY_S = (2.0, 12.0), (0.5, 12.0)
 END_S = 300.0
 PROPERTIES = {
@@ -66,9 +69,16 @@ class Load:
 
     def __init__(self, bootstrap: str, found: Acknowledged) -> None:
         self.bootstrap, self.found = bootstrap, found
+        self.failure: BaseException | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self.run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:
+            self.failure = error
 
     def run(self) -> None:
         raise NotImplementedError
@@ -86,6 +96,8 @@ class Load:
         self._stop.set()
         self._thread.join(END_S)
         assert not self._thread.is_alive(), f"{type(self).__name__} does not end"
+        if self.failure is not None:
+            raise RuntimeError(f"{type(self).__name__} ended early") from self.failure
 
 
 class IdempotentLoad(Load):
@@ -104,6 +116,8 @@ class IdempotentLoad(Load):
         for number in self.turns():
             for topic in ("classic", "diskless"):
                 partition = number % PARTITIONS[topic]
+                while len(producer) > QUEUED_MAX:
+                    producer.poll(0.1)
                 producer.produce(topic, b"%d" % number, partition=partition, on_delivery=self._delivered)
             producer.poll(0)
         assert producer.flush(END_S) == 0
@@ -158,40 +172,43 @@ class JavaLoad(Load):
 
 
 class GroupLoad(Load):
-    """A librdkafka consumer that commits; committed offsets must never go back."""
+    """A consumer of kafka-python that commits; committed offsets must never go back.
+
+    Consumers of librdkafka 2.16 can deadlock when leaders change: its handler of OffsetForLeaderEpoch and a
+    broken connection take two locks in different orders.
+    """
 
     def run(self) -> None:
         self.committed: dict[tuple[str, int], int] = {}
-        self.violations: list[str] = []
-        consumer = self._consumer()
-        consumer.subscribe(["classic", "diskless"])
+        consumer = KafkaConsumer(
+            *GROUP_TOPICS,
+            bootstrap_servers=self.bootstrap.split(","),
+            group_id=GROUP,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
         while not self._stop.is_set():
-            messages = [each for each in consumer.consume(500, 0.2) if not each.error()]
-            if messages:
-                self._commit(consumer)
-        consumer.close()
+            try:
+                if consumer.poll(timeout_ms=200, max_records=500):
+                    self._commit(consumer)
+            except KafkaPythonError:
+                time.sleep(0.1)
+        consumer.close(autocommit=False)
 
-    def _consumer(self) -> Consumer:
-        common = {"bootstrap.servers": self.bootstrap, "group.id": GROUP, **QUIET}
-        options = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 10_000}
-        return Consumer({**common, **options})
-
-    def _commit(self, consumer: Consumer) -> None:
-        try:
-            rows = consumer.commit(asynchronous=False) or []
-        except KafkaException:
-            return
-        for row in rows:
-            if row.error is None and row.offset >= 0:
-                key = row.topic, row.partition
-                self.committed[key] = max(row.offset, self.committed.get(key, 0))
+    def _commit(self, consumer: Any) -> None:
+        sent = {each: consumer.position(each) for each in consumer.assignment()}
+        consumer.commit({each: OffsetAndMetadata(offset, "", -1) for each, offset in sent.items()})
+        for each, offset in sent.items():
+            key = each.topic, each.partition
+            self.committed[key] = max(offset, self.committed.get(key, 0))
 
     def check(self) -> list[str]:
         """The committed offsets that are below an acknowledged commit."""
-        consumer = self._consumer()
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": GROUP, **QUIET})
         names = [TopicPartition(*key) for key in self.committed]
         found = {(row.topic, row.partition): row.offset for row in consumer.committed(names, 60)}
         consumer.close()
+        print(f"{GROUP:9} {sum(self.committed.values()):>8} committed, {sum(found.values()):>8} found")
         return [
             f"{key}: committed {was}, and {found[key]} is left"
             for key, was in self.committed.items()

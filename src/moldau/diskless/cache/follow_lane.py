@@ -33,6 +33,10 @@ _FIRST_BACKOFF_S: Final = 0.02
 _MAX_BACKOFF_S: Final = 2.0
 _NEW_AT_A_TIME: Final = 16
 _LOOK_AGAIN_S: Final = 0.02
+_MANY: Final = 400
+"""From this number of members on, additions wait for one another; see :data:`_WAIT_A_MEMBER_S`."""
+_WAIT_A_MEMBER_S: Final = 0.000_05
+"""The wait for further additions, for each member: a few times what it costs to request batches for it."""
 _ANSWER_S: Final = 0.25
 """When the coordinator has not answered for this time, the lane waits up to this time for the request in
 progress and does not postpone it.
@@ -125,6 +129,7 @@ class FollowLane:
         self._meters = meters
         self._unexpected = unexpected
         self._members: dict[PartitionId, LanePartition] = {}
+        self._additions: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._slow: set[asyncio.Task[None]] = set()
         self._turn = 0
@@ -144,7 +149,13 @@ class FollowLane:
 
     def add(self, cache: PartitionCache) -> None:
         self._members[cache.partition_id] = LanePartition(cache)
-        self._changed.set()
+        if len(self._members) < _MANY:
+            self._changed.set()
+        elif self._additions is None:
+            # Each addition replaces the request in progress. While a broker with thousands of partitions
+            # starts, no request would be answered, and each would name all partitions.
+            delay_s = len(self._members) * _WAIT_A_MEMBER_S
+            self._additions = asyncio.get_running_loop().call_later(delay_s, self._look_at_additions)
 
     def remove(self, cache: PartitionCache) -> bool:
         """Remove a partition from the lane. Returns False when it was not in the lane."""
@@ -181,6 +192,10 @@ class FollowLane:
         if self._nudge is None:
             self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._look)
 
+    def _look_at_additions(self) -> None:
+        self._additions = None
+        self._changed.set()
+
     def _look(self) -> None:
         self._nudge = None
         if self._finding is None or not self._is_awaited():
@@ -213,8 +228,9 @@ class FollowLane:
                     self._unexpected.report("following a coordinator", error)
                     await self._pause(None)
         finally:
-            if self._nudge is not None:
-                self._nudge.cancel()
+            for timer in (self._nudge, self._additions):
+                if timer is not None:
+                    timer.cancel()
             slow = list(self._slow)
             for task in slow:
                 task.cancel()

@@ -15,6 +15,7 @@ from uuid import UUID
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
 from moldau.cluster.image.partition import NO_LEADER, RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -34,6 +35,9 @@ PARTITIONS_A_TURN: Final = 25
 """Number of partitions that follow the metadata before other requests get a turn: about 5 ms if all of
 them are opened.
 """
+
+_MANY_PARTITIONS: Final = 400
+"""Number of partitions from which on the order of topics matters, because following takes many turns."""
 
 _RECONFIGURED_A_TURN: Final = 100
 """Number of partitions that get a new configuration without a break: about 10 ms."""
@@ -154,10 +158,8 @@ class PartitionHosting:
         if leads and self._waiting:
             changed = [*self._waiting, *changed]
             self._waiting.clear()
-        for name in changed:
-            current = image.topics.get(name)
-            if current is None:
-                continue
+        for current in _in_order(image, changed):
+            name = current.name
             if not leads and any(one.leader == self._local_id for one in current.partitions):
                 waiting = _without_leader(current, self._local_id)
                 self._changes.append(_TopicChange(waiting, is_removed=False))
@@ -468,6 +470,17 @@ class PartitionHosting:
             # A deleted topic's configuration is deleted with it, but the topic must not get the defaults.
             if self._hosted.get(key) is each and key.topic_id.int in self._seen:
                 each.kind.reconfigure(each.partition)
+
+
+def _in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
+    """The topics with these names. If they have many partitions, nodes' own state comes first, because other
+    topics wait for its coordinators, and small topics come before large ones.
+    """
+    topics = (image.topics.get(name) for name in names)
+    found = [topic for topic in topics if topic is not None]
+    if sum(len(topic.partitions) for topic in found) < _MANY_PARTITIONS:
+        return found
+    return sorted(found, key=lambda topic: (topic.name not in STATE_TOPICS, len(topic.partitions)))
 
 
 def _without_leader(topic: Topic, leader: int) -> Topic:

@@ -17,6 +17,7 @@ from moldau.cluster.image.image import MetadataImage, Provenance
 from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
+from moldau.objects.storage import StorageTimeoutError
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -130,6 +131,9 @@ async def test_a_cut_lacks_no_log() -> None:
     with pytest.raises(KafkaError):
         await maker.run_once()
     assert len(await cluster.keys(CUTS_FOLDER)) == 1
+    first = await newest_cut(cluster.storage)
+    assert first is not None
+    assert set(await cluster.keys(DATA_FOLDER)) <= first.object_keys()
     assert "no leader any more" in maker.last_error
     cluster.is_broken = False
     await maker.run_once()
@@ -210,3 +214,21 @@ async def test_a_damaged_cut_is_skipped() -> None:
     key = f"{CUTS_FOLDER}{whole.created_ms + 1:013d}-1-0-aaaaaaaaaaaa"
     await cluster.storage.upload(key, b"{}\n00000000\n", 12)
     assert await newest_cut(cluster.storage) == whole
+
+
+@on_a_loop
+async def test_a_cut_that_may_be_stored_keeps_its_data() -> None:
+    cluster = Cluster()
+    stored = cluster.storage.upload
+
+    async def lose_answer(key: str, data: bytes, length: int) -> None:
+        await stored(key, data, length)
+        if key.startswith(CUTS_FOLDER):
+            raise StorageTimeoutError("no answer")
+
+    cluster.storage.upload = lose_answer  # type: ignore[method-assign,assignment]
+    with pytest.raises(StorageTimeoutError):
+        await cluster.maker().run_once()
+    cut = await newest_cut(cluster.storage)
+    assert cut is not None
+    assert cut.object_keys() <= set(await cluster.keys(DATA_FOLDER))

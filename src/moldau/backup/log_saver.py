@@ -11,7 +11,7 @@ from moldau.backup.cut import DATA_FOLDER, LogId, LogPiece, ObjectPart
 from moldau.backup.saved_ends import SavedEnds
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.objects.storage import ObjectStorage, StorageError
-from moldau.records.batch import iter_headers
+from moldau.records.batch import check_batch, iter_headers
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition
@@ -164,7 +164,7 @@ async def _save(found: _Range, upload: _Upload) -> _Saved:
     log = PartitionCoordinatorLog(partition)
     while offset < found.end_offset:
         content = log.read_committed(offset, READ_BYTES)
-        headers = [header for _, header in iter_headers(content)]
+        headers = [check_batch(content, position) for position, _ in iter_headers(content)]
         if not headers:
             break
         end_offset, epoch = headers[-1].last_offset + 1, headers[-1].partition_leader_epoch
@@ -192,10 +192,14 @@ async def _save_snapshot(
     if reader is None:
         raise KafkaError(ErrorCode.snapshot_not_found, f"{snapshot_id} was deleted in the meantime")
     try:
-        for position in range(0, reader.size_bytes, READ_BYTES):
-            content = reader.read(position, READ_BYTES)
-            upload.add(pieces, content, _Found(position, *snapshot_id, is_snapshot=True))
-            await upload.make_room()
-            await asyncio.sleep(0)
+        begin = end = 0
+        for batch in reader.batches():  # which checks them: a damaged snapshot must not be saved
+            end += len(batch)
+            if end - begin >= READ_BYTES or end == reader.size_bytes:
+                content = reader.read(begin, end - begin)
+                upload.add(pieces, content, _Found(begin, *snapshot_id, is_snapshot=True))
+                begin = end
+                await upload.make_room()
+                await asyncio.sleep(0)
     finally:
         reader.close()

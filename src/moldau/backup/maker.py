@@ -100,6 +100,8 @@ class CutMaker:
         """The image of the newest cut, if this broker made it."""
         self._used: dict[str, frozenset[str]] = {}
         """The data of the kept cuts, by the keys of the cuts."""
+        self._round_keys: set[str] = set()
+        """The objects that were stored for the cut in progress. They are deleted if it is not made."""
         self._next_deletion_s = 0.0
         self._current_at: float | None = None
         """Time of the loop up to which all changes are saved."""
@@ -130,6 +132,8 @@ class CutMaker:
         try:
             cut = await self._new_cut(self._ledger, created_ms)
             if cut is not None:
+                # From here on the cut may be in the store, even if the store's answer is an error.
+                self._round_keys = set()
                 await self._store(cut)
                 self._ledger.complete(cut)
                 self._cuts.mark()
@@ -137,6 +141,8 @@ class CutMaker:
             self._ledger.abandon()
             self.last_error = str(error) or type(error).__name__
             self._failures.mark()
+            if isinstance(error, Exception) and self._round_keys:
+                await self._storage.delete(self._round_keys)
             raise
         self._current_at = begun_at
         self._ledger.rounds += 1
@@ -147,6 +153,7 @@ class CutMaker:
         """Read all logs and the metadata; None when nothing has changed since the newest cut."""
         cluster = self._cluster
         key = new_key(DATA_FOLDER, created_ms, cluster.broker_id, self._unique())
+        self._round_keys = set()
         for number, topics in enumerate(STEPS):
             await self._save_step(ledger, _led_logs(cluster.image, topics), f"{key}-{number}")
         await cluster.until_current()
@@ -164,6 +171,7 @@ class CutMaker:
                 self._image = image
                 return None
         else:
+            self._round_keys.add(part.object_key)
             await self._storage.upload(part.object_key, content, len(content))
             self._bytes.mark(len(content))
         self._image = image
@@ -194,6 +202,7 @@ class CutMaker:
         topics = {log.log_id: log.topic for log in logs}
         for answer in answers:
             for saved in answer:
+                self._round_keys.update(piece.part.object_key for piece in saved.pieces)
                 ledger.saved(topics[saved.log_id], saved)
                 self._bytes.mark(sum(piece.part.size_bytes for piece in saved.pieces))
 

@@ -105,13 +105,17 @@ def alter_default(key: str, value: str | None) -> incremental.IncrementalAlterCo
 def test_limits_of_clients_can_be_taken_back_on_the_controllers_listener(
     free_port: Callable[[], int],
 ) -> None:
-    port = free_port()
-    listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"
+    port, clients_port = free_port(), free_port()
+    properties = {
+        # The inter-broker listener keeps a place for an operator; the other one keeps none.
+        "listeners": f"PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:{clients_port},CONTROLLER://127.0.0.1:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }
     key = "max.connections.per.ip.overrides"
-    with Node(properties={"listeners": listeners}) as node:
+    with Node(properties=properties):
         answer = ask(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, alter_default(key, "127.0.0.1:0"))
         assert answer.responses[0].error_code is ErrorCode.none, answer  # type: ignore[attr-defined]
-        clients_port = int(node.bootstrap_servers.rpartition(":")[2])
         with pytest.raises(KafkaError):
             ask(clients_port, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
         answer = ask(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, alter_default(key, None))

@@ -106,8 +106,9 @@ async def check_everything(client: Requests) -> None:
 
 
 def objects(folder: Path) -> set[str]:
-    """The names of all objects in the development node's store."""
-    return {str(path.relative_to(folder)) for path in (folder / "objects").rglob("*") if path.is_file()}
+    """The names of all objects in the development node's store, without the copies of its logs."""
+    names = (str(path.relative_to(folder)) for path in (folder / "objects").rglob("*") if path.is_file())
+    return {name for name in names if not name.startswith("objects/.moldau/backup/")}
 
 
 def make_folders(root: Path) -> dict[str, Path]:

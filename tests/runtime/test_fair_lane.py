@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from moldau.runtime.fair_lane import ClientGoneError, FairLane, NextTurn, exhaust
-from moldau.runtime.workers import ThreadWorkers
+from moldau.runtime.fair_lane import ClientGoneError, FairLane, NextTurn, Steps, exhaust
+from moldau.runtime.workers import InlineWorkers, ThreadWorkers
 
 
 @dataclass(eq=False)
@@ -168,3 +168,30 @@ def test_a_job_can_be_done_on_the_spot():
     journal = Journal()
     assert exhaust(journal.job("spot", result="x")) == "x"
     assert journal.steps == ["spot"] * 3
+
+
+def test_the_error_of_a_job_keeps_none_of_its_variables() -> None:
+    def opening() -> Steps[int]:
+        opened = bytearray(1 << 20)
+        yield NextTurn.NEXT
+        try:
+            len(opened) // 0
+        except ZeroDivisionError:
+            raise ValueError("bad records") from None
+        return len(opened)
+
+    async def story() -> None:
+        lane = FairLane(InlineWorkers())
+        with pytest.raises(ValueError, match="bad records") as failure:
+            await lane.put(None, opening())
+        error: BaseException | None = failure.value
+        names: set[str] = set()
+        while error is not None:
+            at = error.__traceback__
+            while at is not None:
+                names |= {name for name in at.tb_frame.f_locals if at.tb_frame.f_code.co_name == "opening"}
+                at = at.tb_next
+            error = error.__cause__ or error.__context__
+        assert names == set()
+
+    asyncio.run(story())

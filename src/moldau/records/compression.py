@@ -154,6 +154,7 @@ def _decompress_stream(into: Callable[[Buffer, bytearray], int], data: Buffer, l
         try:
             size = into(data, output)
         except cramjam.DecompressionError as error:
+            del output  # The error's traceback would keep it in memory.
             if "whole buffer" not in str(error) or "write" not in str(error):
                 raise
             if capacity >= limit:
@@ -181,7 +182,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _decompress_block(view, limit)
-    parts = []
+    parts: list[bytes] = []
     total = 0
     position = len(_XERIAL_HEADER)
     while position < len(view):
@@ -194,6 +195,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
         part = _decompress_block(view[position : position + size], limit)
         total += len(part)
         if total > limit:
+            del part, parts  # The error's traceback would keep them in memory.
             raise _too_large(limit)
         parts.append(part)
         position += size

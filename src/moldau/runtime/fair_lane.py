@@ -10,6 +10,7 @@ wait, and jobs that need little memory overtake them.
 """
 
 import asyncio
+import traceback
 from collections import deque
 from collections.abc import Generator, Hashable
 from enum import Enum
@@ -194,3 +195,19 @@ def _advance(steps: Steps[Any]) -> tuple[bool, Any]:
         return False, next(steps)
     except StopIteration as done:
         return True, done.value
+    except Exception as error:
+        _release_locals(error)
+        raise
+
+
+def _release_locals(error: BaseException) -> None:
+    """Clear the local variables of the frames in an error's traceback.
+
+    The error is in a cycle with the future that gets it. Without this, decompressed records of many mebibytes
+    would stay in memory until a garbage collection, and collections are scheduled by numbers of objects, not
+    by bytes.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__

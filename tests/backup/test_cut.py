@@ -13,11 +13,10 @@ from moldau.backup.cut import (
     LogPiece,
     LogPieces,
     ObjectPart,
-    created_of,
     cut_key,
     encode_cut,
-    generation_of,
     parse_cut,
+    parse_cut_key,
 )
 
 NUMBERS = st.integers(0, 2**40)
@@ -37,6 +36,7 @@ CUTS = st.builds(
     cluster_id=st.text("abc", min_size=1),
     created_ms=st.integers(0, 10**13 - 1),
     generation=st.integers(0, 9),
+    number=st.integers(0, 9),
     metadata=PARTS,
     metadata_offset=NUMBERS,
     metadata_epoch=st.integers(0, 9),
@@ -59,14 +59,16 @@ def test_a_changed_byte_of_a_cut_is_found(cut: ClusterCut, data: st.DataObject) 
 
 
 @given(CUTS, st.integers(0, 10**6))
-def test_the_key_of_a_cut_has_its_time_and_generation(cut: ClusterCut, broker_id: int) -> None:
-    key = cut_key(cut, broker_id, "0123456789ab")
-    assert (created_of(key), generation_of(key)) == (cut.created_ms, cut.generation)
+def test_the_key_of_a_cut_has_its_place_in_the_order_of_cuts(cut: ClusterCut, broker_id: int) -> None:
+    name = parse_cut_key(cut_key(cut, broker_id, "0123456789ab"))
+    assert name == (cut.generation, cut.number, cut.created_ms, broker_id, "0123456789ab")
 
 
-@pytest.mark.parametrize("key", ["", "x", ".moldau/backup/cuts/12-1-0-a", "1795439756687", "ü-1-0-a"])
+@pytest.mark.parametrize(
+    "key", ["", "x", ".moldau/backup/cuts/12-1-0-a", "0-0-0-0-a", ".moldau/backup/cuts/ü-1-0-0-a"]
+)
 def test_other_keys_are_no_cuts(key: str) -> None:
-    assert generation_of(key) == -1 or created_of(key) is None
+    assert parse_cut_key(key) is None
 
 
 def test_the_objects_of_a_cut_are_those_of_its_logs_and_its_metadata() -> None:
@@ -80,3 +82,19 @@ def test_the_objects_of_a_cut_are_those_of_its_logs_and_its_metadata() -> None:
         logs={LogId(uuid.UUID(int=1), 0): LogPieces("__diskless_metadata", (piece,))},
     )
     assert cut.object_keys() == {"data", "image"}
+
+
+def test_records_that_compaction_has_removed_are_replaced_too() -> None:
+    old = LogPieces("__consumer_offsets", (_records(0, 100), _records(100, 200), _records(200, 300)))
+    assert old.problem() is None
+    merged = old.extended([_records(150, 400)], from_offset=100)
+    assert [piece.base_offset for piece in merged.pieces] == [0, 150]
+    assert merged.problem() is None
+
+
+def test_overlapping_pieces_are_no_log() -> None:
+    assert LogPieces("__consumer_offsets", (_records(0, 100), _records(50, 200))).problem() is not None
+
+
+def _records(base_offset: int, end_offset: int) -> LogPiece:
+    return LogPiece(ObjectPart("data", 0, 1, 2), base_offset, end_offset, 0)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from moldau.backup.calls import LogsToSave, SavedLog
-from moldau.backup.cut import CUTS_FOLDER, DATA_FOLDER, LogId, LogPiece, ObjectPart
-from moldau.backup.maker import CutMaker, CutSettings, newest_cut
+from moldau.backup.cut import CUTS_FOLDER, DATA_FOLDER, ClusterCut, LogId, LogPiece, ObjectPart, cut_key
+from moldau.backup.maker import CutMaker, CutSettings
+from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, Provenance
 from moldau.cluster.internal_topics import STATE_TOPICS
@@ -23,6 +24,11 @@ from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
 LEADERS = (1, 2)
+
+
+async def newest_cut(storage: MemoryStorage) -> ClusterCut | None:
+    found = await StoredCuts(storage).newest()
+    return None if found is None else found.cut
 
 
 def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -47,6 +53,7 @@ class Cluster:
         self.calls: list[tuple[int, list[str]]] = []
         self.events: list[str] = []
         self.is_broken = False
+        self.failure = ""
         self.makes_cuts = True
         self.new_records = 1
         self.ends: dict[LogId, int] = {}
@@ -74,6 +81,9 @@ class Cluster:
 
     def is_maker(self) -> bool:
         return self.makes_cuts
+
+    def fail(self, reason: str) -> None:
+        self.failure = reason
 
     async def save_logs(self, broker_id: int, wanted: LogsToSave) -> Sequence[SavedLog]:
         names = sorted({self.names[log.log_id.topic_id] for log in wanted.logs})
@@ -110,6 +120,7 @@ class Cluster:
 async def test_logs_are_saved_before_those_that_they_refer_to() -> None:
     cluster = Cluster()
     await cluster.maker().run_once()
+    assert cluster.events.pop(0) == "metadata"  # before the first cut
     first = {name: cluster.events.index(name) for name in (*STATE_TOPICS, "metadata")}
     last = {name: len(cluster.events) - cluster.events[::-1].index(name) for name in first}
     assert last["__consumer_offsets"] <= first["__diskless_metadata"]
@@ -182,14 +193,56 @@ async def test_a_broker_that_is_not_the_maker_does_nothing() -> None:
 @on_a_loop
 async def test_old_cuts_are_deleted_and_the_data_of_kept_ones_stay() -> None:
     cluster = Cluster()
-    maker = cluster.maker(retention_ms=0)
-    for _ in range(3):
-        await maker.run_once()
-    (kept,) = (await cluster.keys(CUTS_FOLDER))[-1:]
+    await cluster.maker().run_once()
     cut = await newest_cut(cluster.storage)
     assert cut is not None
-    assert kept
-    assert cut.object_keys() <= set(await cluster.keys(DATA_FOLDER))
+    hours = 3 * 3_600_000
+    old = replace(cut, created_ms=cut.created_ms - hours, metadata=cut.metadata._replace(object_key="x"))
+    foreign = f"{CUTS_FOLDER}readme"
+    unused = f"{DATA_FOLDER}{old.created_ms:013d}-1-aaaaaaaaaaaa-0"
+    stored = StoredCuts(cluster.storage)
+    await stored.store(old, 1, "aaaaaaaaaaaa")
+    for key in (foreign, unused):
+        await cluster.storage.upload(key, b"x", 1)
+    await stored.delete_old(cut, retention_ms=3_600_000)
+    keys = await cluster.keys(CUTS_FOLDER)
+    assert foreign in keys
+    assert len(keys) == 2
+    assert set(await cluster.keys(DATA_FOLDER)) == cut.object_keys()
+
+
+@on_a_loop
+async def test_data_of_a_damaged_cut_do_not_stop_the_deletion() -> None:
+    cluster = Cluster()
+    await cluster.maker().run_once()
+    cut = await newest_cut(cluster.storage)
+    assert cut is not None
+    await cluster.storage.upload(cut_key(cut, 1, "bbbbbbbbbbbb"), b"{}", 2)
+    await StoredCuts(cluster.storage).delete_old(cut, retention_ms=3_600_000)
+    assert set(await cluster.keys(DATA_FOLDER)) == cut.object_keys()
+
+
+@on_a_loop
+async def test_cuts_are_ordered_by_their_numbers_and_not_by_clocks() -> None:
+    cluster = Cluster()
+    await cluster.maker().run_once()
+    first = await newest_cut(cluster.storage)
+    assert first is not None
+    behind = replace(first, created_ms=first.created_ms - 60_000, number=first.number + 1)
+    await StoredCuts(cluster.storage).store(behind, 2, "cccccccccccc")
+    assert await newest_cut(cluster.storage) == behind
+
+
+@on_a_loop
+async def test_the_first_cut_of_a_restored_cluster_has_all_of_every_log() -> None:
+    cluster = Cluster()
+    await cluster.maker().run_once()
+    cluster.generation, cluster.ends = 1, {}
+    await cluster.maker().run_once()
+    cut = await newest_cut(cluster.storage)
+    assert cut is not None
+    assert (cut.generation, cut.number) == (1, 0)
+    assert all(log.pieces[0].base_offset == 0 and len(log.pieces) == 1 for log in cut.logs.values())
 
 
 @on_a_loop
@@ -211,7 +264,7 @@ async def test_a_damaged_cut_is_skipped() -> None:
     await maker.run_once()
     whole = await newest_cut(cluster.storage)
     assert whole is not None
-    key = f"{CUTS_FOLDER}{whole.created_ms + 1:013d}-1-0-aaaaaaaaaaaa"
+    key = cut_key(replace(whole, number=9), 1, "aaaaaaaaaaaa")
     await cluster.storage.upload(key, b"{}\n00000000\n", 12)
     assert await newest_cut(cluster.storage) == whole
 
@@ -232,3 +285,18 @@ async def test_a_cut_that_may_be_stored_keeps_its_data() -> None:
     cut = await newest_cut(cluster.storage)
     assert cut is not None
     assert cut.object_keys() <= set(await cluster.keys(DATA_FOLDER))
+
+
+@on_a_loop
+async def test_a_cluster_that_is_older_than_a_saved_state_does_not_go_on() -> None:
+    cluster = Cluster()
+    await cluster.maker().run_once()
+    stored = await cluster.keys(CUTS_FOLDER)
+    cluster.image = replace(cluster.image, provenance=Provenance(7, 1, 0))
+    with pytest.raises(KafkaError):
+        await cluster.maker().run_once()
+    assert "the metadata end at offset 7, and those of offset 10 are saved" in cluster.failure
+    assert await cluster.keys(CUTS_FOLDER) == stored
+    cluster.generation, cluster.failure = 1, ""  # a restored cluster may have another history
+    await cluster.maker().run_once()
+    assert cluster.failure == ""

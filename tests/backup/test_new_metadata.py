@@ -5,10 +5,12 @@ import uuid
 from moldau.backup.cut import LogId
 from moldau.backup.restore.metadata import (
     EPOCH_MARGIN,
+    OFFSET_MARGIN,
     PRODUCER_ID_MARGIN,
     NewGeneration,
     NewNode,
     new_metadata,
+    new_position,
 )
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.generations import LogGenerations
@@ -55,8 +57,8 @@ OLD: list[Message] = [
 ]
 
 
-def _new(seen: int = -1) -> MetadataImage:
-    generation = NewGeneration(3, {LogId(COORDINATORS, 0): 80, LogId(ORDERS, 0): 40})
+def _new(seen: int = -1, restores: int = 1) -> MetadataImage:
+    generation = NewGeneration(3, {LogId(COORDINATORS, 0): 80, LogId(ORDERS, 0): 40}, restores)
     return MetadataDelta().replay_all(new_metadata(OLD, NODE, generation, seen)).apply()
 
 
@@ -99,3 +101,12 @@ def test_configs_of_old_nodes_are_left_out() -> None:
 def test_producer_ids_begin_above_all_that_were_seen() -> None:
     assert _new().next_producer_id == 4_000 + PRODUCER_ID_MARGIN
     assert _new(seen=77_000).next_producer_id == 77_001 + PRODUCER_ID_MARGIN
+
+
+def test_another_restore_of_the_same_state_gives_out_other_numbers() -> None:
+    first, second = _new(restores=1), _new(restores=2)
+    assert second.next_producer_id == first.next_producer_id + PRODUCER_ID_MARGIN
+    found = second.topics.partition(ORDERS, 0)
+    assert found is not None
+    assert found.leader_epoch == 7 + 2 * EPOCH_MARGIN
+    assert new_position(10, 3, 2) == (10 + 2 * OFFSET_MARGIN, 3 + 2 * EPOCH_MARGIN)

@@ -37,6 +37,7 @@ REASONS = (
     "it is an outline, not a program",
     "it needs a cluster of Spark: a test of its own submits it",
     "it needs a store on the network",
+    "it needs the store of a lost cluster: a test of its own restores one",
     "it needs scripts of Apache Kafka",
     "it needs several controllers",
     "it takes minutes",

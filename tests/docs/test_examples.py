@@ -14,6 +14,7 @@ from moldau.pipeline.requirements import missing_java, missing_packages
 NOT_RUN = {
     "README.md": 2,
     "docs/benchmarks.md": 4,
+    "docs/howto/backup.md": 2,
     "docs/howto/controllers.md": 2,
     "docs/howto/iceberg.md": 1,
     "docs/howto/transactions.md": 2,

@@ -1,11 +1,13 @@
 """All disks of a node are lost, and it is restored from its object store, with librdkafka's clients."""
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from deadlines import TIMEOUT_S, consume, eventually
 from dev_process import dev_process
 from librdkafka_clients import create
@@ -33,16 +35,42 @@ def _has_offsets(cut: Path) -> bool:
     return any(log.topic == "__consumer_offsets" and log.pieces for log in logs)
 
 
-def _reader(bootstrap: str, group: str = "reader") -> Consumer:
+def _reader(bootstrap: str, group: str = "reader", isolation: str = "read_committed") -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "auto.offset.reset": "error",
             "enable.auto.commit": False,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
         }
     )
+
+
+def _moldau(*arguments: str) -> str:
+    command = [sys.executable, "-m", "moldau", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _restore(folder: Path) -> None:
+    """Restore the store in a folder as ``moldau dev`` would start it."""
+    config = folder / "server.properties"
+    config.write_text(
+        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:0\n"
+        "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\ncontroller.listener.names=CONTROLLER\n"
+        f"log.dirs={folder}/new\ndiskless.system.enable=true\ndiskless.storage.url=file://{folder}/store\n"
+    )
+    command = ("storage", "restore", "--config", str(config), "--json")
+    seen = json.loads(_moldau(*command, "--dry-run"))
+    assert (seen["missing"], seen["diskless_topics"], seen["recommitted_records"]) == ([], 1, None)
+    assert not (folder / "new").exists()
+    done = json.loads(_moldau(*command))
+    assert done["recommitted_records"] == 5
+    assert done["aborted_transactions"] == 1
+    status = json.loads(_moldau("storage", "backup", "status", "--config", str(config), "--json"))
+    assert status["saved_ms"][-1] == seen["saved_ms"]
 
 
 def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) -> None:
@@ -52,6 +80,10 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
         create(bootstrap, "t", partitions=1)
         producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
         _send(producer, "saved", 50)
+        open_one = Producer({"bootstrap.servers": bootstrap, "transactional.id": "open"})
+        open_one.init_transactions(TIMEOUT_S)
+        open_one.begin_transaction()
+        _send(open_one, "open", 1)
         group = _reader(bootstrap, "g")
         group.commit(offsets=[TopicPartition("t", 0, 20)], asynchronous=False)
         group.close()
@@ -63,11 +95,11 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
         _send(transactional, "in-a-transaction", 3)
         transactional.commit_transaction(TIMEOUT_S)
         _send(producer, "late", 5)
-        reader = _reader(bootstrap)
+        reader = _reader(bootstrap, isolation="read_uncommitted")
         reader.assign([TopicPartition("t", 0, 0)])
-        read = consume(reader, 58)[-1]
+        read = consume(reader, 59)[-1]
         reader.close()
-        assert (read.offset(), read.leader_epoch()) == (58, 0)
+        assert (read.offset(), read.leader_epoch()) == (59, 0)
         node.kill()
     # The disks are lost after the first state with the group's offsets.
     for cut in _cuts(store):
@@ -75,7 +107,9 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
             cut.unlink()
     shutil.move(store, tmp_path / "store")
     shutil.rmtree(tmp_path / "old")
-    options = [*OPTIONS, "--restore-from", f"file://{tmp_path}/store"]
+    _restore(tmp_path)
+    url = f"file://{tmp_path}/store"
+    options = [*OPTIONS, "--set", f"diskless.storage.url={url}", "--set", f"rsm.config.url={url}"]
     with dev_process(tmp_path / "new", port, "diskless", options) as node:
         again = _reader(node.bootstrap, "g")
         again.assign([TopicPartition("t", 0, 0)])
@@ -87,6 +121,9 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
         assert committed.offset == 20
         again.close()
         assert [message.leader_epoch() for message in messages] == [0] * 50 + [1] * 5
+        # The transaction that was open is aborted, and its producer is fenced.
+        with pytest.raises(KafkaException):
+            open_one.commit_transaction(TIMEOUT_S)
         # Another record is at the offset where a reader of the old cluster goes on. It must not get it.
         _send(producer, "after", 20)
         reader = _reader(node.bootstrap)

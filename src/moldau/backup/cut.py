@@ -4,12 +4,12 @@
 key                                         content
 =========================================== ==========================================================
 ``.moldau/backup/data/<time>-<broker>-…``   pieces of logs: record batches, or bytes of snapshots
-``.moldau/backup/cuts/<time>-<broker>-…``   a cut: every log with its pieces, as JSON, in one object; the
-                                            generation of the cluster follows the broker in the key
+``.moldau/backup/cuts/<generation>-…``      a cut: every log with its pieces, as JSON, in one object
 =========================================== ==========================================================
 
-Times are milliseconds since the epoch, with 13 digits, so that keys are in order of time. An object of a cut
-is stored last, so a cut whose object exists is complete.
+The object of a cut is stored last, so a cut whose object exists is complete. Its key has the generation of
+the cluster, the number of the cut in it, the time (milliseconds since the epoch), and the broker that made
+it. Cuts are ordered by generation and number, because the clocks of brokers may differ.
 
 *Order.* The logs are read in the order of :data:`STEPS`, and the metadata after them. A committed offset in a
 cut is therefore an offset whose records the cut contains, a batch that is pruned from the WAL is in a remote
@@ -24,12 +24,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from moldau.cluster.internal_topics import (
-    CONSUMER_OFFSETS_TOPIC,
-    DISKLESS_METADATA_TOPIC,
-    REMOTE_LOG_METADATA_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-)
+from moldau.cluster.internal_topics import STATE_TOPICS
 
 __all__ = [
     "CUTS_FOLDER",
@@ -37,6 +32,7 @@ __all__ = [
     "STEPS",
     "BrokenCutError",
     "ClusterCut",
+    "CutName",
     "LogId",
     "LogPiece",
     "LogPieces",
@@ -44,18 +40,17 @@ __all__ = [
     "created_of",
     "cut_key",
     "encode_cut",
-    "generation_of",
     "new_key",
     "parse_cut",
+    "parse_cut_key",
 ]
 
 CUTS_FOLDER: Final = ".moldau/backup/cuts/"
 DATA_FOLDER: Final = ".moldau/backup/data/"
 
-STEPS: Final = (
-    (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC),
-    (DISKLESS_METADATA_TOPIC,),
-    (REMOTE_LOG_METADATA_TOPIC,),
+STEPS: Final = tuple(
+    tuple(topic.name for topic in STATE_TOPICS.values() if topic.saved_in_step == step)
+    for step in sorted({topic.saved_in_step for topic in STATE_TOPICS.values()})
 )
 """The topics that a cut contains, in the order in which they are read. All partitions of a step are read
 before those of the next one.
@@ -118,18 +113,21 @@ class LogPieces:
     def size_bytes(self) -> int:
         return sum(piece.part.size_bytes for piece in self.pieces)
 
-    def extended(self, pieces: Sequence[LogPiece]) -> "LogPieces":
-        """Append newer pieces. Earlier records at or after the first new offset are replaced.
-
-        New pieces that begin with a snapshot replace everything.
+    def extended(self, pieces: Sequence[LogPiece], from_offset: int) -> "LogPieces":
+        """Replace the records from an offset on. Compaction may have removed the first of them, so that the
+        new pieces begin later.
         """
-        if not pieces:
-            return self
-        if pieces[0].is_snapshot:
-            return replace(self, pieces=tuple(pieces))
-        first = pieces[0].base_offset
-        kept = (each for each in self.pieces if each.is_snapshot or each.base_offset < first)
+        kept = (each for each in self.pieces if each.is_snapshot or each.base_offset < from_offset)
         return replace(self, pieces=(*kept, *pieces))
+
+    def problem(self) -> str | None:
+        """The reason why the pieces are not a log; None if they are one."""
+        end_offset = 0
+        for piece in self.pieces:
+            if not piece.is_snapshot and piece.base_offset < end_offset:
+                return f"records at {piece.base_offset} follow the end {end_offset}"
+            end_offset = piece.end_offset
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +139,8 @@ class ClusterCut:
     """Time before the first log was read, by the clock of the broker that made the cut."""
     generation: int = 0
     """Number of restores of the cluster before this cut."""
+    number: int = 0
+    """One more than the number of the cut that this one continues."""
     metadata: ObjectPart
     """Values of the records that build the image of the metadata (``image_records.to_records``)."""
     metadata_offset: int
@@ -158,19 +158,33 @@ def new_key(folder: str, created_ms: int, broker_id: int, unique: str) -> str:
     return f"{folder}{created_ms:0{_TIME_DIGITS}d}-{broker_id}-{unique}"
 
 
+class CutName(NamedTuple):
+    """The parts of a cut's key, in the order of cuts."""
+
+    generation: int
+    number: int
+    created_ms: int
+    broker_id: int
+    unique: str
+
+
 def cut_key(cut: ClusterCut, broker_id: int, unique: str) -> str:
-    """The key of a cut that a broker has made."""
-    return new_key(CUTS_FOLDER, cut.created_ms, broker_id, f"{cut.generation}-{unique}")
+    """The key of a cut that a broker has made. ``unique`` differs between the cuts of a broker."""
+    return f"{CUTS_FOLDER}{cut.generation:010d}-{cut.number:012d}-{cut.created_ms:013d}-{broker_id}-{unique}"
 
 
-def generation_of(key: str) -> int:
-    """The generation in the key of a cut; -1 for any other key."""
-    parts = key.rpartition("/")[2].split("-")
-    return int(parts[2]) if len(parts) == 4 and parts[2].isascii() and parts[2].isdigit() else -1
+def parse_cut_key(key: str) -> CutName | None:
+    """The parts of a cut's key; None for any other key."""
+    *numbers, unique = key.removeprefix(CUTS_FOLDER).split("-")
+    is_cut = key.startswith(CUTS_FOLDER) and len(numbers) == 4
+    if not is_cut or not all(each.isascii() and each.isdigit() for each in numbers):
+        return None
+    generation, number, created_ms, broker_id = map(int, numbers)
+    return CutName(generation, number, created_ms, broker_id, unique)
 
 
 def created_of(key: str) -> int | None:
-    """The time in the key of a cut or of its data; None for any other key."""
+    """The time in the key of a cut's data; None for any other key."""
     digits = key.rpartition("/")[2].partition("-")[0]
     return int(digits) if len(digits) == _TIME_DIGITS and digits.isascii() and digits.isdigit() else None
 
@@ -182,6 +196,7 @@ def encode_cut(cut: ClusterCut) -> bytes:
         "cluster_id": cut.cluster_id,
         "created_ms": cut.created_ms,
         "generation": cut.generation,
+        "number": cut.number,
         "metadata": {"offset": cut.metadata_offset, "epoch": cut.metadata_epoch, "part": cut.metadata},
         "logs": [
             {
@@ -213,6 +228,7 @@ def parse_cut(content: bytes | memoryview) -> ClusterCut:
         cluster_id=document["cluster_id"],
         created_ms=document["created_ms"],
         generation=document["generation"],
+        number=document["number"],
         metadata=ObjectPart(*metadata["part"]),
         metadata_offset=metadata["offset"],
         metadata_epoch=metadata["epoch"],

@@ -32,6 +32,7 @@ class Ledger:
         self.newest = newest
         self._logs = {} if newest is None else dict(newest.logs)
         self._changed: dict[LogId, LogPieces] = {}
+        self._asked_from: dict[LogId, int] = {}
         self.rounds = 0
         """How often all logs were saved."""
 
@@ -40,9 +41,8 @@ class Ledger:
         saved = self._logs.get(log.log_id)
         if saved is None:
             return LogToSave(log.log_id, log.leader_epoch)
-        return LogToSave(
-            log.log_id, log.leader_epoch, saved.end_offset, saved.epoch, _next_from(saved.pieces)
-        )
+        from_offset = self._asked_from[log.log_id] = _next_from(saved.pieces)
+        return LogToSave(log.log_id, log.leader_epoch, saved.end_offset, saved.epoch, from_offset)
 
     def saved(self, topic: str, answer: SavedLog) -> None:
         """Note the pieces that a leader has stored."""
@@ -51,7 +51,7 @@ class Ledger:
             if known is None or known.pieces or answer.pieces:
                 self._changed[answer.log_id] = LogPieces(topic, tuple(answer.pieces))
         elif answer.pieces and known is not None:
-            self._changed[answer.log_id] = known.extended(answer.pieces)
+            self._changed[answer.log_id] = known.extended(answer.pieces, self._asked_from[answer.log_id])
 
     def logs(self, existing: Iterable[LogId]) -> dict[LogId, LogPieces]:
         """The logs of the cut that is being made. Logs that no longer exist are left out."""

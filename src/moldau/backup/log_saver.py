@@ -9,6 +9,7 @@ from crc32c import crc32c
 from moldau.backup.calls import LogsToSave, LogToSave, SavedLog
 from moldau.backup.cut import DATA_FOLDER, LogId, LogPiece, ObjectPart
 from moldau.backup.saved_ends import SavedEnds
+from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.records.batch import check_batch, iter_headers
@@ -18,7 +19,7 @@ from moldau.storage.snapshots.replicated_log import LogPosition
 
 __all__ = ["LogSaver"]
 
-READ_BYTES: Final = 1 << 20
+READ_BYTES: Final = 1 << 19
 """Size of a read, after which other work of the event loop has a turn."""
 OBJECT_BYTES: Final = 32 << 20
 """Size from which an object is stored, so that a large log does not need as much memory."""
@@ -176,11 +177,24 @@ async def _save(found: _Range, upload: _Upload) -> _Saved:
 
 
 def _continues(found: _Range) -> bool:
-    """Whether the log still has the records that follow the saved ones, and had the saved ones."""
+    """Whether the log still has the records that follow the saved ones, and had the saved ones.
+
+    Raises ``KafkaError`` for a log that must not lose records, and has lost saved ones.
+    """
     wanted, log = found.wanted, found.partition.log
-    if wanted.from_offset < log.log_start_offset or wanted.saved_end_offset > found.end_offset:
-        return False
     last = wanted.saved_end_offset - 1
+    is_shorter = wanted.saved_end_offset > found.end_offset
+    if is_shorter and last < log.log_end_offset and log.epoch_for_offset(last) == wanted.saved_epoch:
+        # A new leader has the records, and does not know yet that they are committed.
+        raise KafkaError(ErrorCode.leader_not_available, "the high watermark is not known yet")
+    if is_shorter and found.partition.topic in DECISIVE_TOPICS:
+        raise KafkaError(
+            ErrorCode.kafka_storage_error,
+            f"{found.partition.topic}-{wanted.log_id.partition} ends at offset {found.end_offset}, and"
+            f" {wanted.saved_end_offset} was saved: it has lost records, so nothing is saved or deleted",
+        )
+    if wanted.from_offset < log.log_start_offset or is_shorter:
+        return False
     return last < log.log_start_offset or log.epoch_for_offset(last) == wanted.saved_epoch
 
 

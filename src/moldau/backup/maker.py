@@ -1,11 +1,10 @@
 """Makes cuts: asks the leaders of all logs to save them, in the order of a cut, and stores the cut."""
 
 import asyncio
-import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from crc32c import crc32c
 
@@ -14,30 +13,21 @@ from moldau.backup.cut import (
     CUTS_FOLDER,
     DATA_FOLDER,
     STEPS,
-    BrokenCutError,
     ClusterCut,
     LogId,
+    LogPieces,
     ObjectPart,
-    created_of,
-    cut_key,
-    encode_cut,
-    generation_of,
     new_key,
-    parse_cut,
 )
 from moldau.backup.image_object import encode_image
 from moldau.backup.ledger import Ledger, LedLog
+from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.image.image import MetadataImage
 from moldau.metrics import Meters
-from moldau.objects.storage import ObjectInfo, ObjectStorage
+from moldau.objects.storage import ObjectStorage
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
-logger = logging.getLogger(__name__)
-
-__all__ = ["BackupCluster", "CutMaker", "CutSettings", "read_cut"]
-
-UNUSED_DATA_AGE_MS: Final = 3_600_000
-"""Age from which an object that no kept cut refers to is deleted. Another broker may be making a cut."""
+__all__ = ["BackupCluster", "CutMaker", "CutSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +55,10 @@ class BackupCluster(Protocol):
 
     @property
     def image(self) -> MetadataImage: ...
+
+    def fail(self, reason: str) -> None:
+        """End this node."""
+        ...
 
     def is_maker(self) -> bool:
         """Whether this broker makes the cluster's cuts now."""
@@ -98,8 +92,7 @@ class CutMaker:
         self._ledger: Ledger | None = None
         self._image: MetadataImage | None = None
         """The image of the newest cut, if this broker made it."""
-        self._used: dict[str, frozenset[str]] = {}
-        """The data of the kept cuts, by the keys of the cuts."""
+        self._stored = StoredCuts(storage)
         self._round_keys: set[str] = set()
         """The objects that were stored for the cut in progress. They are deleted if it is not made."""
         self._next_deletion_s = 0.0
@@ -125,29 +118,58 @@ class CutMaker:
         if not self._cluster.is_maker():
             self._ledger = self._image = self._current_at = None
             return
-        if self._ledger is None:
-            self._current_at = asyncio.get_running_loop().time()
-            self._ledger = Ledger(await newest_cut(self._storage))
         begun_at, created_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
+        if self._current_at is None:
+            self._current_at = begun_at  # Nothing is known of older states, so they count as new.
         try:
+            if self._ledger is None:
+                self._ledger = await self._begin()
             cut = await self._new_cut(self._ledger, created_ms)
             if cut is not None:
                 # From here on the cut may be in the store, even if the store's answer is an error.
                 self._round_keys = set()
-                await self._store(cut)
+                await self._stored.store(cut, self._cluster.broker_id, self._unique())
                 self._ledger.complete(cut)
                 self._cuts.mark()
         except BaseException as error:
-            self._ledger.abandon()
-            self.last_error = str(error) or type(error).__name__
-            self._failures.mark()
-            if isinstance(error, Exception) and self._round_keys:
-                await self._storage.delete(self._round_keys)
+            await self._abandon(error)
             raise
         self._current_at = begun_at
         self._ledger.rounds += 1
-        if cut is not None:
-            await self._delete_old(cut)
+        if cut is not None and begun_at >= self._next_deletion_s:
+            settings = self._settings
+            self._next_deletion_s = begun_at + max(settings.retention_ms / 10, settings.interval_ms) / 1000
+            await self._stored.delete_old(cut, settings.retention_ms)
+
+    async def _abandon(self, error: BaseException) -> None:
+        """Forget the cut in progress, and delete what was stored for it."""
+        self.last_error = str(error) or type(error).__name__
+        self._failures.mark()
+        if self._ledger is not None:
+            self._ledger.abandon()
+        if isinstance(error, Exception) and self._round_keys:
+            await self._storage.delete(self._round_keys)
+
+    async def _begin(self) -> Ledger:
+        """Continue the newest cut of this generation.
+
+        Logs that were restored begin anew, because a later cut of the old cluster may have other records. A
+        cluster that has lost metadata since the newest cut must not go on.
+        """
+        found = await self._stored.newest()
+        await self._cluster.until_current()
+        if found is None or found.cut.generation != self._cluster.generation:
+            return Ledger(None)
+        offset, saved_offset = self._cluster.image.provenance.offset, found.cut.metadata_offset
+        if saved_offset > offset:
+            self._cluster.fail(
+                f"the metadata end at offset {offset}, and those of offset {saved_offset} are saved in the"
+                " object store: the folders of this node are an older copy. `moldau storage restore` brings"
+                " back what is saved. To go on from the older copy, and lose what came later, delete the"
+                f" newer states below {CUTS_FOLDER}"
+            )
+            raise KafkaError(ErrorCode.kafka_storage_error, "the folders are older than a saved state")
+        return Ledger(found.cut)
 
     async def _new_cut(self, ledger: Ledger, created_ms: int) -> ClusterCut | None:
         """Read all logs and the metadata; None when nothing has changed since the newest cut."""
@@ -160,6 +182,7 @@ class CutMaker:
         image = cluster.image
         existing = [log.log_id for topics in STEPS for log in _led_logs(image, topics)]
         logs_now = ledger.logs(existing)
+        _check(existing, logs_now)
         newest = ledger.newest
         if newest is not None and image == self._image and logs_now == newest.logs:
             return None
@@ -179,6 +202,7 @@ class CutMaker:
             cluster_id=cluster.cluster_id,
             created_ms=created_ms,
             generation=cluster.generation,
+            number=0 if newest is None else newest.number + 1,
             metadata=part,
             metadata_offset=image.provenance.offset,
             metadata_epoch=image.provenance.epoch,
@@ -190,84 +214,28 @@ class CutMaker:
         by_leader: dict[int, list[LedLog]] = defaultdict(list)
         for log in logs:
             by_leader[log.leader_id].append(log)
-        answers = await asyncio.gather(
+        answers: list[Sequence[SavedLog] | BaseException] = await asyncio.gather(
             *(
                 self._cluster.save_logs(
                     leader_id,
                     LogsToSave(f"{key}-{leader_id}", ledger.rounds, [ledger.request(log) for log in led]),
                 )
                 for leader_id, led in by_leader.items()
-            )
+            ),
+            return_exceptions=True,
         )
         topics = {log.log_id: log.topic for log in logs}
         for answer in answers:
-            for saved in answer:
+            for saved in () if isinstance(answer, BaseException) else answer:
                 self._round_keys.update(piece.part.object_key for piece in saved.pieces)
                 ledger.saved(topics[saved.log_id], saved)
                 self._bytes.mark(sum(piece.part.size_bytes for piece in saved.pieces))
-
-    async def _store(self, cut: ClusterCut) -> None:
-        content = encode_cut(cut)
-        key = cut_key(cut, self._cluster.broker_id, self._unique())
-        await self._storage.upload(key, content, len(content))
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
 
     def _unique(self) -> str:
         return f"{self._machine.entropy.uuid4().int & (1 << 48) - 1:012x}"
-
-    async def _delete_old(self, newest: ClusterCut) -> None:
-        """Delete cuts older than the retention, and data that no kept cut refers to."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s < self._next_deletion_s:
-            return
-        self._next_deletion_s = now_s + max(
-            self._settings.retention_ms / 10_000, self._settings.interval_ms / 1000
-        )
-        keep_from_ms = newest.created_ms - self._settings.retention_ms
-        listed = await _listing(self._storage, CUTS_FOLDER)
-        kept: dict[str, frozenset[str]] = {}
-        for info in listed:
-            if (created_of(info.key) or newest.created_ms) >= keep_from_ms:
-                known = self._used.get(info.key)
-                kept[info.key] = known or frozenset((await read_cut(self._storage, info)).object_keys())
-        # Cuts are deleted first, so that none is left without its data.
-        await self._storage.delete([info.key for info in listed if info.key not in kept])
-        self._used = kept
-        used = newest.object_keys().union(*kept.values())
-        before_ms = min(keep_from_ms, newest.created_ms - UNUSED_DATA_AGE_MS)
-        data = await _listing(self._storage, DATA_FOLDER)
-        await self._storage.delete(
-            [
-                info.key
-                for info in data
-                if info.key not in used and (created_of(info.key) or newest.created_ms) < before_ms
-            ]
-        )
-
-
-async def newest_cut(storage: ObjectStorage, *, until_ms: int | None = None) -> ClusterCut | None:
-    """The newest cut of the latest generation, not newer than ``until_ms``; None when there is none.
-
-    A damaged cut is skipped and logged. Raises ``StorageError``.
-    """
-    listed = await _listing(storage, CUTS_FOLDER)
-    for info in sorted(listed, key=lambda info: (generation_of(info.key), info.key), reverse=True):
-        created_ms = created_of(info.key)
-        if created_ms is None or (until_ms is not None and created_ms > until_ms):
-            continue
-        try:
-            return await read_cut(storage, info)
-        except (BrokenCutError, ValueError, LookupError) as error:
-            logger.warning("%s is skipped: %s", info.key, error)
-    return None
-
-
-async def read_cut(storage: ObjectStorage, info: ObjectInfo) -> ClusterCut:
-    """Read a cut. Raises ``StorageError`` and :class:`BrokenCutError`."""
-    return parse_cut(await storage.fetch(info.key, 0, info.size_bytes))
-
-
-async def _listing(storage: ObjectStorage, folder: str) -> list[ObjectInfo]:
-    return sorted([info async for page in storage.list(folder) for info in page], key=lambda info: info.key)
 
 
 def _led_logs(image: MetadataImage, topics: Sequence[str]) -> list[LedLog]:
@@ -282,3 +250,13 @@ def _led_logs(image: MetadataImage, topics: Sequence[str]) -> list[LedLog]:
             log_id = LogId(topic.topic_id, index)
             found.append(LedLog(name, log_id, partition.leader, partition.leader_epoch))
     return found
+
+
+def _check(existing: Sequence[LogId], logs: Mapping[LogId, LogPieces]) -> None:
+    """Raise ``KafkaError`` for a cut that could not be restored."""
+    for log_id in existing:
+        log = logs.get(log_id)
+        if log is None:
+            raise KafkaError(ErrorCode.leader_not_available, f"{log_id} was created meanwhile")
+        if (problem := log.problem()) is not None:
+            raise KafkaError(ErrorCode.corrupt_message, f"{log.topic}-{log_id.partition}: {problem}")

@@ -63,6 +63,10 @@ class StateTopic:
     Such a record is acknowledged when it is synced, on two replicas if there are two. A replica that is not
     in sync is never elected.
     """
+    saved_in_step: int
+    """The step of a cut in which its logs are saved (``moldau.backup.cut``): before the topics to whose
+    records its own records refer.
+    """
     is_marked: bool = False
     """Whether the metadata that clients read mark the topic as internal."""
 
@@ -106,6 +110,7 @@ STATE_TOPICS: Final = {
             name=CONSUMER_OFFSETS_TOPIC,
             retention=StateRetention.COMPACTED,
             factor_key="offsets.topic.replication.factor",
+            saved_in_step=0,
             records=group_records.RECORDS,
             is_marked=True,
         ),
@@ -113,6 +118,7 @@ STATE_TOPICS: Final = {
             name=TRANSACTION_STATE_TOPIC,
             retention=StateRetention.COMPACTED,
             factor_key="transaction.state.log.replication.factor",
+            saved_in_step=0,
             records=transaction_records.RECORDS,
             is_decisive=True,
             is_marked=True,
@@ -121,6 +127,7 @@ STATE_TOPICS: Final = {
             name=DISKLESS_METADATA_TOPIC,
             retention=StateRetention.SNAPSHOTS,
             factor_key="diskless.metadata.topic.replication.factor",
+            saved_in_step=1,
             is_decisive=True,
             is_marked=True,
         ),
@@ -128,6 +135,7 @@ STATE_TOPICS: Final = {
             name=REMOTE_LOG_METADATA_TOPIC,
             retention=StateRetention.TIME,
             factor_key="remote.log.metadata.topic.replication.factor",
+            saved_in_step=2,
             is_decisive=True,
         ),
     )

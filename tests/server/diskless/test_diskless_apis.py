@@ -36,7 +36,7 @@ from moldau.protocol.own.diskless import (
 from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.coordinators.entry import KeyLookup
-from moldau.server.handlers.coordinators import CoordinatorHandlers
+from moldau.server.handlers.find_coordinator import CoordinatorHandlers
 from moldau.server.requests.dispatch import failure
 
 TOPIC_ID = UUID(int=1)

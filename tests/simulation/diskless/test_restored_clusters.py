@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from moldau.backup.restore import restoring
-from moldau.backup.restore.recommit import FoundObject, Recommit
+from moldau.backup.restore.recommit import FoundObject, ObjectWindow, Recommit
 from moldau.backup.saved_ends import SavedEnds
+from moldau.backup.stored_cuts import FoundCut
 from moldau.simulation.restore.story import restore
 from moldau.simulation.scenario import run_seed
 
@@ -29,12 +30,17 @@ def _always(saved: SavedEnds, *_: Any) -> bool:
     return True
 
 
+def _late_objects(found: FoundCut, until_ms: int | None) -> ObjectWindow:
+    """Objects from the time of the cut are not looked at."""
+    return ObjectWindow(found.cut.created_ms + 1_500, 1 << 60, until_ms)
+
+
 @pytest.mark.parametrize(
     ("holder", "name", "flaw", "seed"),
     [
         (Recommit, "commit", _commit_nothing, 0),
         (SavedEnds, "covers", _always, 0),
-        (restoring, "_from_ms", lambda cut: cut.created_ms + 1_500, 1),
+        (restoring, "_window", _late_objects, 0),
     ],
     ids=["no newer objects", "no wait for a save", "objects of late commits are missing"],
 )

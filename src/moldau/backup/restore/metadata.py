@@ -2,7 +2,7 @@
 
 The node takes over every replica. Old brokers and controllers are left out; new ones may be added after the
 restore. All numbers by which nodes and clients tell newer from older are raised by a margin, because the old
-cluster may have given out more of them after the cut.
+cluster may have given out more of them after the cut. Each restore since the cut adds a margin.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,6 +42,8 @@ class NewGeneration(NamedTuple):
     """The offset after the last record of the cut, by partition. The first coordinator's log is among the
     partitions, because its generations are those of the cluster.
     """
+    restores: int = 1
+    """The number of restores since the cut, including this one. Each of them may have given out numbers."""
 
     def starts_of(self, record: r.PartitionRecord) -> Sequence[int]:
         """The starts of all generations of a partition; empty for a partition that has no generations."""
@@ -53,9 +55,12 @@ class NewGeneration(NamedTuple):
         return (*known, *(start for _ in range(self.number - len(known))))
 
 
-def new_position(offset: int, epoch: int) -> LogPosition:
-    """The end of the snapshot of the new metadata, for a cut at an offset and an epoch of the old one."""
-    return LogPosition(offset + OFFSET_MARGIN, epoch + EPOCH_MARGIN)
+def new_position(offset: int, epoch: int, restores: int) -> LogPosition:
+    """The end of the snapshot of the new metadata, for a cut at an offset and an epoch of the old one.
+
+    ``restores`` is the number of restores since the cut, including this one.
+    """
+    return LogPosition(offset + restores * OFFSET_MARGIN, epoch + restores * EPOCH_MARGIN)
 
 
 def new_metadata(
@@ -82,9 +87,8 @@ def new_metadata(
             case _:
                 yield record
     if next_producer_id > 0:
-        yield r.ProducerIdsRecord(
-            broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id + PRODUCER_ID_MARGIN
-        )
+        next_producer_id += generation.restores * PRODUCER_ID_MARGIN
+        yield r.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id)
 
 
 def _partition(record: r.PartitionRecord, node: NewNode, generation: NewGeneration) -> Message:
@@ -97,8 +101,8 @@ def _partition(record: r.PartitionRecord, node: NewNode, generation: NewGenerati
         adding_replicas=[],
         leader=-1,
         leader_recovery_state=0,
-        leader_epoch=record.leader_epoch + EPOCH_MARGIN,
-        partition_epoch=record.partition_epoch + EPOCH_MARGIN,
+        leader_epoch=record.leader_epoch + generation.restores * EPOCH_MARGIN,
+        partition_epoch=record.partition_epoch + generation.restores * EPOCH_MARGIN,
         directories=[node.directory_id],
         eligible_leader_replicas=None,
         last_known_elr=None,

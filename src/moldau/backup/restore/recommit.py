@@ -1,22 +1,24 @@
 """Commits the batches of WAL objects that are newer than a cut again, from the objects' footers.
 
 A producer's acknowledged batch behind the cut is in such an object, and nothing but the object says so. The
-objects are committed in the order of their names, which begin with the time of their creation, by the rules
-that apply to every commit. Therefore an idempotent batch that the cut has already, or that several objects
+objects are committed in the order of their creation (:mod:`.commit_order`), by the rules that apply to every
+commit. Therefore an idempotent batch that the cut has already, or that several objects
 contain, is committed once; every other batch comes back at least once. Offsets may differ from those that the
 batches had.
 
 Batches of transactions are left out: only the lost logs said whether a transaction was committed.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.backup.cut import LogId
+from moldau.backup.restore.commit_order import in_commit_order
 from moldau.coordinators.diskless.calls import CREATE_TIME, LOG_APPEND_TIME, BatchToCommit, CommitFileCall
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.object_keys import WAL_PREFIX, parse_object_key, wal_folders
@@ -34,9 +36,10 @@ from moldau.runtime import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["FoundObject", "Recommit", "RecommitReport", "find_objects"]
+__all__ = ["FoundObject", "ObjectWindow", "Recommit", "RecommitReport", "find_objects"]
 
 _KEPT_NAMES: Final = 20
+_FOOTERS_AT_A_TIME: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +76,47 @@ class RecommitReport:
     """Objects whose footer cannot be read; the number of names is limited."""
 
 
-async def find_objects(storage: ObjectStorage, from_ms: int, report: RecommitReport) -> list[FoundObject]:
-    """The WAL objects that were created at or after a time, in the order of their commits.
+class ObjectWindow(NamedTuple):
+    """The objects that a restore looks at. An object is in the window by its own time or by the store's."""
+
+    created_from_ms: int
+    """Time by the clock of the broker that created the object."""
+    stored_from_ms: int
+    """Time by the clock of the store. The clocks of brokers may be wrong."""
+    created_until_ms: int | None = None
+    """For a restore of an earlier state: later objects are left out."""
+
+    def has(self, created_ms: int, stored_ms: int) -> bool:
+        is_late = self.created_until_ms is not None and created_ms > self.created_until_ms
+        return not is_late and (created_ms >= self.created_from_ms or stored_ms >= self.stored_from_ms)
+
+
+async def find_objects(
+    storage: ObjectStorage, window: ObjectWindow, report: RecommitReport
+) -> list[FoundObject]:
+    """The WAL objects of a window, in the order of their commits.
 
     Raises ``StorageError`` when the store fails.
     """
-    found: list[FoundObject] = []
+    wanted: list[ObjectInfo] = []
     for folder in wal_folders(WAL_PREFIX):
         async for page in storage.list(folder):
             for info in page:
                 key = parse_object_key(info.key)
-                if key is not None and key.created_ms >= from_ms:
-                    footer = await _footer(storage, info, report)
-                    found += [] if footer is None else [FoundObject(info, footer)]
+                if key is not None and window.has(key.created_ms, info.last_modified_ms):
+                    wanted.append(info)
+    found: list[FoundObject] = []
+    for start in range(0, len(wanted), _FOOTERS_AT_A_TIME):
+        some = wanted[start : start + _FOOTERS_AT_A_TIME]
+        footers = await asyncio.gather(*(_footer(storage, info, report) for info in some))
+        found += [
+            FoundObject(info, footer)
+            for info, footer in zip(some, footers, strict=True)
+            if footer is not None
+        ]
     report.objects = len(found)
     # The name without its folders begins with the time of creation.
-    return sorted(found, key=lambda each: each.info.key.rpartition("/")[2])
+    return in_commit_order(sorted(found, key=lambda each: each.info.key.rpartition("/")[2]))
 
 
 async def _footer(storage: ObjectStorage, info: ObjectInfo, report: RecommitReport) -> WalObject | None:

@@ -12,12 +12,24 @@ from moldau.backup.generations import begin_generation, latest_generation
 from moldau.backup.restore.folders import NodeFolder, write_log
 from moldau.backup.restore.local_log import LocalCoordinatorLog
 from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, NewNode, new_metadata, new_position
-from moldau.backup.restore.recommit import FoundObject, Recommit, RecommitReport, find_objects
+from moldau.backup.restore.recommit import (
+    FoundObject,
+    ObjectWindow,
+    Recommit,
+    RecommitReport,
+    find_objects,
+)
 from moldau.backup.restore.saved_state import check_part, metadata_of, pieces_of
+from moldau.backup.restore.transactions import abort_ongoing, abort_strays
+from moldau.backup.stored_cuts import FoundCut
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_COORDINATOR
-from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, STATE_TOPICS
+from moldau.cluster.internal_topics import (
+    DISKLESS_METADATA_TOPIC,
+    STATE_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+)
 from moldau.coordinators.diskless.calls import PartitionsToCreate
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
@@ -30,6 +42,8 @@ from moldau.storage.topic_partition import TopicPartition
 
 __all__ = ["RestoreReport", "Restoring", "examine"]
 
+_LONGEST_CUT_MS: Final = 600_000
+"""The longest time between the first read of a log and the end of the cut."""
 _ANY_AGE_MS: Final = 1 << 50
 """The maximum age of a commit during a restore: objects are committed however old they are."""
 
@@ -45,19 +59,25 @@ class RestoreReport:
     """Topics of users whose records were only on the disks of brokers: they come back empty."""
     missing: list[str] = field(default_factory=list)
     """Objects of the cut that cannot be read, with the reason."""
+    aborted_transactions: int = 0
+    """Transactions that were open when the state was saved."""
     newer: RecommitReport = field(default_factory=RecommitReport)
 
 
-async def examine(storage: ObjectStorage, cut: ClusterCut) -> RestoreReport:
+async def examine(storage: ObjectStorage, found: FoundCut, until_ms: int | None = None) -> RestoreReport:
     """Report what a restore of a cut would bring back. It writes nothing. Raises ``StorageError``."""
+    cut = found.cut
     report = RestoreReport(cut)
+    for log_id, log in cut.logs.items():
+        problem = log.problem()
+        report.missing += [] if problem is None else [f"{log.topic}-{log_id.partition}: {problem}"]
     parts = [cut.metadata, *(piece.part for log in cut.logs.values() for piece in log.pieces)]
     for part in parts:
         reason = await check_part(storage, part)
         report.missing += [] if reason is None else [reason]
     if not report.missing:
         _describe(report, _image_of(await metadata_of(storage, cut)))
-    await find_objects(storage, _from_ms(cut), report.newer)
+    await find_objects(storage, _window(found, until_ms), report.newer)
     return report
 
 
@@ -72,20 +92,32 @@ def _image_of(records: Sequence[Message]) -> MetadataImage:
     return MetadataDelta().replay_all(records).apply()
 
 
-def _from_ms(cut: ClusterCut) -> int:
-    """The creation time of the oldest object that the cut may lack: its commit may have come later."""
+def _window(found: FoundCut, until_ms: int | None) -> ObjectWindow:
+    """The objects that the cut may lack. The commit of an older object may have come after the cut."""
     times = CoordinatorTimes()
-    return cut.created_ms - times.max_commit_age_ms - times.clock_skew_ms
+    age_ms = times.max_commit_age_ms + times.clock_skew_ms
+    return ObjectWindow(found.cut.created_ms - age_ms, found.stored_ms - age_ms - _LONGEST_CUT_MS, until_ms)
 
 
 class Restoring:
     """A restore of one cut into one folder."""
 
-    def __init__(self, machine: Machine, storage: ObjectStorage, cut: ClusterCut, folder: NodeFolder) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        storage: ObjectStorage,
+        found: FoundCut,
+        folder: NodeFolder,
+        until_ms: int | None = None,
+    ) -> None:
+        """With ``until_ms``, records of later objects are left out."""
         self._machine = machine
         self._storage = storage
-        self._cut = cut
+        self._window = _window(found, until_ms)
+        self._cut = cut = found.cut
         self._folder = folder
+        self._ending: set[int] = set()
+        """Producers whose transactions the restored coordinators will complete."""
         self._report = RestoreReport(cut)
 
     async def run(self) -> RestoreReport:
@@ -95,16 +127,19 @@ class Restoring:
         self._folder.check(self._machine)
         old = await metadata_of(self._storage, self._cut)
         number = 1 + max(self._cut.generation, await latest_generation(self._storage))
-        # Nodes of the old cluster stop before this restore reads what they may still write.
+        # Nodes of the old cluster that still run stop soon. Objects are listed as late as possible.
         await begin_generation(self._storage, number, self._cut.cluster_id)
-        newer = await find_objects(self._storage, _from_ms(self._cut), self._report.newer)
         self._machine.disk.make_dirs(self._folder.path)
         async with contextlib.AsyncExitStack() as closing:
             logs = await self._write_logs(closing)
             image = _image_of(old)
-            coordinators = await self._load(image, logs, closing)
+            restores = number - self._cut.generation
+            coordinators = await self._load(image, logs, restores, closing)
             await _create_partitions(image, coordinators)
-            generation = NewGeneration(number, _ends(image, coordinators, logs))
+            aborted = await abort_strays(coordinators, logs, self._ending)
+            self._report.aborted_transactions += aborted
+            generation = NewGeneration(number, _ends(image, coordinators, logs), restores)
+            newer = await find_objects(self._storage, self._window, self._report.newer)
             await self._write_metadata(old, generation, newer)
             owners, stamped = _diskless_partitions(image)
             await Recommit(coordinators, owners, stamped, self._report.newer).commit(newer)
@@ -119,7 +154,7 @@ class Restoring:
         seen = max((each.producer_id_max for each in newer), default=-1)
         records = list(new_metadata(old, node, generation, seen))
         _describe(self._report, _image_of(records))
-        end = new_position(self._cut.metadata_offset, self._cut.metadata_epoch)
+        end = new_position(self._cut.metadata_offset, self._cut.metadata_epoch, generation.restores)
         await self._folder.write_metadata(self._machine, records, end)
 
     async def _write_logs(self, closing: contextlib.AsyncExitStack) -> dict[int, SnapshotLog]:
@@ -129,6 +164,13 @@ class Restoring:
             name = TopicPartition(saved.topic, log_id.partition)
             pieces = pieces_of(self._storage, saved)
             log = await write_log(self._machine, self._folder.path, name, log_id.topic_id, pieces)
+            if saved.topic == TRANSACTION_STATE_TOPIC:
+                epoch = log.last_epoch + 1
+                log.initialize_epoch(epoch)
+                count, ending = abort_ongoing(log, epoch, self._machine.clock.now_ms())
+                self._report.aborted_transactions += count
+                self._ending |= ending
+                await log.flush()
             if saved.topic == DISKLESS_METADATA_TOPIC:
                 coordinator_logs[log_id.partition] = log
                 closing.callback(log.close)
@@ -137,7 +179,11 @@ class Restoring:
         return coordinator_logs
 
     async def _load(
-        self, image: MetadataImage, logs: Mapping[int, SnapshotLog], closing: contextlib.AsyncExitStack
+        self,
+        image: MetadataImage,
+        logs: Mapping[int, SnapshotLog],
+        restores: int,
+        closing: contextlib.AsyncExitStack,
     ) -> DisklessCoordinator:
         """Load the diskless coordinators over their logs."""
         coordinators = DisklessCoordinator(
@@ -147,7 +193,7 @@ class Restoring:
         )
         closing.push_async_callback(coordinators.close)
         for coordinator_id, log in logs.items():
-            epoch = _epoch_of(image, coordinator_id)
+            epoch = _epoch_of(image, coordinator_id) + restores * EPOCH_MARGIN
             coordinators.load(coordinator_id, epoch, LocalCoordinatorLog(log, epoch))
         for coordinator_id in logs:
             await coordinators.until_loaded(coordinator_id)
@@ -189,10 +235,12 @@ def _ends(
 
 
 def _epoch_of(image: MetadataImage, coordinator_id: int) -> int:
-    """The epoch of the coordinator's log during the restore. The restored node leads in the next one."""
+    """The epoch of the coordinator's log in the cut. The restore raises it, and the restored node leads in a
+    later one.
+    """
     topic = image.topics.get(DISKLESS_METADATA_TOPIC)
     assert topic is not None
-    return topic.partitions[coordinator_id].leader_epoch + EPOCH_MARGIN
+    return topic.partitions[coordinator_id].leader_epoch
 
 
 def _diskless_partitions(image: MetadataImage) -> tuple[dict[LogId, int], set[UUID]]:

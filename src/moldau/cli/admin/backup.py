@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from moldau.backup.cut import CUTS_FOLDER, BrokenCutError, ClusterCut, created_of
-from moldau.backup.maker import newest_cut, read_cut
+from moldau.backup.cut import CUTS_FOLDER, BrokenCutError, ClusterCut, parse_cut_key
 from moldau.backup.restore.folders import NodeFolder
 from moldau.backup.restore.restoring import RestoreReport, Restoring, examine
+from moldau.backup.stored_cuts import StoredCuts
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError, one_line
 from moldau.cli.options import JsonOption, key_values, timestamp_ms
@@ -28,7 +28,15 @@ from moldau.runtime import KafkaError, Machine
 from moldau.server.metadata.membership import controller_endpoints
 from moldau.server.subsystems.diskless.settings import runtime_settings
 
-backup_app = new_app(help="See what is saved of a cluster.", no_args_is_help=True)
+backup_app = new_app(
+    help="""See what is saved of a cluster.
+
+    \b
+    Example:
+      moldau storage backup status --config server.properties
+    """,
+    no_args_is_help=True,
+)
 _SHOWN_TOPICS = 10
 
 
@@ -88,17 +96,17 @@ def restored(config: BrokerConfig, until_ms: int | None = None, *, dry_run: bool
     async def run() -> RestoreReport:
         storage = open_storage(runtime_settings(config).storage, machine, Meters())
         try:
-            cut = await newest_cut(storage, until_ms=until_ms)
-            if cut is None:
+            found = await StoredCuts(storage).newest(until_ms=until_ms)
+            if found is None:
                 when = "" if until_ms is None else f" until {time_text(until_ms)}"
                 raise CommandError(
                     f"no state of a cluster is saved in {config.text('diskless.storage.url')}{when}: there is"
                     f" no object below {CUTS_FOLDER}"
                 )
             if dry_run:
-                return await examine(storage, cut)
-            folder = _folder(machine, config, cut)
-            return await Restoring(machine, storage, cut, folder).run()
+                return await examine(storage, found, until_ms)
+            folder = _folder(machine, config, found.cut)
+            return await Restoring(machine, storage, found, folder, until_ms).run()
         finally:
             await storage.close()
 
@@ -155,6 +163,10 @@ def _print(report: RestoreReport, config: BrokerConfig, dry_run: bool) -> None:
             f"records that were acknowledged after the state was saved: {newer.records} in"
             f" {newer.batches} batches; {newer.repeated_batches} batches were there already"
         )
+    if newer.refused_batches:
+        print(f"refused, because a batch before them is missing: {newer.refused_batches} batches")
+    if report.aborted_transactions:
+        print(f"aborted, because they were open: {report.aborted_transactions} transactions")
     if newer.transactional_batches:
         print(f"left out: {newer.transactional_batches} batches of transactions")
     for topic_id, count in newer.unknown_topics.items():
@@ -180,6 +192,8 @@ def _as_json(report: RestoreReport, dry_run: bool) -> dict[str, Any]:
         "recommitted_batches": None if dry_run else newer.batches,
         "recommitted_records": None if dry_run else newer.records,
         "repeated_batches": None if dry_run else newer.repeated_batches,
+        "aborted_transactions": report.aborted_transactions,
+        "refused_batches": None if dry_run else newer.refused_batches,
         "transactional_batches": newer.transactional_batches,
         "unknown_topics": {str(topic_id): count for topic_id, count in newer.unknown_topics.items()},
         "damaged_objects": newer.damaged,
@@ -205,7 +219,7 @@ def status(
         cuts, newest = asyncio.run(_read_status(broker))
     except (ConfigError, StorageError, BrokenCutError, ValueError) as error:
         raise CommandError(one_line(error)) from error
-    times = [each for each in map(created_of, cuts) if each is not None]
+    times = [name.created_ms for name in map(parse_cut_key, cuts) if name is not None]
     if as_json:
         print_json({"saved_ms": times, "logs": [] if newest is None else _log_rows(newest)})
         return
@@ -234,8 +248,9 @@ async def _read_status(config: BrokerConfig) -> tuple[list[str], ClusterCut | No
     """The keys of all cuts, and the newest cut. Raises ``StorageError`` and ``BrokenCutError``."""
     storage: ObjectStorage = open_storage(runtime_settings(config).storage, Machine.real(), Meters())
     try:
-        listed = [info async for page in storage.list(CUTS_FOLDER) for info in page]
-        listed.sort(key=lambda info: info.key)
-        return [info.key for info in listed], await read_cut(storage, listed[-1]) if listed else None
+        stored = StoredCuts(storage)
+        keys = sorted(info.key for info in await stored.listed())
+        found = await stored.newest()
+        return keys, None if found is None else found.cut
     finally:
         await storage.close()

@@ -121,7 +121,8 @@ class FileReclaimer:
         count = size_bytes = 0
         for _ in range(_ROUNDS_A_PASS):
             before_ms = self._clock.now_ms() - self._grace_ms
-            limit = _FILES_A_PASS + len(self._released.get(coordinator_id, ()))
+            waiting = len(self._unsaved.get(coordinator_id, ()))
+            limit = _FILES_A_PASS + waiting + len(self._released.get(coordinator_id, ()))
             listed = self._keeper.free_files(coordinator_id, before_ms, limit)
             keys = self._not_released(coordinator_id, [file.object_key for file in listed])
             keys = self._saved(coordinator_id, keys)

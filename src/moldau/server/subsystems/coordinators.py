@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
-from moldau.server.handlers.coordinators import CoordinatorHandlers
+from moldau.server.handlers.find_coordinator import CoordinatorHandlers
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.topics import TopicsSubsystem
 

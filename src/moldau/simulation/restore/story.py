@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from moldau.backup.maker import newest_cut
 from moldau.backup.restore.folders import NodeFolder
 from moldau.backup.restore.restoring import RestoreReport, Restoring
+from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.offset_for_leader_epoch import (
@@ -164,16 +164,16 @@ class RestoreStory:
         properties = {**PROPERTIES, "backup.interval.ms": str(round(1000 * self._interval_s))}
         config = development_config(DATA, PORT, properties, host="node-1", diskless=True)
         storage = open_simulated("", {}, machine)
-        cut = await newest_cut(storage)
-        if cut is not None:
+        found = await StoredCuts(storage).newest()
+        if found is not None:
             folder = NodeFolder(
                 path=DATA,
-                cluster_id=cut.cluster_id,
+                cluster_id=found.cut.cluster_id,
                 node_id=config.node_id,
                 directory_id=new_directory_id(machine.entropy),
                 static_voter=Voter(ReplicaKey(config.node_id), "node-1", 0),
             )
-            self._report = await Restoring(machine, storage, cut, folder).run()
+            self._report = await Restoring(machine, storage, found, folder).run()
         node = ServerNode(config, machine, format_new=True)
         machine.disk.process.exhibit = node
         await node.start()

@@ -27,6 +27,7 @@ class BackupPeers:
         client: RpcClient,
         local: LogSaving,
         until_current: Callable[[], Awaitable[None]],
+        fail: Callable[[str], None],
     ) -> None:
         self._view = view
         self._cluster_id = cluster_id
@@ -34,6 +35,7 @@ class BackupPeers:
         self._client = client
         self._local = local
         self._until_current = until_current
+        self._fail = fail
 
     @classmethod
     def of(cls, context: BrokerContext, local: LogSaving) -> "BackupPeers":
@@ -45,6 +47,7 @@ class BackupPeers:
             RpcClient(context.machine.entropy, client_id=f"backup-{context.view.local_id}"),
             local,
             context.metadata.until_current,
+            context.fail,
         )
 
     @property
@@ -64,6 +67,9 @@ class BackupPeers:
     @property
     def image(self) -> MetadataImage:
         return self._view.image
+
+    def fail(self, reason: str) -> None:
+        self._fail(reason)
 
     def is_maker(self) -> bool:
         """The leader of the first diskless coordinator makes the cuts."""

@@ -41,9 +41,15 @@ class BackupSubsystem(Subsystem):
         self._guard = GenerationGuard(
             storage, lambda: self._peers.generation, lambda: uploads.value + deletions.value, context.fail
         )
+        unexpected, interval_ms = context.machine.unexpected, settings.interval_ms
+        # This loop is not the maker's, because saves may wait long for brokers that are down.
+        self._watching = Repeating(
+            "backup generation", self._guard.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
+        )
         self._late_ms = max(LATE_INTERVALS * settings.interval_ms, LATE_MIN_MS)
+        # The first run is soon: it finds out whether this node's folders are an older copy.
         self._repeating = Repeating(
-            "backup", self._run_once, settings.interval_ms, unexpected=context.machine.unexpected
+            "backup", self.maker.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
         )
 
     def _partition(self, log_id: LogId) -> ClassicPartition | None:
@@ -64,13 +70,11 @@ class BackupSubsystem(Subsystem):
             f" after a save: {self.maker.last_error}"
         )
 
-    async def _run_once(self) -> None:
-        await self._guard.run_once()
-        await self.maker.run_once()
-
     async def serve(self) -> None:
+        self._watching.start()
         self._repeating.start()
 
     async def stop(self) -> None:
         await self._repeating.stop()
+        await self._watching.stop()
         await self._peers.close()

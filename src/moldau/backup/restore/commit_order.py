@@ -1,0 +1,78 @@
+"""The order in which a restore commits objects. Pure."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from moldau.diskless.wal import WalObject
+
+__all__ = ["HasFooter", "in_commit_order"]
+
+
+class HasFooter(Protocol):
+    """A WAL object whose footer was read."""
+
+    @property
+    def footer(self) -> WalObject: ...
+
+
+F = TypeVar("F", bound=HasFooter)
+
+
+class _Stream(NamedTuple):
+    """The batches of an idempotent producer in a partition, which have ascending sequences."""
+
+    topic_id: UUID
+    partition: int
+    producer_id: int
+    producer_epoch: int
+
+
+def in_commit_order(found: Sequence[F]) -> list[F]:
+    """The objects in their given order, except that an object waits for earlier batches of its idempotent
+    producers.
+
+    The given order is that of the brokers' clocks. When a producer moves to a broker whose clock is behind,
+    its later batches are in an object with an earlier time, and would be refused before the earlier ones. A
+    sequence that begins again at 0 after its maximum is not recognized.
+    """
+    needs = [_first_sequences(each.footer) for each in found]
+    waiting: dict[_Stream, list[int]] = defaultdict(list)
+    for streams in needs:
+        for stream, sequence in streams.items():
+            waiting[stream].append(sequence)
+    for sequences in waiting.values():
+        sequences.sort(reverse=True)
+    ordered: list[F] = []
+    left = list(range(len(found)))
+    while left:
+        deferred: list[int] = []
+        for number in left:
+            streams = needs[number]
+            if all(sequence <= waiting[stream][-1] for stream, sequence in streams.items()):
+                ordered.append(found[number])
+                _leave(waiting, streams)
+            else:
+                deferred.append(number)
+        if len(deferred) == len(left):  # they wait for each other, so the given order decides
+            first = deferred.pop(0)
+            ordered.append(found[first])
+            _leave(waiting, needs[first])
+        left = deferred
+    return ordered
+
+
+def _first_sequences(footer: WalObject) -> dict[_Stream, int]:
+    """The lowest sequence of each idempotent producer in an object."""
+    first: dict[_Stream, int] = {}
+    for batch in footer.batches():
+        if batch.producer_id >= 0 and batch.base_sequence >= 0:
+            stream = _Stream(batch.topic_id, batch.partition_index, batch.producer_id, batch.producer_epoch)
+            first[stream] = min(batch.base_sequence, first.get(stream, batch.base_sequence))
+    return first
+
+
+def _leave(waiting: Mapping[_Stream, list[int]], streams: Mapping[_Stream, int]) -> None:
+    for stream, sequence in streams.items():
+        waiting[stream].remove(sequence)

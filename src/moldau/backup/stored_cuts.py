@@ -1,0 +1,100 @@
+"""The cuts in an object store: the newest one, and the deletion of old ones with their data."""
+
+import logging
+from typing import NamedTuple
+
+from moldau.backup.cut import (
+    CUTS_FOLDER,
+    DATA_FOLDER,
+    BrokenCutError,
+    ClusterCut,
+    created_of,
+    cut_key,
+    encode_cut,
+    parse_cut,
+    parse_cut_key,
+)
+from moldau.objects.storage import ObjectInfo, ObjectStorage
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["UNUSED_DATA_AGE_MS", "FoundCut", "StoredCuts"]
+
+UNUSED_DATA_AGE_MS = 3_600_000
+"""Age from which an object that no kept cut refers to is deleted. Another broker may be making a cut."""
+
+
+class FoundCut(NamedTuple):
+    """A cut, and the time at which it was stored, by the clock of the store."""
+
+    cut: ClusterCut
+    stored_ms: int
+
+
+class StoredCuts:
+    """The cuts of one cluster in its store. All methods raise ``StorageError``."""
+
+    def __init__(self, storage: ObjectStorage) -> None:
+        self._storage = storage
+        self._used: dict[str, frozenset[str]] = {}
+        """The data of the kept cuts, by the keys of the cuts."""
+
+    async def newest(self, *, until_ms: int | None = None) -> FoundCut | None:
+        """The newest cut that was made at ``until_ms`` or before; None when there is none.
+
+        A damaged cut is skipped and logged.
+        """
+        names = {key: info for info in await self.listed() if (key := parse_cut_key(info.key)) is not None}
+        for name in sorted(names, reverse=True):
+            if until_ms is not None and name.created_ms > until_ms:
+                continue
+            info = names[name]
+            try:
+                return FoundCut(await self._read(info), info.last_modified_ms)
+            except BrokenCutError as error:
+                logger.warning("%s is skipped: %s", info.key, error)
+        return None
+
+    async def store(self, cut: ClusterCut, broker_id: int, unique: str) -> None:
+        """Store a cut. ``unique`` differs between the cuts of a broker."""
+        content = encode_cut(cut)
+        await self._storage.upload(cut_key(cut, broker_id, unique), content, len(content))
+
+    async def delete_old(self, newest: ClusterCut, retention_ms: int) -> None:
+        """Delete cuts older than the retention, and data that no kept cut refers to."""
+        keep_from_ms = newest.created_ms - retention_ms
+        kept: dict[str, frozenset[str]] = {}
+        old: list[str] = []
+        for info in await self.listed():
+            name = parse_cut_key(info.key)
+            if name is None:
+                continue  # it is not ours
+            if name.created_ms < keep_from_ms:
+                old.append(info.key)
+            else:
+                kept[info.key] = self._used.get(info.key) or await self._data_of(info)
+        # Cuts are deleted first, so that none is left without its data.
+        await self._storage.delete(old)
+        self._used = kept
+        used = newest.object_keys().union(*kept.values())
+        before_ms = min(keep_from_ms, newest.created_ms - UNUSED_DATA_AGE_MS)
+        unused = [
+            info.key
+            for info in await self.listed(DATA_FOLDER)
+            if info.key not in used and (created_of(info.key) or newest.created_ms) < before_ms
+        ]
+        await self._storage.delete(unused)
+
+    async def listed(self, folder: str = CUTS_FOLDER) -> list[ObjectInfo]:
+        """The objects of a folder."""
+        return [info async for page in self._storage.list(folder) for info in page]
+
+    async def _data_of(self, info: ObjectInfo) -> frozenset[str]:
+        try:
+            return frozenset((await self._read(info)).object_keys())
+        except BrokenCutError as error:
+            logger.warning("%s is damaged, and its data are not kept: %s", info.key, error)
+            return frozenset()
+
+    async def _read(self, info: ObjectInfo) -> ClusterCut:
+        return parse_cut(await self._storage.fetch(info.key, 0, info.size_bytes))

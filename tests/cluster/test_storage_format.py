@@ -104,6 +104,8 @@ def test_mismatches_are_refused(tmp_path: pathlib.Path, changes: dict[str, objec
         ("", "version none"),
         ("version=1\nnode.id=1\n", "lacks cluster.id"),
         ("version=1\ncluster.id=x\nnode.id=one\n", "damaged"),
+        ("version=1\ncluster.id=\nnode.id=1\n", "its cluster.id is ''"),
+        ("version=1\ncluster.id=../x\nnode.id=1\n", "its cluster.id is '../x'"),
         ("version=1\ncluster.id=x\x01y\nnode.id=1\n", "damaged: its cluster.id"),
         ("version=1\ncluster.id=x\nnode.id=1\ndirectory.id=?\n", "damaged"),
     ],

@@ -50,7 +50,9 @@ def read_meta_properties(disk: Disk, folder: str) -> MetaProperties | None:
     if values.get("version") != "1":
         found = values.get("version", "none")
         raise FormatError(f"{path} has version {found}; only version 1 (KRaft) can be used. {_ADVICE}")
-    if not (values.get("cluster.id", "none").isascii() and values.get("cluster.id", "none").isprintable()):
+    cluster_id = values.get("cluster.id", "none")
+    # The id is also a name in object stores.
+    if not cluster_id or "/" in cluster_id or not (cluster_id.isascii() and cluster_id.isprintable()):
         raise FormatError(f"{path} is damaged: its cluster.id is {values['cluster.id']!r}. {_ADVICE}")
     try:
         directory = values.get("directory.id")

@@ -6,8 +6,9 @@ from typing import Final
 from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.decisions.kinds.kind import TopicKind, is_true
 from moldau.cluster.decisions.view import View
-from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.config.topic_config import TopicConfig
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -67,12 +68,24 @@ def check_change(view: View, name: str, old: Mapping[str, str], new: Mapping[str
 
 
 def check_removal(image: MetadataImage, topic: Topic) -> None:
-    """Raise ``KafkaError(invalid_request)`` for the topic that the topics of a kind depend on."""
+    """Raise ``KafkaError(invalid_request)`` for an internal topic on which the records of other topics
+    depend.
+    """
     for kind in KINDS:
         if topic.name == kind.metadata_topic and any(map(kind.is_kind_of, image.topics)):
             raise KafkaError(
                 ErrorCode.invalid_request,
                 f"{topic.name} says where the records of the {kind.name} topics are; delete those first.",
+            )
+    if topic.name != REMOTE_LOG_METADATA_TOPIC:
+        return
+    # Diskless topics have remote segments, too.
+    for other in image.topics:
+        configs = image.config(ResourceType.TOPIC, other.name)
+        if other.is_diskless or is_true(configs.get("remote.storage.enable")):
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"{topic.name} says where the remote segments of {other.name} are; delete that topic first.",
             )
 
 

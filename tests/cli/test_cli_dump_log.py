@@ -281,7 +281,11 @@ def test_all_that_a_node_writes_is_in_order(cli, tmp_path):
 def test_records_of_a_state_topic_are_shown_by_the_schema_in_its_row(monkeypatch):
     """A new kind of coordinator needs no extra decoder."""
     row = StateTopic(
-        name="__new", retention=StateRetention.COMPACTED, factor_key="new", records=transactions.RECORDS
+        name="__new",
+        retention=StateRetention.COMPACTED,
+        factor_key="new",
+        saved_in_step=0,
+        records=transactions.RECORDS,
     )
     monkeypatch.setitem(STATE_TOPICS, row.name, row)
     key = transactions.RECORDS.encode_key(transactions.TransactionLogKey(transactional_id="t"))

@@ -81,7 +81,7 @@ class TermModel:
         self.events: list[str] = []
         self.logs: dict[PartitionKey, MemoryLog] = {}
         kind: CoordinatorKind[SumShard, int] = CoordinatorKind(
-            topic=StateTopic(name=TOPIC, retention=StateRetention.COMPACTED, factor_key=""),
+            topic=StateTopic(name=TOPIC, retention=StateRetention.COMPACTED, factor_key="", saved_in_step=0),
             new_shard=lambda partition: SumShard(),
             codec=SumCodec(),
             open_log=self._open,

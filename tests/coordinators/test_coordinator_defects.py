@@ -115,7 +115,7 @@ def test_nobody_waits_for_ever_and_the_next_is_served(place: str) -> None:
     async def story() -> None:
         trap, log, unexpected = Trap(), MemoryLog(), UnexpectedErrors()
         kind = CoordinatorKind(
-            topic=StateTopic(name="t", retention=StateRetention.COMPACTED, factor_key=""),
+            topic=StateTopic(name="t", retention=StateRetention.COMPACTED, factor_key="", saved_in_step=0),
             new_shard=lambda partition: WaitingShard(trap),
             codec=Codec(trap),
             new_store=lambda term: Store(trap),
@@ -152,7 +152,7 @@ def test_the_error_of_a_defect_is_retriable_where_nothing_was_decided() -> None:
     async def story() -> None:
         trap = Trap()
         kind = CoordinatorKind(
-            topic=StateTopic(name="t", retention=StateRetention.COMPACTED, factor_key=""),
+            topic=StateTopic(name="t", retention=StateRetention.COMPACTED, factor_key="", saved_in_step=0),
             new_shard=lambda partition: WaitingShard(trap),
             codec=Codec(trap),
         )

@@ -81,7 +81,7 @@ def total(shard: CounterShard, now_ms: int) -> int:
 def new_runtime(**options: Any) -> Runtime:
     """``options`` are those of the declared kind."""
     kind = CoordinatorKind(
-        topic=StateTopic(name="t", retention=StateRetention.COMPACTED, factor_key=""),
+        topic=StateTopic(name="t", retention=StateRetention.COMPACTED, factor_key="", saved_in_step=0),
         new_shard=lambda partition: CounterShard(),
         codec=CounterCodec(),
         **options,

@@ -6,10 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from moldau.cluster.decisions.kinds.kind import TopicKind
+from moldau.cluster.decisions.kinds.table import KINDS
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage, Provenance
 from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.publisher import MetadataPublisher
+from moldau.config.broker import BROKER
+from moldau.config.topic_config import TOPIC
 from moldau.protocol.records.metadata import ConfigRecord
 from moldau.server.composition import Composition, ControllerComposition
 from moldau.server.extensions import Extensions
@@ -151,6 +155,22 @@ def test_a_kind_that_wraps_another_claims_topics_of_that_kind_only() -> None:
     kinds.add([KindClaim(tiered, lambda topic: topic.name != "__internal", wraps=classic)])
     found = {name: kinds.of(SimpleNamespace(name=name)) for name in ("plain", "diskless", "__internal")}
     assert found == {"plain": tiered, "diskless": diskless, "__internal": classic}
+
+
+def test_a_kind_of_topics_without_partitions_is_named_when_the_broker_is_composed() -> None:
+    kinds = PartitionKinds()
+    row = TopicKind(name="sharded", is_kind_of=lambda topic: False, replicas_hold_data=True)
+    kinds.add([KindClaim(SimpleNamespace())])
+    with pytest.raises(ValueError, match="no subsystem of the broker claims the sharded topics"):
+        kinds.check_complete([row])
+    kinds.add([KindClaim(SimpleNamespace(), row.is_kind_of)])
+    kinds.check_complete([row])
+
+
+def test_the_configs_that_a_kind_of_topics_names_are_declared() -> None:
+    for row in KINDS:
+        assert row.config_key is None or row.config_key in TOPIC, f"declare it in config/keys/topic.py: {row}"
+        assert row.enable_key is None or row.enable_key in BROKER, f"declare it in config/keys: {row}"
 
 
 class Answering(Subsystem):

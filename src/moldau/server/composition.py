@@ -6,6 +6,7 @@ needs, and before those that need it. The contract is in :mod:`moldau.server.sub
 
 from typing import Final, TypeVar
 
+from moldau.cluster.decisions.kinds.table import KINDS
 from moldau.coordinators.groups.hosted import GroupCoordinators
 from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.coordinators.subsystem import HostedCoordinators, kind_context
@@ -87,7 +88,7 @@ def compose_controller(
 
 
 def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subsystem, ...]:
-    """Make the subsystems of a broker."""
+    """Make the subsystems of a broker. Raises ``ValueError`` for a kind of topics without partitions."""
     broker, config = Composition(extensions), context.config
     partitions = broker.add(PartitionsSubsystem(context, extensions))
     topics = broker.add(TopicsSubsystem(context, extensions, partitions))
@@ -115,4 +116,5 @@ def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subs
     broker.add(MonitoringSubsystem(context, extensions))
     broker.add(RegistrationSubsystem(context, partitions, transactions.producer_ids.set_broker_epoch))
     broker.add(ListenersSubsystem(context, extensions))
+    extensions.kinds.check_complete(KINDS)
     return tuple(broker.subsystems)

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import quote
 
 from moldau.cluster.decisions import features
-from moldau.cluster.decisions.kinds.table import kind_of_config
+from moldau.cluster.decisions.kinds.table import enabled_kinds, kind_of_config
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.image.registrations import FeatureRanges, SupportedFeature
 from moldau.cluster.internal_topics import (
@@ -326,7 +326,7 @@ def controller_settings(
         leader_balance_interval_ms=_leader_balance_interval_ms(config),
         no_op_interval_ms=config.integer("metadata.max.idle.interval.ms"),
         delete_topic_enable=config.flag("delete.topic.enable"),
-        diskless_enabled=config.flag("diskless.system.enable"),
+        enabled_kinds=enabled_kinds(config.flag),
     )
 
 

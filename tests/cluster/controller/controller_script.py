@@ -69,7 +69,7 @@ class ControllerScript:
         settings = ControllerSettings(
             cluster_id=CLUSTER_ID,
             supported_features=SUPPORTED_FEATURES,
-            diskless_enabled=True,
+            enabled_kinds=frozenset({"diskless"}),
             partitions_per_request_max=50,
             partitions_per_broker_max=12,
         )
@@ -154,7 +154,7 @@ class ControllerScript:
         return -1 if broker is None else broker.epoch
 
     def do_diskless_default(self, _words: list[str], _flags: set[str], _options: dict[str, str]) -> str:
-        settings = ControllerSettings(cluster_id=CLUSTER_ID, diskless_enabled=True)
+        settings = ControllerSettings(cluster_id=CLUSTER_ID, enabled_kinds=frozenset({"diskless"}))
         image = self.controller.image
         policy = SmallConfigPolicy(diskless_default=True)
         self.controller = Controller(settings, policy, SeededEntropy(7))

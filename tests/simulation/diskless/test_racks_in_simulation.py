@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from moldau.cluster.decisions.kinds.diskless import DISKLESS
+from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.diskless.reading.rack_objects import RackObjects
+from moldau.server.handlers.metadata import metadata
 from moldau.server.metadata.cluster_racks import ClusterRacks
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
@@ -38,9 +41,11 @@ def nothing_is_kept_for_the_rack(patch: pytest.MonkeyPatch) -> None:
 
 
 def everybody_is_shown_the_leader_of_the_metadata(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        ClusterRacks, "shown_leader", lambda self, topic, index, partition, rack, alive: partition.leader
+    assert DISKLESS.rack_brokers is not None
+    blind = replace(
+        DISKLESS.rack_brokers, leader=lambda _, topic, index, *rest: topic.partitions[index].leader
     )
+    patch.setattr(metadata, "kind_of", lambda topic: replace(kind_of(topic), rack_brokers=blind))
 
 
 FLAWS = [

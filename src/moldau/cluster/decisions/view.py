@@ -72,8 +72,8 @@ class ControllerSettings:
     no_op_interval_ms: int = 0
     """Interval of records without content, by which a node sees how far it lags (KIP-835); 0: never."""
     delete_topic_enable: bool = True
-    diskless_enabled: bool = False
-    """``diskless.system.enable``"""
+    enabled_kinds: frozenset[str] = frozenset()
+    """Names of the kinds of topics (``cluster/decisions/kinds``) that the node's configuration enables."""
 
 
 @dataclass(frozen=True, slots=True)

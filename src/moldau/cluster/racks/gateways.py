@@ -62,6 +62,11 @@ class Gateways:
     by_rack: Mapping[str | None, Mapping[int, tuple[int, ...]]]
     """The gateways by rack and coordinator. A rack without live brokers is not in it."""
 
+    @property
+    def racks(self) -> list[str | None]:
+        """The racks with gateways by name; brokers without a rack come first."""
+        return sorted(self.by_rack, key=lambda rack: (rack is not None, rack or ""))
+
     def of(self, coordinator_id: int, rack: str | None) -> tuple[int, ...]:
         """The gateways of a coordinator in a rack; empty if there are none."""
         return self.by_rack.get(rack, {}).get(coordinator_id, ())

@@ -4,11 +4,10 @@ Every broker with the same metadata returns the same answers.
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Final
 
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.cluster.racks.gateways import Gateways, RackBroker, produce_gateways
@@ -71,41 +70,6 @@ class ClusterRacks:
             known[client_id] = _resolved(named_rack(client_id), self._racks)
         return known[client_id]
 
-    def shown_leader(
-        self,
-        topic: Topic,
-        index: int,
-        partition: PartitionRegistration,
-        rack: str | None,
-        reachable: Collection[int],
-    ) -> int:
-        """The leader of a diskless partition for clients of a rack, which is the rack's gateway.
-
-        It is the leader in the metadata when the rack has no gateway or the client's rack is unknown.
-        """
-        if rack is not None:
-            coordinator_id = partition.diskless_coordinator
-            found = self.gateways.of_partition(topic.topic_id, index, coordinator_id, rack)
-            if found is not None and found in reachable:
-                return found
-        return partition.leader
-
-    def preferred_produce_brokers(
-        self, topic: Topic, index: int, partition: PartitionRegistration, rack: str | None
-    ) -> Sequence[int]:
-        """KIP-1164's ``PreferredProduceBrokers``: the gateways in the client's rack, best first.
-
-        When the rack is unknown, the result is the partition's gateway in each rack, in the order of the
-        racks' names.
-        """
-        gateways, owner = self.gateways, partition.diskless_coordinator
-        if rack is not None:
-            first = gateways.of_partition(topic.topic_id, index, owner, rack)
-            if first is not None:
-                return [first, *(each for each in gateways.of(owner, rack) if each != first)]
-        found = (gateways.of_partition(topic.topic_id, index, owner, each) for each in sorted_racks(gateways))
-        return [broker_id for broker_id in found if broker_id is not None]
-
     def nearest_broker(self, topic: Topic, index: int, client_rack: str) -> int:
         """The broker to which a consumer of another rack is redirected (KIP-392); -1 when this broker
         serves the consumer.
@@ -149,11 +113,6 @@ class ClusterRacks:
         }
         self._of_clients.clear()
         self._brokers, self._coordinators = image.brokers, coordinators
-
-
-def sorted_racks(gateways: Gateways) -> list[str | None]:
-    """The racks with gateways by name; brokers without a rack come first."""
-    return sorted(gateways.by_rack, key=lambda rack: (rack is not None, rack or ""))
 
 
 def _resolved(text: str | None, racks: Collection[str]) -> str | None:

@@ -5,6 +5,7 @@ implementation.
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from moldau.cluster.decisions.kinds.kind import TopicKind
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition, StopReason
@@ -93,6 +94,8 @@ class KindClaim(NamedTuple):
 
     kind: PartitionKind[Any]
     is_for: Callable[[Topic], bool] = _any_topic
+    """Whether a topic is of this kind. A kind with a row in the controller's table of kinds takes the row's
+    ``is_kind_of``."""
     stand_in: StandIns | None = None
     """Finds stand-ins, for a kind whose partitions accept requests on brokers without a replica."""
     wraps: PartitionKind[Any] | None = None
@@ -112,6 +115,16 @@ class PartitionKinds:
 
     def add(self, claims: Iterable[KindClaim]) -> None:
         self._claims += claims
+
+    def check_complete(self, topic_kinds: Iterable[TopicKind]) -> None:
+        """Raise ``ValueError`` for a kind of topics of the controller's table that no partitions claim."""
+        claimed = {claim.is_for for claim in self._claims}
+        for kind in topic_kinds:
+            if kind.is_kind_of not in claimed:
+                raise ValueError(
+                    f"no subsystem of the broker claims the {kind.name} topics: it contributes a KindClaim"
+                    " with the is_kind_of of their row in cluster/decisions/kinds, also where they are off"
+                )
 
     def of(self, topic: Topic) -> PartitionKind[Any]:
         """The kind of a topic. The first claim, which is that of classic partitions, covers all topics."""

@@ -3,10 +3,10 @@
 Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from moldau.cluster.decisions.kinds.kind import TopicKind, is_true
+from moldau.cluster.decisions.kinds.kind import RackBrokers, TopicKind, is_true
 from moldau.cluster.decisions.own_features import (
     DISKLESS_FEATURE,
     DISKLESS_LATEST,
@@ -15,7 +15,9 @@ from moldau.cluster.decisions.own_features import (
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import ResourceType
 from moldau.cluster.image.registrations import SupportedFeature
+from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, INTERNAL_TOPICS
+from moldau.cluster.racks.gateways import Gateways
 from moldau.runtime import ErrorCode, KafkaError
 
 DISKLESS_ENABLE = "diskless.enable"
@@ -37,14 +39,14 @@ def _new_configs(view: View, name: str, configs: Mapping[str, str]) -> dict[str,
     possible = name not in INTERNAL_TOPICS and not _is_compacted(view, configs)
     if requested is None:
         default = view.configs.default(ResourceType.TOPIC, DISKLESS_ENABLE)
-        if is_true(default) and possible and view.settings.diskless_enabled:
+        if is_true(default) and possible and DISKLESS.is_enabled(view.settings):
             check_diskless_allowed(view, f"A topic without {DISKLESS_ENABLE}=false")
             resolved[DISKLESS_ENABLE] = "true"
         return resolved
     if not is_true(requested):
         return resolved
-    if not view.settings.diskless_enabled:
-        raise _invalid(f"{DISKLESS_ENABLE}=true needs diskless.system.enable=true on the cluster.")
+    if not DISKLESS.is_enabled(view.settings):
+        raise _invalid(f"{DISKLESS_ENABLE}=true needs {DISKLESS.enable_key}=true on the cluster.")
     if name in INTERNAL_TOPICS:
         raise _invalid(f"The internal topic {name} cannot be diskless.")
     if not possible:
@@ -98,11 +100,43 @@ def _invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.invalid_config, message)
 
 
+def _leader_of_rack(
+    gateways: Gateways, topic: Topic, index: int, rack: str | None, reachable: Collection[int]
+) -> int:
+    """The rack's gateway, which clients of the rack see as the leader.
+
+    It is the leader in the metadata when the rack has no gateway or the client's rack is unknown.
+    """
+    partition = topic.partitions[index]
+    if rack is not None:
+        found = gateways.of_partition(topic.topic_id, index, partition.diskless_coordinator, rack)
+        if found is not None and found in reachable:
+            return found
+    return partition.leader
+
+
+def _preferred_produce_brokers(
+    gateways: Gateways, topic: Topic, index: int, rack: str | None
+) -> Sequence[int]:
+    """The gateways in the client's rack, best first.
+
+    When the rack is unknown, the result is the partition's gateway in each rack, in the order of the
+    racks' names.
+    """
+    owner = topic.partitions[index].diskless_coordinator
+    if rack is not None:
+        first = gateways.of_partition(topic.topic_id, index, owner, rack)
+        if first is not None:
+            return [first, *(each for each in gateways.of(owner, rack) if each != first)]
+    found = (gateways.of_partition(topic.topic_id, index, owner, each) for each in gateways.racks)
+    return [broker_id for broker_id in found if broker_id is not None]
+
+
 DISKLESS: Final = TopicKind(
     name="diskless",
     is_kind_of=lambda topic: topic.is_diskless,
     config_key=DISKLESS_ENABLE,
-    is_enabled=lambda settings: settings.diskless_enabled,
+    enable_key="diskless.system.enable",
     feature=SupportedFeature(DISKLESS_FEATURE, 0, DISKLESS_LATEST),
     new_configs=_new_configs,
     check_configs=_check_configs,
@@ -112,5 +146,7 @@ DISKLESS: Final = TopicKind(
     # The local log is only a cache, so it needs no tier. Its epochs are not those of the metadata.
     has_remote_tier=False,
     has_cluster_epochs=False,
-    leader_depends_on_rack=True,
+    # Consolidation copies them.
+    may_have_remote_segments=True,
+    rack_brokers=RackBrokers(leader=_leader_of_rack, produce=_preferred_produce_brokers),
 )

@@ -1,12 +1,13 @@
 """The row of a kind of topics: the answers of the kind to all other decisions. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from moldau.cluster.decisions.view import ControllerSettings, View
 from moldau.cluster.image.partition import NO_COORDINATOR
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.racks.gateways import Gateways
 
 
 def _unchanged(view: View, name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
@@ -21,8 +22,14 @@ def _no_owners(view: View, count: int) -> list[int]:
     return [NO_COORDINATOR] * count
 
 
-def _is_enabled(settings: ControllerSettings) -> bool:
-    return True
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RackBrokers:
+    """The brokers that clients of a rack see for the partitions of a kind. ``None`` is an unknown rack."""
+
+    leader: Callable[[Gateways, Topic, int, str | None, Collection[int]], int]
+    """The leader of a partition, given its number, the rack, and the brokers that clients can reach."""
+    produce: Callable[[Gateways, Topic, int, str | None], Sequence[int]]
+    """KIP-1164's ``PreferredProduceBrokers`` of a partition, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +42,9 @@ class TopicKind:
     """Whether a topic of the image is of this kind, which never changes."""
     config_key: str | None = None
     """The config that makes a new topic one of this kind; no later change of configs changes it."""
-    is_enabled: Callable[[ControllerSettings], bool] = _is_enabled
-    """Whether the node's settings allow such topics."""
+    enable_key: str | None = None
+    """The config of a node that must be true before such topics are allowed; ``None`` when they always
+    are."""
     feature: SupportedFeature | None = None
     """The feature whose levels above 0 allow such topics; new clusters have its highest level."""
 
@@ -56,8 +64,14 @@ class TopicKind:
     """Whether a partition's log waits for the remote tier's copy before it deletes segments."""
     has_cluster_epochs: bool = True
     """Whether the leader epochs in a partition's log are those of the metadata."""
-    leader_depends_on_rack: bool = False
-    """Whether clients see the broker of their own rack as the leader."""
+    may_have_remote_segments: bool = False
+    """Whether topics may have segments in the remote tier, whatever their configs are."""
+    rack_brokers: RackBrokers | None = None
+    """Finds the brokers that clients see; ``None`` when all clients see the leader of the metadata."""
+
+    def is_enabled(self, settings: ControllerSettings) -> bool:
+        """Whether the node's configuration allows such topics."""
+        return self.enable_key is None or self.name in settings.enabled_kinds
 
 
 def is_true(value: str | None) -> bool:

@@ -1,6 +1,6 @@
 """All kinds of topics. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from moldau.cluster.decisions.kinds.diskless import DISKLESS
@@ -33,6 +33,11 @@ def kind_of_config(config: TopicConfig) -> TopicKind:
         if kind.config_key is not None and config.flag(kind.config_key):
             return kind
     return CLASSIC
+
+
+def enabled_kinds(is_true: Callable[[str], bool]) -> frozenset[str]:
+    """The names of the kinds that a node's configuration enables. ``is_true`` reads a config of the node."""
+    return frozenset(kind.name for kind in KINDS if kind.enable_key is None or is_true(kind.enable_key))
 
 
 def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
@@ -79,10 +84,9 @@ def check_removal(image: MetadataImage, topic: Topic) -> None:
             )
     if topic.name != REMOTE_LOG_METADATA_TOPIC:
         return
-    # Diskless topics have remote segments, too.
     for other in image.topics:
         configs = image.config(ResourceType.TOPIC, other.name)
-        if other.is_diskless or is_true(configs.get("remote.storage.enable")):
+        if kind_of(other).may_have_remote_segments or is_true(configs.get("remote.storage.enable")):
             raise KafkaError(
                 ErrorCode.invalid_request,
                 f"{topic.name} says where the remote segments of {other.name} are; delete that topic first.",

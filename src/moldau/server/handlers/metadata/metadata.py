@@ -233,9 +233,9 @@ class MetadataHandlers:
             self._rendered.clear()
             self._rendered_from = image
         racks = self._view.racks
-        by_rack = kind_of(topic).leader_depends_on_rack
-        rack = racks.of_client(context.client_id) if by_rack else None
-        with_gateways = by_rack and request.include_preferred_produce_brokers
+        by_rack = kind_of(topic).rack_brokers
+        rack = None if by_rack is None else racks.of_client(context.client_id)
+        with_gateways = by_rack is not None and request.include_preferred_produce_brokers
         place = (context.listener_name, rack, with_gateways, topic.name)
         cached = self._rendered.get(place)
         if cached is not None:
@@ -246,16 +246,16 @@ class MetadataHandlers:
             if start:
                 yield
             some = enumerate(topic.partitions[start : start + ROWS_A_TURN], start)
-            if not by_rack:
+            if by_rack is None:
                 partitions += [
                     self._partition(index, partition, partition.leader, alive) for index, partition in some
                 ]
                 continue
             for index, partition in some:
-                leader = racks.shown_leader(topic, index, partition, rack, alive)
+                leader = by_rack.leader(racks.gateways, topic, index, rack, alive)
                 gateways: Sequence[int] = ()
                 if with_gateways:
-                    gateways = racks.preferred_produce_brokers(topic, index, partition, rack)
+                    gateways = by_rack.produce(racks.gateways, topic, index, rack)
                 partitions.append(self._partition(index, partition, leader, alive, gateways))
         rendered = MetadataResponseTopic(
             name=topic.name,

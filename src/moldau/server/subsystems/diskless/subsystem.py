@@ -8,6 +8,7 @@ from uuid import UUID
 
 from moldau.backup.cut import LogId
 from moldau.backup.saved_ends import SavedEnds
+from moldau.cluster.decisions.kinds.diskless import DISKLESS
 from moldau.cluster.decisions.own_features import DISKLESS_FEATURE, own_levels
 from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
 from moldau.cluster.image.delta import MetadataDelta
@@ -147,7 +148,7 @@ class DisklessSubsystem(Subsystem):
         return Contribution(
             handlers=rack_handlers(self.runtime.rack_objects, self._authorizer),
             kinds=[
-                KindClaim(self.kind, lambda topic: topic.is_diskless, self.kind.passages.find),
+                KindClaim(self.kind, DISKLESS.is_kind_of, self.kind.passages.find),
                 KindClaim(self.metadata_kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
             ],
             coordinators=[entry_of(coordinators)],
@@ -333,7 +334,7 @@ class DisklessOff(Subsystem):
         kind = diskless_off_kind()
         return Contribution(
             kinds=[
-                KindClaim(kind, lambda topic: topic.is_diskless),
+                KindClaim(kind, DISKLESS.is_kind_of),
                 KindClaim(kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
             ]
         )

@@ -15,6 +15,7 @@ from moldau.protocol.schema import Message
 
 ids = st.integers(1000, 1007).map(lambda number: uuid.UUID(int=number))
 names = st.sampled_from(["a", "b.c", "d", "e-f", "g_h"])
+starts = st.sampled_from([0, 10, 20, 30])
 brokers = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True).map(tuple)
 words = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01"), max_size=5)
 
@@ -48,6 +49,37 @@ records = st.one_of(
         removing_replicas=st.none() | brokers,
         eligible_leader_replicas=st.none() | brokers,
         last_known_elr=st.none() | brokers,
+        start_offset=st.integers(-1, 40),
+        start_timestamp=st.integers(-1, 40),
+    ),
+    st.builds(
+        r.ChunkRecord,
+        partition_id=st.integers(0, 3),
+        topic_id=ids,
+        start_offset=starts,
+        start_timestamp=st.integers(-1, 40),
+        stop_offset=st.integers(40, 80),
+        end_offset=st.integers(40, 80),
+        chunk_epoch=st.integers(0, 3),
+        replicas=brokers,
+        directories=st.lists(ids, max_size=3),
+        isr=brokers,
+        adding_replicas=st.just(()) | brokers,
+        removing_replicas=st.just(()) | brokers,
+        max_timestamp=st.integers(-1, 40),
+        size_bytes=st.integers(0, 2**40),
+    ),
+    st.builds(
+        r.ChunkChangeRecord,
+        partition_id=st.integers(0, 3),
+        topic_id=ids,
+        start_offset=starts,
+        chunk_epoch=st.integers(0, 9),
+        replicas=st.none() | st.just(()) | brokers,
+        directories=st.none() | st.lists(ids, max_size=3),
+        isr=st.none() | st.just(()) | brokers,
+        adding_replicas=st.none() | st.just(()) | brokers,
+        removing_replicas=st.none() | st.just(()) | brokers,
     ),
     st.builds(r.RemoveTopicRecord, topic_id=ids),
     st.builds(r.ClearElrRecord, topic_name=st.just("") | names),
@@ -83,7 +115,11 @@ records = st.one_of(
     st.builds(r.UnregisterBrokerRecord, broker_id=st.integers(0, 2), broker_epoch=st.integers(0, 2)),
     st.builds(r.RegisterControllerRecord, controller_id=st.integers(0, 2), incarnation_id=ids),
     st.builds(r.UnregisterControllerRecord, controller_id=st.integers(0, 2)),
-    st.builds(r.FeatureLevelRecord, name=names, feature_level=st.integers(0, 30)),
+    st.builds(
+        r.FeatureLevelRecord,
+        name=names | st.just("moldau.chunk.version"),
+        feature_level=st.integers(0, 30),
+    ),
     st.builds(r.ProducerIdsRecord, next_producer_id=st.integers(0, 2**62)),
     st.builds(
         r.ClientQuotaRecord,
@@ -193,6 +229,8 @@ def test_a_name_can_come_back_in_one_delta() -> None:
         r.PartitionRecord(partition_id=0, topic_id=uuid.UUID(int=7)),
         r.RemoveTopicRecord(topic_id=uuid.UUID(int=7)),
         r.PartitionChangeRecord(partition_id=5, topic_id=uuid.UUID(int=1000)),
+        r.ChunkRecord(partition_id=5, topic_id=uuid.UUID(int=1000)),
+        r.ChunkChangeRecord(partition_id=0, topic_id=uuid.UUID(int=1000), start_offset=7),
         r.TopicRecord(name="a", topic_id=uuid.UUID(int=1001)),
         r.TopicRecord(name="b", topic_id=uuid.UUID(int=1000)),
         r.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1),

@@ -35,6 +35,8 @@ from moldau.tiered.metadata.calls import METADATA_CALLS
 TIMEOUT_MS = 1_000
 SINGLE_CALLS = {call.api_key: call for call in (READ_OBJECT, SAVE_LOGS)}
 BROKER_CALLS = (SINGLE_CALLS, TIERED_CALLS, METADATA_CALLS, CONSOLIDATION_CALLS)
+NOT_YET = set(range(11140, 11147))
+"""Messages of partition chunks, which no broker serves yet. A call leaves this set with its declaration."""
 REQUESTS: dict[int, type[Message]] = {
     key: call.request for calls in (DISKLESS_CALLS, *BROKER_CALLS) for key, call in calls.items()
 }
@@ -94,7 +96,7 @@ async def asked(api_key: int, service: Any, waited_s: float, **fields: Any) -> A
 
 
 def test_every_own_call_is_among_them() -> None:
-    assert set(REQUESTS) == set(MODULES) - {DescribeOwnApisRequest.API_KEY}
+    assert set(REQUESTS) == set(MODULES) - {DescribeOwnApisRequest.API_KEY} - NOT_YET
 
 
 @pytest.mark.parametrize("api_key", sorted(REQUESTS))

@@ -66,6 +66,7 @@ def test_features_are_told_by_brokers_and_controllers(cli: Any, cluster: moldau.
             "eligible.leader.replicas.version",
             "kraft.version",
             "metadata.version",
+            "moldau.chunk.version",
             "moldau.diskless.version",
             "transaction.version",
         ]

@@ -27,7 +27,7 @@ from moldau.cluster.decisions.features import SUPPORTED_FEATURES
 from moldau.cluster.decisions.own_features import DISKLESS_FEATURE
 from moldau.cluster.decisions.view import ControllerSettings, QuorumMembers
 from moldau.cluster.image.delta import image_of
-from moldau.cluster.image.image import EMPTY_IMAGE, ResourceType
+from moldau.cluster.image.image import CHUNK_FEATURE, EMPTY_IMAGE, ResourceType
 from moldau.cluster.image.image_records import to_records
 from moldau.protocol.messages import (
     allocate_producer_ids,
@@ -193,8 +193,9 @@ class ControllerScript:
                 *(
                     [
                         broker_registration.Feature(
-                            name=DISKLESS_FEATURE, min_supported_version=0, max_supported_version=1
+                            name=name, min_supported_version=0, max_supported_version=1
                         )
+                        for name in (DISKLESS_FEATURE, CHUNK_FEATURE)
                     ]
                     if own_features
                     else ()
@@ -210,7 +211,11 @@ class ControllerScript:
         return self.send(self._registration(int(words[0]), rack, options, own_features))
 
     def do_controller(self, words: list[str], flags: set[str], _options: dict[str, str]) -> str:
-        names = ["metadata.version"] if "apache" in flags else ["metadata.version", DISKLESS_FEATURE]
+        names = (
+            ["metadata.version"]
+            if "apache" in flags
+            else ["metadata.version", DISKLESS_FEATURE, CHUNK_FEATURE]
+        )
         return self.send(
             controller_registration.ControllerRegistrationRequest(
                 controller_id=int(words[0]),

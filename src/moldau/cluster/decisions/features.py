@@ -4,9 +4,7 @@ from collections import Counter
 from enum import IntEnum
 
 from moldau.cluster.decisions.kinds.table import KINDS, check_feature_off
-from moldau.cluster.decisions.own_features import (
-    reasons_against,
-)
+from moldau.cluster.decisions.own_features import OWN_FEATURES, check_chunks_can_end, reasons_against
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.image import (
     ELIGIBLE_LEADER_REPLICAS_FEATURE,
@@ -45,6 +43,7 @@ SUPPORTED_FEATURES = (
     SupportedFeature(ELIGIBLE_LEADER_REPLICAS_FEATURE, 0, ELIGIBLE_LEADER_REPLICAS_LATEST),
     SupportedFeature(TRANSACTION_VERSION_FEATURE, 0, TRANSACTION_VERSION_LATEST),
     *(kind.feature for kind in KINDS if kind.feature is not None),
+    *OWN_FEATURES,
 )
 """The features with which a node of this version registers."""
 
@@ -120,6 +119,7 @@ def _check(view: View, update: FeatureUpdateKey) -> None:
         _check_eligible(view, level)
     if level == 0:
         check_feature_off(view.image, name)
+        check_chunks_can_end(view.image, name)
     if level > 0:
         _check_supported(view, name, level)
 

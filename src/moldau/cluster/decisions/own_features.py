@@ -9,13 +9,19 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from moldau.cluster.decisions.view import View
-from moldau.cluster.image.image import OWN_PREFIX, MetadataImage
+from moldau.cluster.image.image import CHUNK_FEATURE, OWN_PREFIX, MetadataImage
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.runtime import ErrorCode, KafkaError
 
 DISKLESS_FEATURE: Final = "moldau.diskless.version"
 DISKLESS_LATEST: Final = 1
 """Level 1: topics may be diskless, and their partition records name a coordinator in Moldau's own field."""
+CHUNK_LATEST: Final = 1
+"""Level 1: partitions may have inactive chunks, which have records of Moldau, and their partition records
+have two fields of Moldau."""
+OWN_FEATURES: Final = (SupportedFeature(CHUNK_FEATURE, 0, CHUNK_LATEST),)
+"""Moldau's features that belong to no kind of topics. New clusters have level 0, because no setting says that
+they will be used; an operator raises it."""
 
 
 def own_levels(image: MetadataImage) -> dict[str, int]:
@@ -56,15 +62,37 @@ def check_knows_own_levels(
 
 def check_diskless_allowed(view: View, what: str) -> None:
     """Raise ``KafkaError(invalid_config)`` with the reason if no topic can be diskless at this level."""
-    if own_levels(view.image).get(DISKLESS_FEATURE, 0):
+    _check_level(view, DISKLESS_FEATURE, what, ErrorCode.invalid_config)
+
+
+def check_chunks_allowed(view: View) -> None:
+    """Raise ``KafkaError(unsupported_version)`` with the reason if no chunk can be created at this level."""
+    _check_level(view, CHUNK_FEATURE, "A partition with chunks", ErrorCode.unsupported_version)
+
+
+def check_chunks_can_end(image: MetadataImage, feature: str) -> None:
+    """Raise ``KafkaError(invalid_update_version)`` for level 0 of the feature while there are chunks."""
+    if feature != CHUNK_FEATURE:
         return
-    reason = next(reasons_against(view, DISKLESS_FEATURE, DISKLESS_LATEST), None)
+    for topic in image.topics:
+        if any(partition.chunks for partition in topic.partitions):
+            raise KafkaError(
+                ErrorCode.invalid_update_version,
+                f"Topic {topic.name} has chunks: {feature} can be 0 when no inactive chunk is left.",
+            )
+
+
+def _check_level(view: View, name: str, what: str, code: ErrorCode) -> None:
+    """Raise ``KafkaError(code)`` with advice if the level of a feature is 0."""
+    if own_levels(view.image).get(name, 0):
+        return
+    reason = next(reasons_against(view, name, 1), None)
     advice = (
-        f"raise it with `moldau cluster upgrade {DISKLESS_FEATURE}={DISKLESS_LATEST}`"
+        f"raise it with `moldau cluster upgrade {name}=1`"
         if reason is None
         else f"it cannot be raised, because {reason[0].lower()}{reason[1:]}"
     )
-    raise KafkaError(ErrorCode.invalid_config, f"{what} needs {DISKLESS_FEATURE} 1, and it is 0: {advice}.")
+    raise KafkaError(code, f"{what} needs {name} 1, and it is 0: {advice}.")
 
 
 def reasons_against(view: View, name: str, level: int) -> Iterator[str]:

@@ -11,8 +11,9 @@ from moldau.cluster.decisions.partitions.placement import check_assignment, defa
 from moldau.cluster.decisions.topic_names import check_new_name
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import image_of
+from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import MetadataImage, ResourceType
-from moldau.cluster.image.partition import NO_COORDINATOR, RESERVED_DIRECTORY_COUNT
+from moldau.cluster.image.partition import NO_COORDINATOR
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,

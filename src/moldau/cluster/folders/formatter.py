@@ -20,9 +20,9 @@ from moldau.cluster.folders.meta_properties import (
     encode_uuid,
     read_meta_properties,
 )
+from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE
 from moldau.cluster.image.image_records import encode_record
-from moldau.cluster.image.partition import RESERVED_DIRECTORY_COUNT
 from moldau.protocol.records.metadata import FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.records.builder import build_batch

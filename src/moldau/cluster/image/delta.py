@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.image.image import (
+    CHUNK_FEATURE,
     EMPTY_IMAGE,
     ConfigResource,
     FeatureLevel,
@@ -203,6 +204,8 @@ class MetadataDelta:
     def _feature(self, record: r.FeatureLevelRecord) -> None:
         if record.feature_level == 0:
             self.features.remove(record.name)
+            if record.name == CHUNK_FEATURE:
+                self.topics.clear_chunk_starts()
         else:
             self.features.put(record.name, FeatureLevel(record.feature_level))
 
@@ -274,6 +277,8 @@ _HANDLERS: dict[type, Callable[[MetadataDelta, Any], None]] = {
     r.RemoveTopicRecord: MetadataDelta._remove_topic,
     r.PartitionRecord: lambda delta, record: delta.topics.replay_partition(record),
     r.PartitionChangeRecord: lambda delta, record: delta.topics.replay_partition_change(record),
+    r.ChunkRecord: lambda delta, record: delta.topics.replay_chunk(record),
+    r.ChunkChangeRecord: lambda delta, record: delta.topics.replay_chunk_change(record),
     r.ConfigRecord: MetadataDelta._config,
     r.RegisterBrokerRecord: MetadataDelta._register_broker,
     r.UnregisterBrokerRecord: MetadataDelta._unregister_broker,

@@ -37,6 +37,8 @@ FeatureLevel = NewType("FeatureLevel", int)
 
 OWN_PREFIX = "moldau."
 """Begins the names of our own features."""
+CHUNK_FEATURE = "moldau.chunk.version"
+"""Partition chunks (KIP-1114)."""
 METADATA_VERSION_FEATURE = "metadata.version"
 METADATA_VERSION_OF_DIRECTORIES = 17
 """3.7-IV2, the first level whose records name log directories (KIP-858)."""

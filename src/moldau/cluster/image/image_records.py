@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from moldau.cluster.image.chunks import chunk_record
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE, MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.registrations import BrokerRegistration, ControllerRegistration
@@ -122,6 +123,8 @@ def _topic(topic: Topic) -> Iterator[Message]:
     yield r.TopicRecord(name=topic.name, topic_id=topic.topic_id)
     for index, partition in enumerate(topic.partitions):
         yield _partition(topic, index, partition)
+        for chunk in partition.chunks:
+            yield chunk_record(topic.topic_id, index, chunk)
 
 
 def _partition(topic: Topic, index: int, partition: PartitionRegistration) -> Message:
@@ -141,6 +144,8 @@ def _partition(topic: Topic, index: int, partition: PartitionRegistration) -> Me
         last_known_elr=partition.last_known_eligible_leader_replicas or None,
         diskless_coordinator=partition.diskless_coordinator,
         generation_starts=partition.generations.starts,
+        start_offset=partition.start_offset,
+        start_timestamp=partition.start_timestamp_ms,
     )
 
 

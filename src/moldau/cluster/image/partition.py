@@ -1,21 +1,14 @@
-"""One partition in the metadata image, and the reserved log directory ids of KIP-858."""
+"""One partition in the metadata image."""
 
 import uuid
 from dataclasses import dataclass
 from enum import IntEnum
 
+from moldau.cluster.image.chunks import ChunkRegistration, Chunks, chunk_containing
+from moldau.cluster.image.directories import MIGRATING_DIRECTORY
 from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
 
 NO_LEADER = -1
-
-MIGRATING_DIRECTORY = uuid.UUID(int=0)
-"""The replica has a directory that the metadata do not name yet: records before KIP-858."""
-UNASSIGNED_DIRECTORY = uuid.UUID(int=1)
-"""The broker has not chosen a directory for the replica yet."""
-LOST_DIRECTORY = uuid.UUID(int=2)
-"""The replica is in a failed directory whose id is unknown."""
-RESERVED_DIRECTORY_COUNT = 100
-"""KIP-858 reserves the ids below this number; they never name a real directory."""
 
 NO_COORDINATOR = -1
 """The value of ``diskless_coordinator`` for a partition that is not diskless."""
@@ -47,6 +40,12 @@ class PartitionRegistration:
     """The generations of a diskless partition's log."""
     diskless_coordinator: int = NO_COORDINATOR
     """The partition of ``__diskless_metadata`` that owns this diskless partition (KIP-1164)."""
+    start_offset: int = -1
+    """The first offset of the active chunk (KIP-1114); -1 for a partition that never had other chunks."""
+    start_timestamp_ms: int = -1
+    """A time that no record of the active chunk was appended before; -1 with ``start_offset``."""
+    chunks: Chunks = ()
+    """The inactive chunks, by ascending offsets; empty for nearly all partitions."""
 
     @property
     def has_leader(self) -> bool:
@@ -63,6 +62,10 @@ class PartitionRegistration:
             if index < len(self.directories):
                 return self.directories[index]
         return MIGRATING_DIRECTORY
+
+    def chunk_at(self, offset: int) -> ChunkRegistration | None:
+        """The inactive chunk that contains an offset."""
+        return chunk_containing(self.chunks, offset)
 
     @property
     def is_reassigning(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from moldau.cluster.image.partition import LOST_DIRECTORY, RESERVED_DIRECTORY_COUNT
+from moldau.cluster.image.directories import LOST_DIRECTORY, RESERVED_DIRECTORY_COUNT
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from moldau.cluster.errors import MetadataError
+from moldau.cluster.image.chunks import changed_chunks, chunk_from, with_chunk
 from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
 from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, PartitionRegistration
 from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.protocol.records.metadata import (
+    ChunkChangeRecord,
+    ChunkRecord,
     ClearElrRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -107,13 +110,33 @@ class TopicsDelta:
         self._delta(record.topic_id).partitions[record.partition_id] = partition_of(record)
 
     def replay_partition_change(self, record: PartitionChangeRecord) -> None:
-        delta = self._delta(record.topic_id)
-        partition = delta.partition(record.partition_id)
-        if partition is None:
-            raise MetadataError(
-                f"change of partition {delta.name}-{record.partition_id}, which does not exist"
-            )
+        delta, partition = self._partition(record)
         delta.partitions[record.partition_id] = changed_partition(partition, record)
+
+    def replay_chunk(self, record: ChunkRecord) -> None:
+        delta, partition = self._partition(record)
+        chunks = with_chunk(partition.chunks, chunk_from(record))
+        delta.partitions[record.partition_id] = replace(partition, chunks=chunks)
+
+    def replay_chunk_change(self, record: ChunkChangeRecord) -> None:
+        delta, partition = self._partition(record)
+        chunks = changed_chunks(partition.chunks, record)
+        if chunks is None:
+            raise MetadataError(
+                f"change of the chunk at {record.start_offset} of partition"
+                f" {delta.name}-{record.partition_id}, which does not exist"
+            )
+        delta.partitions[record.partition_id] = replace(partition, chunks=chunks)
+
+    def clear_chunk_starts(self) -> None:
+        """Forget where active chunks begin. The controller allows it when no inactive chunk is left."""
+        for topic in [topic for topic in self._image if topic.topic_id not in self.removed]:
+            if any(partition.start_offset >= 0 for partition in topic.partitions):
+                self._delta(topic.topic_id)
+        for delta in self.changed.values():
+            for index, partition in enumerate(delta.topic().partitions):
+                if partition.start_offset >= 0:
+                    delta.partitions[index] = replace(partition, start_offset=-1, start_timestamp_ms=-1)
 
     def replay_clear_elr(self, record: ClearElrRecord) -> None:
         """Clear the eligible leader replicas of one topic, or of all topics when no name is given."""
@@ -147,6 +170,17 @@ class TopicsDelta:
             [delta.topic() for delta in self.changed.values()], list(self.removed.values())
         )
 
+    def _partition(
+        self, record: PartitionChangeRecord | ChunkRecord | ChunkChangeRecord
+    ) -> tuple[TopicDelta, PartitionRegistration]:
+        delta = self._delta(record.topic_id)
+        partition = delta.partition(record.partition_id)
+        if partition is None:
+            raise MetadataError(
+                f"change of partition {delta.name}-{record.partition_id}, which does not exist"
+            )
+        return delta, partition
+
     def _delta(self, topic_id: uuid.UUID) -> TopicDelta:
         delta = self.changed.get(topic_id)
         if delta is None:
@@ -175,6 +209,8 @@ def partition_of(record: PartitionRecord) -> PartitionRegistration:
         generations=LogGenerations(tuple(record.generation_starts))
         if record.generation_starts
         else FIRST_GENERATION,
+        start_offset=record.start_offset,
+        start_timestamp_ms=record.start_timestamp,
     )
 
 
@@ -205,6 +241,10 @@ def changed_partition(
         ),
         last_known_eligible_leader_replicas=_new_or_old(
             record.last_known_elr, partition.last_known_eligible_leader_replicas
+        ),
+        start_offset=partition.start_offset if record.start_offset < 0 else record.start_offset,
+        start_timestamp_ms=(
+            partition.start_timestamp_ms if record.start_offset < 0 else record.start_timestamp
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Moldau's own APIs (KIP-1163/1164/1165 and internal calls), declared like Kafka's.
+"""Moldau's own APIs (KIP-1114/1163/1164/1165 and internal calls), declared like Kafka's.
 
 To add an API, write ``own/<room>/<name>.py`` with message classes in the form of ``moldau.protocol.schema``,
 ending in::
@@ -26,6 +26,14 @@ DISKLESS_COORDINATOR_KEY_TYPE: Final = 116
 MODULES: dict[int, tuple[str, str, str]] = {
     # The list of own APIs that a listener serves. Callers request it before any other own API.
     11600: (".describe_own_apis", "0", "0+"),
+    # Partition chunks: the first two are KIP-1114's, the others are additional calls.
+    11140: (".chunks.create_chunks", "0", "0+"),
+    11141: (".chunks.alter_chunk_assignments", "0", "0+"),
+    11142: (".chunks.hand_over_chunk", "0", "0+"),
+    11143: (".chunks.read_chunk", "0", "0+"),
+    11144: (".chunks.find_in_chunk", "0", "0+"),
+    11145: (".chunks.report_chunks", "0", "0+"),
+    11146: (".chunks.drop_chunks", "0", "0+"),
     # The diskless coordinator: 11640 + n - 93 is KIP-1164's API n, and 11650 and above are additional calls.
     11640: (".diskless.create_partitions", "0", "0+"),
     11641: (".diskless.delete_topics", "0", "0+"),

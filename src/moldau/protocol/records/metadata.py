@@ -1,4 +1,5 @@
-"""Records of the cluster metadata log (``__cluster_metadata``) and its snapshots, as in Kafka 4.3.
+"""Records of the cluster metadata log (``__cluster_metadata``) and its snapshots, as in Kafka 4.3, and
+Moldau's own records of partition chunks.
 
 The sources are Kafka's ``metadata/src/main/resources/common/metadata`` and, for the bytes in the tests, the
 released 4.2 classes. Every record is flexible. ``encode_record`` writes the newest version by default; a
@@ -92,6 +93,10 @@ class PartitionRecord(Message):
     diskless_coordinator: int = wire("int32", default=-1, tag=11640)
     # Moldau's own field: the first offset of each generation of the log after the first one.
     generation_starts: Sequence[int] = wire(["int64"], default=(), tag=11641)
+    # Moldau's own fields (KIP-1114): the first offset of the active chunk and its timestamp, if the partition
+    # has or had chunks.
+    start_offset: int = wire("int64", default=-1, tag=11142)
+    start_timestamp: int = wire("int64", default=-1, tag=11143)
 
 
 @message
@@ -125,6 +130,9 @@ class PartitionChangeRecord(Message):
     last_known_elr: Sequence[int] | None = wire(
         ["int32"], "2+", default=None, nullable="2+", tag=7, tagged="2+"
     )
+    # Moldau's own fields (KIP-1114), as of the partition record; -1 for no change.
+    start_offset: int = wire("int64", default=-1, tag=11142)
+    start_timestamp: int = wire("int64", default=-1, tag=11143)
 
 
 @message
@@ -352,6 +360,51 @@ class UnregisterControllerRecord(Message):
     controller_id: int = wire("int32", default=0)
 
 
+@message
+class ChunkRecord(Message):
+    """An inactive chunk (KIP-1114). Kafka has no such record; the number is Moldau's own."""
+
+    API_KEY = 11140
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    partition_id: int = wire("int32", default=-1)
+    topic_id: UUID = wire("uuid", default=ZERO_UUID)
+    start_offset: int = wire("int64", default=-1)
+    start_timestamp: int = wire("int64", default=-1)
+    stop_offset: int = wire("int64", default=-1)
+    end_offset: int = wire("int64", default=-1)
+    chunk_epoch: int = wire("int32", default=-1)
+    replicas: Sequence[int] = wire(["int32"], default=())
+    directories: Sequence[UUID] = wire(["uuid"], default=())
+    isr: Sequence[int] = wire(["int32"], default=())
+    removing_replicas: Sequence[int] = wire(["int32"], default=())
+    adding_replicas: Sequence[int] = wire(["int32"], default=())
+    # Not in the KIP: lookups by time and retention by size need no calls to the chunk's brokers.
+    max_timestamp: int = wire("int64", default=-1, tag=0)
+    size_bytes: int = wire("int64", default=0, tag=1)
+
+
+@message
+class ChunkChangeRecord(Message):
+    """A change of the replicas of an inactive chunk (KIP-1114). Null means no change.
+
+    Empty replicas remove the chunk.
+    """
+
+    API_KEY = 11141
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    partition_id: int = wire("int32", default=-1)
+    topic_id: UUID = wire("uuid", default=ZERO_UUID)
+    start_offset: int = wire("int64", default=-1)
+    chunk_epoch: int = wire("int32", default=-1)
+    replicas: Sequence[int] | None = wire(["int32"], default=None, nullable="0+", tag=0)
+    directories: Sequence[UUID] | None = wire(["uuid"], default=None, nullable="0+", tag=1)
+    isr: Sequence[int] | None = wire(["int32"], default=None, nullable="0+", tag=2)
+    removing_replicas: Sequence[int] | None = wire(["int32"], default=None, nullable="0+", tag=3)
+    adding_replicas: Sequence[int] | None = wire(["int32"], default=None, nullable="0+", tag=4)
+
+
 RECORDS = FramedRecords(
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
@@ -380,8 +433,10 @@ RECORDS = FramedRecords(
     RegisterControllerRecord,
     ClearElrRecord,
     UnregisterControllerRecord,
+    ChunkRecord,
+    ChunkChangeRecord,
 )
-"""All metadata records. The KIPs' chunk records are registered elsewhere in the same way."""
+"""All metadata records: Kafka's, and Moldau's own two of partition chunks."""
 
 
 def encode_record(record: Message, version: int | None = None) -> bytes:

@@ -7,8 +7,9 @@ from moldau.cluster.decisions.kinds.table import kind_of
 from moldau.cluster.decisions.partitions.elections import joined, recovery_election
 from moldau.cluster.decisions.partitions.partition_change import Wanted, change_partition, rules_of
 from moldau.cluster.decisions.view import ControllerResult, View
+from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import METADATA_VERSION_OF_DIRECTORIES
-from moldau.cluster.image.partition import RESERVED_DIRECTORY_COUNT, PartitionRegistration
+from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.messages import assign_replicas_to_dirs as messages

@@ -9,8 +9,8 @@ not all share the same third broker.
 import uuid
 from collections.abc import Iterable
 
+from moldau.cluster.image.directories import UNASSIGNED_DIRECTORY
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.image.partition import UNASSIGNED_DIRECTORY
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.runtime import Entropy, ErrorCode, KafkaError
 

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
+from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
-from moldau.cluster.image.partition import NO_LEADER, RESERVED_DIRECTORY_COUNT
+from moldau.cluster.image.partition import NO_LEADER
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.replication.classic import ClassicPartition

@@ -1,0 +1,144 @@
+"""The inactive chunks of a partition (KIP-1114). Pure.
+
+A partition with chunks has inactive chunks, whose records never change, and the active chunk. The active
+chunk is in the partition's ordinary replicas. Its log begins at the start offset of the registration.
+"""
+
+import uuid
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from moldau.cluster.image.directories import MIGRATING_DIRECTORY
+from moldau.protocol.records.metadata import ChunkChangeRecord, ChunkRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRegistration:
+    """An inactive chunk. Its offsets, times and size are fixed; its replicas may change."""
+
+    start_offset: int
+    """The first offset, which identifies the chunk in its partition."""
+    stop_offset: int
+    """The last offset for consumers, inclusive; always the same as ``end_offset``."""
+    end_offset: int
+    """The last offset, inclusive."""
+    start_timestamp_ms: int
+    """A time that no record of the chunk was appended before; -1 if it is unknown."""
+    max_timestamp_ms: int
+    """The largest timestamp; -1 if the records have none."""
+    size_bytes: int
+    """Size of the segments when the chunk ended."""
+    epoch: int
+    """Rises with every change of the replicas."""
+    replicas: tuple[int, ...]
+    """The brokers that have the chunk or copy it, in the order of preference."""
+    directories: tuple[uuid.UUID, ...] = ()
+    isr: tuple[int, ...] = ()
+    """The replicas that have all of the chunk. A broker that is fenced stays in it: the chunk does not change
+    while the broker is away, so that its copy is still complete."""
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+    def directory_of(self, broker_id: int) -> uuid.UUID:
+        """The log directory of a broker's copy; a reserved id where none is known."""
+        if broker_id in self.replicas:
+            index = self.replicas.index(broker_id)
+            if index < len(self.directories):
+                return self.directories[index]
+        return MIGRATING_DIRECTORY
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a change of its replicas is under way."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+
+Chunks = tuple[ChunkRegistration, ...]
+"""The inactive chunks of a partition, by ascending offsets."""
+
+
+def chunk_from(record: ChunkRecord) -> ChunkRegistration:
+    """The chunk that a record describes."""
+    return ChunkRegistration(
+        start_offset=record.start_offset,
+        stop_offset=record.stop_offset,
+        end_offset=record.end_offset,
+        start_timestamp_ms=record.start_timestamp,
+        max_timestamp_ms=record.max_timestamp,
+        size_bytes=record.size_bytes,
+        epoch=record.chunk_epoch,
+        replicas=tuple(record.replicas),
+        directories=tuple(record.directories),
+        isr=tuple(record.isr),
+        adding_replicas=tuple(record.adding_replicas),
+        removing_replicas=tuple(record.removing_replicas),
+    )
+
+
+def chunk_record(topic_id: uuid.UUID, partition_id: int, chunk: ChunkRegistration) -> ChunkRecord:
+    """The record that describes a chunk."""
+    return ChunkRecord(
+        partition_id=partition_id,
+        topic_id=topic_id,
+        start_offset=chunk.start_offset,
+        start_timestamp=chunk.start_timestamp_ms,
+        stop_offset=chunk.stop_offset,
+        end_offset=chunk.end_offset,
+        chunk_epoch=chunk.epoch,
+        replicas=chunk.replicas,
+        directories=chunk.directories,
+        isr=chunk.isr,
+        removing_replicas=chunk.removing_replicas,
+        adding_replicas=chunk.adding_replicas,
+        max_timestamp=chunk.max_timestamp_ms,
+        size_bytes=chunk.size_bytes,
+    )
+
+
+def position_of(chunks: Chunks, start_offset: int) -> int | None:
+    """The index of the chunk with this start offset."""
+    index = bisect_right(chunks, start_offset, key=_start) - 1
+    return index if index >= 0 and chunks[index].start_offset == start_offset else None
+
+
+def chunk_containing(chunks: Chunks, offset: int) -> ChunkRegistration | None:
+    """The chunk that contains an offset."""
+    index = bisect_right(chunks, offset, key=_start) - 1
+    return chunks[index] if index >= 0 and offset <= chunks[index].end_offset else None
+
+
+def with_chunk(chunks: Chunks, chunk: ChunkRegistration) -> Chunks:
+    """The chunks with a new one, or with a new state of an existing one."""
+    index = bisect_right(chunks, chunk.start_offset, key=_start)
+    known = index > 0 and chunks[index - 1].start_offset == chunk.start_offset
+    return (*chunks[: index - known], chunk, *chunks[index:])
+
+
+def changed_chunks(chunks: Chunks, record: ChunkChangeRecord) -> Chunks | None:
+    """The chunks after a change; ``None`` if there is no such chunk."""
+    index = position_of(chunks, record.start_offset)
+    if index is None:
+        return None
+    if record.replicas is not None and not record.replicas:
+        return (*chunks[:index], *chunks[index + 1 :])
+    chunk = chunks[index]
+    changed = replace(
+        chunk,
+        epoch=record.chunk_epoch,
+        replicas=_new_or_old(record.replicas, chunk.replicas),
+        directories=_new_or_old(record.directories, chunk.directories),
+        isr=_new_or_old(record.isr, chunk.isr),
+        removing_replicas=_new_or_old(record.removing_replicas, chunk.removing_replicas),
+        adding_replicas=_new_or_old(record.adding_replicas, chunk.adding_replicas),
+    )
+    return (*chunks[:index], changed, *chunks[index + 1 :])
+
+
+def _start(chunk: ChunkRegistration) -> int:
+    return chunk.start_offset
+
+
+def _new_or_old(new: Sequence[Any] | None, old: tuple[Any, ...]) -> tuple[Any, ...]:
+    return old if new is None else tuple(new)

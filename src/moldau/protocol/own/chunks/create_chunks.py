@@ -1,0 +1,79 @@
+"""CreateChunks: end the active chunk of partitions, and begin the next one on other brokers (KIP-1114).
+
+A tool sends topics, partitions and brokers to the leader. The leader sends the same request to the
+controller, with the border and with everything by which the controller checks it.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import ZERO_UUID, Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class CreateChunksTopicPartition(Message):
+    topic_name: str = wire("string")
+    partition_id: int = wire("int32")
+    broker_ids: Sequence[int] = wire(["int32"])
+    """The replicas of the new active chunk, in the order of preference."""
+    start_offset: int = wire("int64", default=-1)
+    """The border: the first offset of the new active chunk; -1 from a tool."""
+    start_timestamp: int = wire("int64", default=-1)
+    """A time that no record of the new chunk was appended before, in milliseconds; -1 from a tool."""
+    prev_stop_offset: int = wire("int64", default=-1)
+    """The last offset of the chunk that ends, inclusive; -1 from a tool."""
+    # Moldau's own fields, which only the leader sets.
+    topic_id: UUID = wire("uuid", default=ZERO_UUID, tag=0)
+    leader_epoch: int = wire("int32", default=-1, tag=1)
+    partition_epoch: int = wire("int32", default=-1, tag=2)
+    """The epoch that the leader sees; the controller refuses the request when its own is another."""
+    in_sync: Sequence[int] = wire(["int32"], default=(), tag=3)
+    """The brokers that have acknowledged the hand-over; they are the first in-sync replicas."""
+    max_timestamp: int = wire("int64", default=-1, tag=4)
+    """The largest timestamp in the chunk that ends; -1 if its records have none."""
+    size_bytes: int = wire("int64", default=0, tag=5)
+    """Size of the chunk that ends."""
+    first_offset: int = wire("int64", default=-1, tag=6)
+    """The first offset of the chunk that ends, if it is the partition's first chunk."""
+    first_timestamp: int = wire("int64", default=-1, tag=7)
+    """The timestamp at ``first_offset``, if it is the partition's first chunk."""
+
+
+@message
+class CreateChunksResult(Message):
+    topic_name: str = wire("string")
+    partition_id: int = wire("int32")
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    start_offset: int = wire("int64", default=-1, tag=0)
+    """Moldau's own field: the border of a chunk that was created."""
+
+
+@message
+class CreateChunksRequest(Message):
+    API_KEY = 11140
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    topic_partitions: Sequence[CreateChunksTopicPartition] = wire([CreateChunksTopicPartition], default=())
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """Time for which the caller waits for the answer."""
+    broker_id: int = wire("int32", default=-1, tag=1)
+    """The leader that sends the request to the controller; -1 for a tool."""
+    broker_epoch: int = wire("int64", default=-1, tag=2)
+
+
+@message
+class CreateChunksResponse(Message):
+    API_KEY = 11140
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    results: Sequence[CreateChunksResult] = wire([CreateChunksResult], default=())
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none, tag=0)
+    """Moldau's own field: the error of the whole call."""
+    error_message: str | None = wire("string", nullable="0+", default=None, tag=1)
+
+
+REQUEST = CreateChunksRequest
+RESPONSE = CreateChunksResponse

@@ -1,0 +1,41 @@
+"""FindInChunk: the first record of an inactive chunk at or after a time."""
+
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class FindInChunkRequest(Message):
+    API_KEY = 11144
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    topic_id: UUID = wire("uuid")
+    partition_index: int = wire("int32")
+    start_offset: int = wire("int64")
+    """The chunk: its first offset."""
+    timestamp: int = wire("int64")
+    """In milliseconds."""
+    from_offset: int = wire("int64", default=-1)
+    """Records before this offset are not found; -1 for the beginning of the chunk."""
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """Time for which the caller waits for the answer."""
+
+
+@message
+class FindInChunkResponse(Message):
+    API_KEY = 11144
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    offset: int = wire("int64", default=-1)
+    """-1 if no record of the chunk is that late."""
+    timestamp: int = wire("int64", default=-1)
+    leader_epoch: int = wire("int32", default=-1)
+
+
+REQUEST = FindInChunkRequest
+RESPONSE = FindInChunkResponse

@@ -1,0 +1,55 @@
+"""ReportChunks: a broker tells the controller which inactive chunks it has copied, moved or lost."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import ZERO_UUID, Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class ReportedChunk(Message):
+    topic_id: UUID = wire("uuid")
+    partition_index: int = wire("int32")
+    start_offset: int = wire("int64")
+    is_held: bool = wire("bool")
+    """Whether the broker has the whole chunk on its disk; false if it has lost it."""
+    directory_id: UUID = wire("uuid", default=ZERO_UUID)
+    """The log directory of the chunk, if the broker has it."""
+
+
+@message
+class ReportedChunkResult(Message):
+    topic_id: UUID = wire("uuid")
+    partition_index: int = wire("int32")
+    start_offset: int = wire("int64")
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+
+
+@message
+class ReportChunksRequest(Message):
+    API_KEY = 11145
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    broker_id: int = wire("int32")
+    broker_epoch: int = wire("int64")
+    chunks: Sequence[ReportedChunk] = wire([ReportedChunk], default=())
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """Time for which the caller waits for the answer."""
+
+
+@message
+class ReportChunksResponse(Message):
+    API_KEY = 11145
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """STALE_BROKER_EPOCH: a later start of the broker has registered."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    chunks: Sequence[ReportedChunkResult] = wire([ReportedChunkResult], default=())
+
+
+REQUEST = ReportChunksRequest
+RESPONSE = ReportChunksResponse

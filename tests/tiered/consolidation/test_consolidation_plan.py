@@ -1,6 +1,7 @@
 """The batches of a segment, the segments of a unit, the reads of objects, and expiry. These are pure
 decisions."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 from uuid import UUID
@@ -10,6 +11,7 @@ from consolidation_house import TOPIC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moldau.cluster.image.generations import FIRST_GENERATION, LogGenerations
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.protocol.own.consolidation.plan import ConsolidationPlanResponse
 from moldau.tiered.consolidation.leader import HeldPlan, Plan, PlannedWork
@@ -183,7 +185,14 @@ finished = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=
 def test_no_finished_segment_goes_that_somebody_could_need(
     segments: list[RemoteLogSegmentMetadata], log_start: int
 ) -> None:
-    steps = decide(segments, log_start=log_start, wal_start=50, seen_before_fence=set(), own=set())
+    steps = decide(
+        segments,
+        log_start=log_start,
+        wal_start=50,
+        lineage=FIRST_GENERATION,
+        seen_before_fence=set(),
+        own=set(),
+    )
     left = [one for one in segments if one not in steps.discard]
 
     def held(some: list[RemoteLogSegmentMetadata]) -> set[int]:
@@ -205,11 +214,29 @@ def test_what_others_have_begun_is_judged_by_when_it_was_seen() -> None:
         [begun, own, unseen, leaving, ahead, holding],
         log_start=0,
         wal_start=10,
+        lineage=FIRST_GENERATION,
         seen_before_fence={begun.id.id, own.id.id, leaving.id.id, ahead.id.id, holding.id.id},
         own={own.id.id},
     )
     assert steps.adopt is holding
     assert steps.discard == (begun, leaving)
+
+
+def test_a_segment_of_a_lost_end_is_not_adopted() -> None:
+    # Generation 1 begins at 30: the offsets from there on have other records than the lost segment.
+    lost = segment(1, 10, 49)
+    whole = replace(segment(2, 10, 39), leader_epochs=(EpochStart(0, 10), EpochStart(1, 30)))
+    for segments in ([lost], [lost, whole]):
+        steps = decide(
+            segments,
+            log_start=0,
+            wal_start=10,
+            lineage=LogGenerations((30,)),
+            seen_before_fence={one.id.id for one in segments},
+            own=set(),
+        )
+        assert steps.adopt is (whole if whole in segments else None)
+        assert steps.discard == (lost,)
 
 
 def test_retention_takes_whole_segments_from_the_oldest_on() -> None:

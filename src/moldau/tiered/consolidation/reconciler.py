@@ -12,7 +12,7 @@ from moldau.metrics import Meters
 from moldau.runtime import Clock, ErrorCode, KafkaError
 from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
 from moldau.tiered.consolidation.retention import expired_before, readable_chain
-from moldau.tiered.consolidation.steps import decide
+from moldau.tiered.consolidation.steps import decide, of_lineage
 from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata.manager import (
     MetadataPosition,
@@ -140,6 +140,7 @@ class SegmentReconciler:
                 segments,
                 log_start=here.log_start_offset,
                 wal_start=here.wal_start_offset,
+                lineage=led.generations,
                 seen_before_fence=before,
                 own=own,
             )
@@ -262,7 +263,7 @@ class SegmentReconciler:
 
     async def _apply_retention(self, led: LedPartition, here: PrunedPartition) -> bool:
         """Move the log start past expired remote segments. Returns whether it was moved."""
-        segments = self.metadata.list_remote_log_segments(led.partition)
+        segments = of_lineage(self.metadata.list_remote_log_segments(led.partition), led.generations)
         start = expired_before(
             readable_chain(segments, here.log_start_offset, here.wal_start_offset),
             led.retention,

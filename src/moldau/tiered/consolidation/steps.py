@@ -11,6 +11,10 @@ fence, so no newer leader can have begun it. And it is unfinished after the fenc
 be, based on it.
 4. A finished segment is deleted only when it lies wholly below ``log_start``, or when another finished
 segment contains all of its records. Both conditions stay true permanently, for every broker.
+5. A segment with records of a lost end of the log is never adopted, and covers no other segment. After a
+restore the metadata of segments may be newer than the saved end of the partition: such a segment has records
+of an earlier generation at offsets that belong to a later one. It is deleted. Its other records are still in
+the WAL, because no saved prune was based on it.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,9 +22,11 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.lineage import Lineage
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.removal.expiry import is_of_lineage
 
-__all__ = ["Steps", "decide"]
+__all__ = ["Steps", "decide", "of_lineage"]
 
 _State: Final = RemoteLogSegmentState
 _DISCARDED_A_ROUND: Final = 100
@@ -40,20 +46,24 @@ def decide(
     *,
     log_start: int,
     wal_start: int,
+    lineage: Lineage,
     seen_before_fence: Collection[UUID],
     own: Collection[UUID],
 ) -> Steps:
     """Decide on the actions for ``segments``, which are the segments after the fence.
 
-    ``own`` are the segments that this leader is building under its plans.
+    ``lineage`` are the generations of the partition. ``own`` are the segments that this leader is building
+    under its plans.
     """
-    finished = [one for one in segments if one.state is _State.COPY_SEGMENT_FINISHED]
+    finished = of_lineage(segments, lineage)
     adopt = max(
         (one for one in finished if one.start_offset <= wal_start <= one.end_offset),
         key=lambda one: one.end_offset,
         default=None,
     )
-    needless = {one.id.id for one in _covered(finished)}
+    needless = {one.id.id for one in segments if one.state is _State.COPY_SEGMENT_FINISHED}
+    needless -= {one.id.id for one in finished}
+    needless |= {one.id.id for one in _covered(finished)}
     discard = [
         one
         for one in segments
@@ -62,6 +72,14 @@ def decide(
         or one.id.id in needless
     ]
     return Steps(adopt, tuple(discard[:_DISCARDED_A_ROUND]))
+
+
+def of_lineage(
+    segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage
+) -> list[RemoteLogSegmentMetadata]:
+    """The finished segments with records of the log, without those of a lost end of it."""
+    finished = (one for one in segments if one.state is _State.COPY_SEGMENT_FINISHED)
+    return [one for one in finished if is_of_lineage(one, lineage, 0)]
 
 
 def _is_rest(

@@ -9,7 +9,7 @@ from moldau.backup.calls import SavedLog
 from moldau.backup.cut import ClusterCut, LogId, LogPiece, ObjectPart
 from moldau.backup.ledger import PIECES_MAX, Ledger, LedLog
 
-LOG = LedLog("__consumer_offsets", LogId(uuid.UUID(int=7), 3), leader_id=1, leader_epoch=5)
+LOG = LedLog("__consumer_offsets", LogId(uuid.UUID(int=7), 3), leader_id=1, leader_epoch=0)
 
 
 def _cut(ledger: Ledger) -> ClusterCut:
@@ -85,3 +85,20 @@ def test_a_log_that_was_deleted_is_not_in_the_next_cut() -> None:
     ledger = Ledger(None)
     ledger.saved(LOG.topic, SavedLog(LOG.log_id, True, [_piece(0, 50)]))
     assert ledger.logs([]) == {}
+
+
+def test_records_of_other_leaders_are_not_read_again_after_a_compaction() -> None:
+    """Another replica may have compacted them, and tombstones are gone whose records are in earlier pieces."""
+
+    def asked(topic: str) -> int:
+        ledger, log = Ledger(None), LOG._replace(topic=topic, leader_epoch=1)
+        ledger.saved(topic, SavedLog(LOG.log_id, True, [_piece(0, 500)]))
+        for number in range(1, PIECES_MAX):
+            ledger.complete(_cut(ledger))
+            ledger.request(log)
+            ledger.saved(topic, SavedLog(LOG.log_id, False, [_piece(500 + number, 501 + number, number)]))
+        ledger.complete(_cut(ledger))
+        return ledger.request(log).from_offset
+
+    assert asked("__diskless_metadata") > 0
+    assert asked("__consumer_offsets") == -1

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from moldau.backup.calls import LogToSave, SavedLog
 from moldau.backup.cut import ClusterCut, LogId, LogPiece, LogPieces
+from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 
 __all__ = ["LedLog", "Ledger"]
 
@@ -41,7 +42,10 @@ class Ledger:
         saved = self._logs.get(log.log_id)
         if saved is None:
             return LogToSave(log.log_id, log.leader_epoch)
-        from_offset = self._asked_from[log.log_id] = _next_from(saved.pieces)
+        from_offset = _next_from(saved.pieces)
+        if from_offset >= 0 and not _may_read_again(log, saved, from_offset):
+            from_offset = -1
+        self._asked_from[log.log_id] = from_offset
         return LogToSave(log.log_id, log.leader_epoch, saved.end_offset, saved.epoch, from_offset)
 
     def saved(self, topic: str, answer: SavedLog) -> None:
@@ -65,6 +69,20 @@ class Ledger:
     def abandon(self) -> None:
         """Forget the changes, because the cut could not be made."""
         self._changed = {}
+
+
+def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
+    """Whether the leader has the saved records from an offset on as they were saved.
+
+    Compaction removes tombstones. If a tombstone is not read again, but an earlier piece has the record that
+    it deletes, that record comes back. A leader knows what it has compacted itself (:mod:`.log_saver`);
+    another replica may have compacted the records of another epoch.
+    """
+    state = STATE_TOPICS.get(log.topic)
+    if state is None or state.retention is not StateRetention.COMPACTED:
+        return True
+    again = (piece for piece in saved.pieces if piece.end_offset > from_offset)
+    return all(piece.epoch == log.leader_epoch for piece in again)
 
 
 def _next_from(pieces: Sequence[LogPiece]) -> int:

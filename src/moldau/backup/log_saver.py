@@ -16,6 +16,7 @@ from moldau.records.batch import check_batch, iter_headers
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import LogPosition
+from moldau.storage.topic_partition import TopicPartition
 
 __all__ = ["LogSaver"]
 
@@ -31,6 +32,8 @@ class _Range(NamedTuple):
     wanted: LogToSave
     partition: ClassicPartition
     end_offset: int
+    compacted_end: int
+    """Offset before which this replica has compacted the log, and may have removed tombstones."""
 
 
 class LogSaver:
@@ -41,11 +44,15 @@ class LogSaver:
         storage: ObjectStorage,
         partition_of: Callable[[LogId], ClassicPartition | None],
         saved: SavedEnds,
+        compacted_end: Callable[[TopicPartition], int | None] = lambda _: None,
     ) -> None:
-        """``partition_of`` returns a partition that has a replica on this broker."""
+        """``partition_of`` returns a partition that has a replica on this broker. ``compacted_end`` returns
+        the end of the last compaction of a log.
+        """
         self._storage = storage
         self._partition_of = partition_of
         self._saved = saved
+        self._compacted_end = compacted_end
 
     async def save_logs(self, wanted: LogsToSave) -> Sequence[SavedLog]:
         if not wanted.object_key.startswith(DATA_FOLDER):
@@ -68,7 +75,8 @@ class LogSaver:
         if partition is None or not partition.is_leader:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{log.log_id} is not led by this broker")
         partition.check_epoch(log.leader_epoch)
-        return _Range(log, partition, partition.high_watermark)
+        compacted_end = self._compacted_end(partition.log.topic_partition) or 0
+        return _Range(log, partition, partition.high_watermark, compacted_end)
 
 
 class _Part(NamedTuple):
@@ -195,6 +203,8 @@ def _continues(found: _Range) -> bool:
         )
     if wanted.from_offset < log.log_start_offset or is_shorter:
         return False
+    if wanted.from_offset < min(found.compacted_end, found.end_offset):
+        return False  # a tombstone may be gone whose record is in an earlier piece
     return last < log.log_start_offset or log.epoch_for_offset(last) == wanted.saved_epoch
 
 

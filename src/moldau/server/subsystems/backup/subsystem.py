@@ -30,7 +30,7 @@ class BackupSubsystem(Subsystem):
         self._partitions = context.partitions
         self._authorizer = context.authorizer
         storage = diskless.runtime.storage
-        self.saver = LogSaver(storage, self._partition, diskless.saved_ends)
+        self.saver = LogSaver(storage, self._partition, diskless.saved_ends, context.logs.cleaner_offset)
         self._peers = BackupPeers.of(context, self.saver)
         settings = cut_settings(context.config)
         self.maker = CutMaker(context.machine, storage, self._peers, settings, context.meters.registry)

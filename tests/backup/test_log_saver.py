@@ -1,0 +1,76 @@
+"""Saving a compacted log: tombstones of saved records are saved, too."""
+
+import asyncio
+import pathlib
+import uuid
+
+import pytest
+
+from moldau.backup.calls import LogsToSave, LogToSave, SavedLog
+from moldau.backup.cut import DATA_FOLDER, LogId
+from moldau.backup.log_saver import LogSaver
+from moldau.backup.saved_ends import SavedEnds
+from moldau.metrics import BrokerTopicMeters, Meters
+from moldau.objects import MemoryStorage
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import Machine
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+
+TOPIC = "__consumer_offsets"
+LOG = LogId(uuid.UUID(int=1), 0)
+BROKER, EPOCH, END = 1, 3, 10
+
+
+@pytest.fixture
+def partition(tmp_path: pathlib.Path) -> ClassicPartition:
+    """A partition with ten records."""
+    machine = Machine.real()
+    meters = BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))
+    partition = ClassicPartition(
+        ReplicaContext(machine, BROKER, WaitingRoom(), meters),
+        PartitionKey(LOG.topic_id, 0),
+        PartitionLog.open(machine, str(tmp_path / f"{TOPIC}-0"), TopicPartition(TOPIC, 0)),
+        min_in_sync=1,
+        high_watermark=0,
+    )
+    partition.become_leader(EPOCH, (BROKER,), (BROKER,))
+    for number in range(END):
+        batch = build_batch([Record(0, 1_000, b"key %d" % number, b"value")])
+        partition.append(batch, required_acks=1, timeout_ms=1_000)
+    return partition
+
+
+@pytest.mark.parametrize(
+    ("compacted_end", "saved_end", "from_offset", "begins_anew"),
+    [
+        (None, 8, 8, False),
+        (8, 8, 8, False),
+        (6, 8, 4, True),  # records that are read again may lack a tombstone
+        (9, 8, 8, True),  # so may new ones
+        (END, END, END, False),  # nothing is read
+    ],
+)
+def test_records_that_compaction_has_seen_are_not_added_to_earlier_ones(
+    partition: ClassicPartition,
+    compacted_end: int | None,
+    saved_end: int,
+    from_offset: int,
+    begins_anew: bool,
+) -> None:
+    async def saved() -> SavedLog:
+        storage = MemoryStorage(Machine.real().clock)
+        saver = LogSaver(storage, lambda _: partition, SavedEnds(), lambda _: compacted_end)
+        wanted = LogToSave(LOG, EPOCH, saved_end, EPOCH, from_offset)
+        (found,) = await saver.save_logs(LogsToSave(f"{DATA_FOLDER}x", 1, [wanted]))
+        return found
+
+    found = asyncio.run(saved())
+    assert found.begins_anew is begins_anew
+    first_offset = 0 if begins_anew else from_offset
+    assert [piece.base_offset for piece in found.pieces] == ([first_offset] if first_offset < END else [])

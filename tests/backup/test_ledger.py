@@ -88,7 +88,7 @@ def test_a_log_that_was_deleted_is_not_in_the_next_cut() -> None:
 
 
 def test_records_of_other_leaders_are_not_read_again_after_a_compaction() -> None:
-    """Another replica may have compacted them, and tombstones are gone whose records are in earlier pieces."""
+    """Another replica may have removed tombstones whose records are in earlier pieces."""
 
     def asked(topic: str) -> int:
         ledger, log = Ledger(None), LOG._replace(topic=topic, leader_epoch=1)

@@ -21,6 +21,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.coordinators.diskless.reads import reading
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.image_sync import ImageSync
+from moldau.diskless.kept_objects import kept_topics, store_kept
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.upkeep.coordinator_upkeep import CoordinatorUpkeep
 from moldau.diskless.upkeep.file_deletion import FileReclaimer
@@ -184,6 +185,28 @@ def test_only_what_no_coordinator_knows_is_an_orphan(tmp_path: Path) -> None:
             report = await here.orphans.run()
             assert (report.orphans, report.deleted, report.orphan_bytes) == (1, 1, 200)
             assert here.stored() == {first, second, young, "wal/0/2020010100/a-stranger"}
+
+    run(story())
+
+
+def test_objects_with_records_of_unknown_topics_are_kept(tmp_path: Path) -> None:
+    """A restore lists them, whether a coordinator knows the rest of the object or not."""
+
+    async def story() -> None:
+        async with cluster(tmp_path) as here:
+            mixed, unknown, orphan = [await here.upload() for _ in range(3)]
+            topic_id = UUID(int=99)
+            await store_kept(here.memory, "0000000001", {mixed: [topic_id], unknown: [topic_id]})
+            kept = here.stored() - {orphan}
+            await here.commit(mixed, 0)
+            await here.delete_all(0)
+            here.clock.time_ms += HOUR_MS
+            await here.reclaimer.run_once()
+            await asyncio.sleep(0.2)
+            report = await here.orphans.run()
+            assert (report.orphans, report.kept, report.known, report.examples) == (1, 1, 1, [orphan])
+            assert here.stored() == kept
+            assert await kept_topics(here.memory) == {mixed: [topic_id], unknown: [topic_id]}
 
     run(story())
 

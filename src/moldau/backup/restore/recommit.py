@@ -72,6 +72,8 @@ class RecommitReport:
     """Batches that were left out because they belong to transactions."""
     unknown_topics: dict[UUID, int] = field(default_factory=dict)
     """Topics that the cut does not have, with the number of their batches."""
+    kept: dict[str, set[UUID]] = field(default_factory=dict)
+    """Objects with batches of these topics. They are not deleted (:mod:`moldau.diskless.kept_objects`)."""
     damaged: list[str] = field(default_factory=list)
     """Objects whose footer cannot be read; the number of names is limited."""
 
@@ -154,7 +156,7 @@ class Recommit:
     async def commit(self, found: Iterable[FoundObject]) -> None:
         """Commit objects in order. Raises ``KafkaError`` when a log cannot be written."""
         for each in found:
-            shares = self._shares(each.footer)
+            shares = self._shares(each)
             unknown = [
                 coordinator_id for coordinator_id in shares if not await self._knows(coordinator_id, each)
             ]
@@ -162,14 +164,15 @@ class Recommit:
             for coordinator_id in unknown:
                 await self._commit_share(coordinator_id, each, shares[coordinator_id], list(shares))
 
-    def _shares(self, footer: WalObject) -> dict[int, list[BatchToCommit]]:
+    def _shares(self, found: FoundObject) -> dict[int, list[BatchToCommit]]:
         """The batches for each coordinator, in the order of the object."""
         shares: dict[int, list[BatchToCommit]] = defaultdict(list)
-        for batch in footer.batches():
+        for batch in found.footer.batches():
             owner = self._owners.get(LogId(batch.topic_id, batch.partition_index))
             if owner is None:
                 unknown = self._report.unknown_topics
                 unknown[batch.topic_id] = unknown.get(batch.topic_id, 0) + 1
+                self._report.kept.setdefault(found.info.key, set()).add(batch.topic_id)
             elif batch.attributes & TRANSACTIONAL_BIT:
                 self._report.transactional_batches += 1
             else:

@@ -33,6 +33,7 @@ from moldau.cluster.internal_topics import (
 from moldau.coordinators.diskless.calls import PartitionsToCreate
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
+from moldau.diskless.kept_objects import store_kept
 from moldau.objects.storage import ObjectStorage
 from moldau.protocol.schema import Message
 from moldau.runtime import KafkaError, Machine
@@ -143,9 +144,16 @@ class Restoring:
             await self._write_metadata(old, generation, newer)
             owners, stamped = _diskless_partitions(image)
             await Recommit(coordinators, owners, stamped, self._report.newer).commit(newer)
+            await self._keep_unknown(number)
             await asyncio.gather(*(log.flush() for log in logs.values()))
         self._folder.finish(self._machine)
         return self._report
+
+    async def _keep_unknown(self, generation: int) -> None:
+        """List the objects with records of unknown topics, before a node may delete them."""
+        kept = {key: sorted(topics) for key, topics in self._report.newer.kept.items()}
+        if kept:
+            await store_kept(self._storage, f"{generation:010d}", kept)
 
     async def _write_metadata(
         self, old: Sequence[Message], generation: NewGeneration, newer: Sequence[FoundObject]

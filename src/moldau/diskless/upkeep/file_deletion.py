@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from moldau.coordinators.diskless.calls import FileToHandOver, FreeFile
+from moldau.diskless.kept_objects import KeptObjects
 from moldau.metrics import Meters
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.runtime import Clock, KafkaError
@@ -87,6 +88,7 @@ class FileReclaimer:
         record that freed a file is before that end.
         """
         self._released: dict[int, set[str]] = {}
+        self._kept = KeptObjects(storage)
         scope = meters.scoped("moldau.diskless", "Reclaim")
         self._deleted = scope.counter(
             "FilesDeletedPerSec", "Objects that were deleted because they are not used any more."
@@ -130,7 +132,8 @@ class FileReclaimer:
                 break
             # The objects are deleted first, because after its release a file could be found only by the
             # orphan scan.
-            await self._storage.delete(keys)
+            kept = frozenset(await self._kept.among(keys))
+            await self._storage.delete([key for key in keys if key not in kept])
             await self._release(coordinator_id, keys)
             wanted = set(keys)
             freed_bytes = sum(file.size_bytes for file in listed if file.object_key in wanted)

@@ -8,7 +8,8 @@ An object is an orphan when all of these conditions hold:
 3. after that, every coordinator has *logged* it closed, and still does not know it: a commit that was on its
    way meanwhile has either arrived, and then it is known, or is refused permanently.
 
-When a coordinator does not answer, the objects that depend on its answer are kept.
+When a coordinator does not answer, the objects that depend on its answer are kept. Objects with records that
+a restored cluster cannot place are kept, too (:mod:`moldau.diskless.kept_objects`).
 """
 
 import logging
@@ -17,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from moldau.coordinators.diskless.calls import ClosedFile, DescribedFile
+from moldau.diskless.kept_objects import KeptObjects
 from moldau.diskless.object_keys import WAL_PREFIX, parse_object_key, wal_folders
 from moldau.metrics import Meters
-from moldau.objects.storage import ObjectInfo, ObjectStorage
+from moldau.objects.storage import ObjectInfo, ObjectStorage, StorageError
 from moldau.runtime import Clock, ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,8 @@ class OrphanReport:
     """Old objects that a coordinator knows."""
     orphans: int = 0
     orphan_bytes: int = 0
+    kept: int = 0
+    """Objects that no coordinator knows, and that a restore has listed to be kept. They are no orphans."""
     deleted: int = 0
     unanswered: int = 0
     """Old objects about which a coordinator did not answer."""
@@ -95,6 +99,7 @@ class OrphanScan:
         self._coordinator_ids = coordinator_ids
         self._clock = clock
         self.settings = settings
+        self._kept = KeptObjects(storage)
         self._resume_after: dict[str, str] = {}
         self.last_report: OrphanReport | None = None
         scope = meters.scoped("moldau.diskless", "Orphans")
@@ -187,11 +192,14 @@ class OrphanScan:
         try:
             unknown = await self._unknown_to_all(list(sizes), coordinator_ids, self._ask)
             report.known += len(sizes) - len(unknown)
+            kept = frozenset(await self._kept.among(unknown))
+            report.kept += len(kept)
+            unknown = [key for key in unknown if key not in kept]
             orphans = unknown
             if unknown and not dry_run:
                 orphans = await self._unknown_to_all(unknown, coordinator_ids, self._close)
                 report.known += len(unknown) - len(orphans)
-        except (KafkaError, OSError) as error:
+        except (KafkaError, StorageError, OSError) as error:
             report.unanswered += len(sizes)
             logger.info("orphan scan: %d objects cannot be judged now: %s", len(sizes), error)
             return

@@ -8,11 +8,13 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import select
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -54,6 +56,17 @@ class Deadline:
         return left_s
 
 
+def ports_in_a_row(count: int) -> int:
+    """The first of ``count`` free ports that follow each other."""
+    while True:
+        first = random.randrange(15_000, 31_000)
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", port))
+            return first
+
+
 class ClusterProcesses:
     """Three brokers in three racks and three controllers, each in its own process."""
 
@@ -68,19 +81,29 @@ class ClusterProcesses:
         """The commands that start the killed nodes again, by node id."""
         self._restarted: dict[int, subprocess.Popen[str]] = {}
 
-    def start(self) -> None:
-        """Start all nodes; return once each accepts clients."""
+    def start(self, first_port: int = 0) -> None:
+        """Start all nodes; return once each accepts clients. The brokers are at ``first_port`` and the ports
+        after it, or at any.
+        """
         began = time.monotonic()
-        arguments = ["dev", "--data", str(self._data), "--port", "0"]
+        self._start(first_port, ())
+        console.print(
+            f"[green]three brokers and three controllers ready[/] at {self.bootstrap}"
+            f" after {(time.monotonic() - began) * 1000:.0f} ms"
+        )
+
+    def restore(self, store: pathlib.Path) -> None:
+        """Start all nodes in new folders, at the addresses of the lost brokers, from their object store."""
+        first_port = int(self.bootstrap.split(",")[0].rpartition(":")[2])
+        self._start(first_port, ("--restore-from", f"file://{store}"))
+
+    def _start(self, first_port: int, options: Sequence[str]) -> None:
+        arguments = ["dev", "--data", str(self._data), "--port", str(first_port), *options]
         arguments += ["--brokers", "3", "--controllers", "3", "--racks", "a,b,c"]
         for setting in self._settings:
             arguments += ["--set", setting]
         self._dev = self._run(arguments, self._stderr)
         self.bootstrap = self._ready(self._dev, "a cluster that accepts clients", self._stderr).split()[1]
-        console.print(
-            f"[green]three brokers and three controllers ready[/] at {self.bootstrap}"
-            f" after {(time.monotonic() - began) * 1000:.0f} ms"
-        )
 
     def kill(self, node_id: int, kind: str) -> None:
         """End a node with SIGKILL, and wait until ``moldau dev`` has reported it."""
@@ -119,12 +142,6 @@ class ClusterProcesses:
         shutil.move(self._data / "objects", kept)
         shutil.rmtree(self._data)
         return kept
-
-    def start_node(self, arguments: list[str], awaited: str) -> subprocess.Popen[str]:
-        """Start another process of `moldau`; return it once it accepts clients."""
-        process = self._run(arguments, self._stderr)
-        self._ready(process, awaited, self._stderr)
-        return process
 
     def stop(self) -> list[str]:
         """End all processes, brokers before controllers; return those that did not end cleanly."""

@@ -2,9 +2,9 @@
 
 The demo starts three brokers and three controllers, each in its own process. An idempotent producer writes to
 a diskless topic and a consumer group reads it, all the time. Then all six processes are killed with SIGKILL,
-and all their folders are deleted. Only the object store is left. A single new node is restored from it, at
-the address of one of the brokers, while the producer and the consumer still run. ``demo.py --restore`` starts
-it.
+and all their folders are deleted. Only the object store is left. Three new brokers and three new controllers
+are restored from it, at the addresses of the old ones, while the producer and the consumer still run.
+``demo.py --restore`` starts it.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from demo_node import console
-from demo_processes import ClusterProcesses, Deadline, Late
+from demo_processes import ClusterProcesses, Deadline, Late, ports_in_a_row
 from demo_streams import PARTITIONS, GroupReader, OrderStream, read_from_the_beginning
 from rich.table import Table
 
@@ -35,28 +35,19 @@ def run(timeout_s: float) -> int:
     with tempfile.TemporaryDirectory(prefix="moldau-demo-") as name:
         folder = pathlib.Path(name)
         cluster = ClusterProcesses(folder, deadline, ("backup.interval.ms=2000",))
-        restored: list[subprocess.Popen[str]] = []
         try:
-            cluster.start()
-            is_right = _lose_and_restore(cluster, folder, restored, deadline)
+            cluster.start(ports_in_a_row(3))
+            is_right = _lose_and_restore(cluster, folder, deadline)
         except Late as late:
             console.print(f"[red]not within {timeout_s:.0f} s[/]: {late}")
         finally:
-            for process in restored:
-                process.terminate()
-                process.wait()
             cluster.stop()
     if not is_right:
         console.print("[red]records are missing, doubled or out of order[/]")
     return 0 if is_right else 1
 
 
-def _lose_and_restore(
-    cluster: ClusterProcesses,
-    folder: pathlib.Path,
-    restored: list[subprocess.Popen[str]],
-    deadline: Deadline,
-) -> bool:
+def _lose_and_restore(cluster: ClusterProcesses, folder: pathlib.Path, deadline: Deadline) -> bool:
     _moldau(cluster, "topics", "create", TOPIC, "-p", str(PARTITIONS), "--config", "diskless.enable=true")
     stream, reader = OrderStream(cluster.bootstrap, [TOPIC]), GroupReader(cluster.bootstrap, [TOPIC])
     stream.start()
@@ -67,7 +58,7 @@ def _lose_and_restore(
     begin = time.monotonic()
     store = cluster.lose_all_disks(folder / "store")
     console.print(f"[red]six processes killed, all their folders deleted[/] after {before:,} orders")
-    restored.append(_restore(cluster, folder, store))
+    cluster.restore(store)
     _await("acknowledgements after the restore", deadline, lambda: stream.is_served_since(begin))
     console.print(
         f"[green]restored from the object store[/], {time.monotonic() - begin:.1f} s after the loss"
@@ -95,13 +86,6 @@ def _lose_and_restore(
     again = len(reader.numbers[TOPIC]) - len(set(reader.numbers[TOPIC]))
     console.print(f"the consumer group went on, and read {again:,} orders once more")
     return not (left or stream.refused or missing or doubled or disordered)
-
-
-def _restore(cluster: ClusterProcesses, folder: pathlib.Path, store: pathlib.Path) -> subprocess.Popen[str]:
-    """Restore the cluster as one node, at the address of the first broker."""
-    port = cluster.bootstrap.split(",")[0].rpartition(":")[2]
-    arguments = ["dev", "--data", str(folder / "new"), "--port", port, "--restore-from", f"file://{store}"]
-    return cluster.start_node(arguments, "the restored node")
 
 
 def _moldau(cluster: ClusterProcesses, *arguments: str) -> None:

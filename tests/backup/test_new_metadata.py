@@ -1,6 +1,7 @@
-"""The metadata of a cluster, rewritten for the one node that is restored."""
+"""The metadata of a cluster, rewritten for the nodes that are restored."""
 
 import uuid
+from collections.abc import Sequence
 
 from moldau.backup.cut import LogId
 from moldau.backup.restore.metadata import (
@@ -8,17 +9,17 @@ from moldau.backup.restore.metadata import (
     OFFSET_MARGIN,
     PRODUCER_ID_MARGIN,
     NewGeneration,
-    NewNode,
     new_metadata,
     new_position,
 )
+from moldau.backup.restore.placement import NewBroker
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.generations import LogGenerations
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 
-NODE = NewNode(9, uuid.UUID(int=900))
+NODE = NewBroker(9, uuid.UUID(int=900))
 COORDINATORS, ORDERS, CLASSIC = uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=3)
 TOPIC, BROKER = int(ResourceType.TOPIC), int(ResourceType.BROKER)
 
@@ -57,9 +58,9 @@ OLD: list[Message] = [
 ]
 
 
-def _new(seen: int = -1, restores: int = 1) -> MetadataImage:
+def _new(seen: int = -1, restores: int = 1, brokers: Sequence[NewBroker] = (NODE,)) -> MetadataImage:
     generation = NewGeneration(3, {LogId(COORDINATORS, 0): 80, LogId(ORDERS, 0): 40}, restores)
-    return MetadataDelta().replay_all(new_metadata(OLD, NODE, generation, seen)).apply()
+    return MetadataDelta().replay_all(new_metadata(OLD, brokers, generation, seen)).apply()
 
 
 def test_the_node_has_every_replica_and_leads_when_it_is_registered() -> None:
@@ -84,6 +85,17 @@ def test_generations_begin_where_the_cut_ends_and_unfinished_restores_have_no_re
     assert orders.generations == LogGenerations((5, 40, 40))
     assert log.generations == LogGenerations((80, 80, 80))
     assert classic.generations == LogGenerations()
+
+
+def test_replicas_stay_on_brokers_that_exist_again() -> None:
+    brokers = [NewBroker(node_id, uuid.UUID(int=900 + node_id)) for node_id in (2, 3, 4)]
+    image = _new(brokers=brokers)
+    found = image.topics.partition(ORDERS, 0)
+    assert found is not None
+    assert found.replicas == found.isr == (4, 2, 3)
+    assert found.directories == tuple(uuid.UUID(int=each) for each in (904, 902, 903))
+    assert image.config(ResourceType.TOPIC, "__diskless_metadata") == {"min.insync.replicas": "2"}
+    assert image.config(ResourceType.BROKER, "2") == {"leader.replication.throttled.rate": "9"}
 
 
 def test_one_replica_is_enough_for_the_logs_of_coordinators() -> None:

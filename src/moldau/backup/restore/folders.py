@@ -1,15 +1,19 @@
-"""Writes the folders of a restored node: the metadata log as a snapshot, and the saved logs.
+"""Writes the folders of restored nodes: the metadata log as a snapshot, and the saved logs.
 
 ``meta.properties`` is written last. A folder without it is not a node's folder, so an interrupted restore
 leaves nothing that could be started.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from moldau.backup.cut import LogPiece
+from moldau.backup.restore.placement import NewBroker
 from moldau.cluster.folders.folder_contents import METADATA_FOLDER, check_no_data
+from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.folders.initial_voters import initial_voter
 from moldau.cluster.folders.meta_properties import (
     FILE_NAME,
@@ -19,9 +23,10 @@ from moldau.cluster.folders.meta_properties import (
 )
 from moldau.cluster.image.image_records import encode_record
 from moldau.cluster.metadata_log import RECORDS_A_TURN
+from moldau.coordinators.diskless.service import DATABASE_FILE
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
-from moldau.quorum.core.voters import Voter, VoterSet
+from moldau.quorum.core.voters import VoterSet
 from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.records.control import ControlRecord, KRaftVersion, RecordedVoters, VoterEndpoint, control_key
@@ -33,52 +38,114 @@ from moldau.storage.snapshots.snapshot import FileSnapshotWriter
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
-__all__ = ["NodeFolder", "write_log"]
+__all__ = ["NewCluster", "NewNode", "copy_log", "write_log"]
+
+_COPIED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFolder:
-    """The log folder of the node that is restored."""
+class NewNode:
+    """A node of the restored cluster, and its folders."""
 
-    path: str
-    cluster_id: str
     node_id: int
+    path: str
+    """The log folder of the metadata log and of the saved logs."""
+    other_paths: Sequence[str] = ()
+    """The other log folders of the node, which are only formatted."""
     directory_id: UUID
-    static_voter: Voter | None = None
-    """The node itself as the only voter of ``controller.quorum.voters``."""
-    standalone: VoterEndpoint | None = None
-    """The address of the only voter, if the metadata log shall contain the voters (KIP-853)."""
+    """Id of the log folder ``path``."""
+    is_broker: bool = True
+    rack: str | None = None
+    voter: VoterEndpoint | None = None
+    """The address of a controller, if the metadata log shall contain the voters (KIP-853)."""
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return (self.path, *self.other_paths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCluster:
+    """The nodes that a restore makes. All controllers are voters, with the same metadata log."""
+
+    cluster_id: str
+    nodes: Sequence[NewNode]
+    static_voters: VoterSet | None = None
+    """``controller.quorum.voters``, if the nodes are configured with it."""
+
+    @property
+    def brokers(self) -> list[NewBroker]:
+        return [
+            NewBroker(each.node_id, each.directory_id, each.rack) for each in self.nodes if each.is_broker
+        ]
+
+    def path_of(self, node_id: int) -> str:
+        """The folder of the logs of a node."""
+        return next(each.path for each in self.nodes if each.node_id == node_id)
 
     def check(self, machine: Machine) -> None:
-        """Raise ``FormatError`` unless the folder is missing or empty."""
-        if read_meta_properties(machine.disk, self.path) is not None:
-            raise FormatError(f"{self.path} is formatted already; restore into a new folder.")
-        check_no_data(machine.disk, self.path, self.node_id, None)
+        """Raise ``FormatError`` unless every folder is missing or empty, and belongs to one node."""
+        used: dict[str, int] = {}
+        for node in self.nodes:
+            for path in node.paths:
+                if path in used:
+                    raise FormatError(
+                        f"{path} is a log folder of node {node.node_id} and of node {used[path]}: each node"
+                        " needs its own"
+                    )
+                used[path] = node.node_id
+                if read_meta_properties(machine.disk, path) is not None:
+                    raise FormatError(f"{path} is formatted already; restore into a new folder.")
+                check_no_data(machine.disk, path, node.node_id, None)
 
     async def write_metadata(self, machine: Machine, records: Sequence[Message], end: LogPosition) -> None:
-        """Write the metadata log: a snapshot that ends at ``end``."""
-        folder = f"{self.path}/{METADATA_FOLDER}"
-        machine.disk.make_dirs(folder)
-        writer = FileSnapshotWriter(machine, folder, end, machine.clock.now_ms())
-        if self.standalone is not None:
-            voters = (initial_voter(self.node_id, self.directory_id, self.standalone),)
-            controls: tuple[ControlRecord, ...] = (KRaftVersion(1), RecordedVoters(voters))
-            for control in controls:
-                writer.append_control(control_key(control), control.encode())
+        """Write the metadata log of every node: a snapshot that ends at ``end``."""
+        voters = tuple(
+            initial_voter(each.node_id, each.directory_id, each.voter)
+            for each in self.nodes
+            if each.voter is not None
+        )
+        controls: tuple[ControlRecord, ...] = (KRaftVersion(1), RecordedVoters(voters)) if voters else ()
         levels = (each for each in records if isinstance(each, r.FeatureLevelRecord))
         version = next(each.feature_level for each in levels if each.name == "metadata.version")
-        for start in range(0, len(records), RECORDS_A_TURN):
-            writer.append([encode_record(each, version) for each in records[start : start + RECORDS_A_TURN]])
-        await writer.freeze()
-        voters_set = VoterSet(() if self.static_voter is None else (self.static_voter,))
-        QuorumStateStore(machine.disk, folder, voters_set).write(
-            ElectionState(epoch=end.epoch), is_static=self.standalone is None
-        )
+        for node in self.nodes:
+            folder = f"{node.path}/{METADATA_FOLDER}"
+            machine.disk.make_dirs(folder)
+            writer = FileSnapshotWriter(machine, folder, end, machine.clock.now_ms())
+            for control in controls:
+                writer.append_control(control_key(control), control.encode())
+            for start in range(0, len(records), RECORDS_A_TURN):
+                some = records[start : start + RECORDS_A_TURN]
+                writer.append([encode_record(each, version) for each in some])
+            await writer.freeze()
+            store = QuorumStateStore(machine.disk, folder, self.static_voters or VoterSet(()))
+            store.write(ElectionState(epoch=end.epoch), is_static=not voters)
 
     def finish(self, machine: Machine) -> None:
-        """Write ``meta.properties``, which makes this a folder of the node."""
-        properties = MetaProperties(self.cluster_id, self.node_id, self.directory_id)
-        machine.disk.write_atomically(f"{self.path}/{FILE_NAME}", properties.encode())
+        """Write ``meta.properties`` into every folder, which makes these the folders of nodes."""
+        for node in self.nodes:
+            for path in (*node.other_paths, node.path):
+                id = node.directory_id if path == node.path else new_directory_id(machine.entropy)
+                machine.disk.make_dirs(path)
+                content = MetaProperties(self.cluster_id, node.node_id, id).encode()
+                machine.disk.write_atomically(f"{path}/{FILE_NAME}", content)
+
+
+def copy_log(machine: Machine, source: str, target: str) -> None:
+    """Copy the folder of a closed log durably, without the database of a coordinator. Blocking."""
+    disk = machine.disk
+    disk.make_dirs(target)
+    for name in disk.list(source):
+        if name.startswith(DATABASE_FILE):
+            continue  # the replica builds its own
+        with (
+            closing(disk.open(f"{source}/{name}", read_only=True)) as read,
+            closing(disk.open(f"{target}/{name}", create=True)) as written,
+        ):
+            for position in range(0, read.size(), _COPIED_BYTES):
+                written.write_at(position, [read.read_at(position, _COPIED_BYTES)])
+            written.sync()
+    disk.sync_dir(target)
 
 
 async def write_log(

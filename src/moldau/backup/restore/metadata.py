@@ -1,6 +1,7 @@
-"""The metadata of a cluster for the one node that is restored. Pure.
+"""The metadata of a cluster for the nodes that are restored. Pure.
 
-The node takes over every replica. Old brokers and controllers are left out; new ones may be added after the
+The replicas of all partitions are placed on the new brokers (:mod:`.placement`), and are in sync: they have
+the same saved records, or none. Old brokers and controllers are left out; others may be added after the
 restore. All numbers by which nodes and clients tell newer from older are raised by a margin, because the old
 cluster may have given out more of them after the cut. Each restore since the cut adds a margin.
 """
@@ -11,13 +12,14 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.backup.cut import LogId
+from moldau.backup.restore.placement import NewBroker, ReplicaPlacement
 from moldau.cluster.image.image import ResourceType
 from moldau.cluster.internal_topics import DECISIVE_TOPICS, decisive_minimum
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.storage.snapshots.replicated_log import LogPosition
 
-__all__ = ["EPOCH_MARGIN", "OFFSET_MARGIN", "PRODUCER_ID_MARGIN", "NewNode", "new_metadata", "new_position"]
+__all__ = ["EPOCH_MARGIN", "OFFSET_MARGIN", "PRODUCER_ID_MARGIN", "new_metadata", "new_position"]
 
 EPOCH_MARGIN: Final = 1_000
 """Epochs of the quorum and of leaders grow by one with each election."""
@@ -25,13 +27,6 @@ OFFSET_MARGIN: Final = 1_000_000
 """The epoch of a broker is the metadata offset of its registration."""
 PRODUCER_ID_MARGIN: Final = 1_000_000_000
 """A producer id that is given twice would make a broker drop records as duplicates."""
-
-
-class NewNode(NamedTuple):
-    """The node that gets all replicas, and the id of its log directory."""
-
-    node_id: int
-    directory_id: UUID
 
 
 class NewGeneration(NamedTuple):
@@ -64,26 +59,41 @@ def new_position(offset: int, epoch: int, restores: int) -> LogPosition:
 
 
 def new_metadata(
-    records: Iterable[Message], node: NewNode, generation: NewGeneration, producer_id_seen: int
+    records: Iterable[Message],
+    brokers: Sequence[NewBroker],
+    generation: NewGeneration,
+    producer_id_seen: int,
 ) -> Iterator[Message]:
-    """The records of the old image, rewritten for the new node.
+    """The records of the old image in their order, rewritten for the new brokers.
 
     ``producer_id_seen`` is the highest producer id in the objects that are newer than the cut, or -1.
     """
+    placement = ReplicaPlacement(brokers)
+    names: dict[UUID, str] = {}
+    replica_counts: dict[str, int] = {}
     next_producer_id = producer_id_seen + 1
     for record in records:
         match record:
-            case r.RegisterBrokerRecord() | r.RegisterControllerRecord():
+            case r.RegisterBrokerRecord():
+                placement.note_old_broker(record.broker_id, record.rack)
+            case r.RegisterControllerRecord():
                 continue
+            case r.TopicRecord():
+                names[record.topic_id] = record.name
+                yield record
             case r.PartitionRecord():
-                yield _partition(record, node, generation)
+                replicas = placement.replicas(_target(record))
+                name = names[record.topic_id]
+                replica_counts[name] = min(len(replicas), replica_counts.get(name, len(replicas)))
+                yield _partition(record, replicas, generation)
             case r.ProducerIdsRecord():
                 next_producer_id = max(next_producer_id, record.next_producer_id)
-            case r.ConfigRecord() if _is_of_old_node(record, node):
+            case r.ConfigRecord() if _is_of_old_node(record, placement):
                 continue
             case r.ConfigRecord() if _is_decisive_minimum(record):
                 # The controller raises it again when the topic gets more replicas.
-                yield replace(record, value=str(decisive_minimum(1)))
+                minimum = decisive_minimum(replica_counts.get(record.resource_name, 1))
+                yield replace(record, value=str(minimum))
             case _:
                 yield record
     if next_producer_id > 0:
@@ -91,19 +101,28 @@ def new_metadata(
         yield r.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=next_producer_id)
 
 
-def _partition(record: r.PartitionRecord, node: NewNode, generation: NewGeneration) -> Message:
-    """The partition with one replica, which becomes the leader when the node is registered."""
+def _target(record: r.PartitionRecord) -> Sequence[int]:
+    """The replicas after a reassignment in progress, which the restore completes."""
+    kept = [each for each in record.replicas if each not in record.removing_replicas]
+    return kept or record.replicas
+
+
+def _partition(
+    record: r.PartitionRecord, replicas: Sequence[NewBroker], generation: NewGeneration
+) -> Message:
+    """The partition with its new replicas; the first that is registered becomes the leader."""
+    node_ids = [each.node_id for each in replicas]
     return replace(
         record,
-        replicas=[node.node_id],
-        isr=[node.node_id],
+        replicas=node_ids,
+        isr=node_ids,
         removing_replicas=[],
         adding_replicas=[],
         leader=-1,
         leader_recovery_state=0,
         leader_epoch=record.leader_epoch + generation.restores * EPOCH_MARGIN,
         partition_epoch=record.partition_epoch + generation.restores * EPOCH_MARGIN,
-        directories=[node.directory_id],
+        directories=[each.directory_id for each in replicas],
         eligible_leader_replicas=None,
         last_known_elr=None,
         generation_starts=generation.starts_of(record),
@@ -115,6 +134,6 @@ def _is_decisive_minimum(record: r.ConfigRecord) -> bool:
     return is_of_topic and record.name == "min.insync.replicas"
 
 
-def _is_of_old_node(record: r.ConfigRecord, node: NewNode) -> bool:
+def _is_of_old_node(record: r.ConfigRecord, placement: ReplicaPlacement) -> bool:
     is_of_node = record.resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
-    return is_of_node and record.resource_name not in ("", str(node.node_id))
+    return is_of_node and record.resource_name not in ("", *map(str, placement.brokers))

@@ -61,6 +61,8 @@ class RecommitReport:
 
     objects: int = 0
     """Objects newer than the cut, including those that the cut knows."""
+    newest_ms: int | None = None
+    """When the newest of them was created, by the clock of its broker."""
     known_objects: int = 0
     batches: int = 0
     """Batches that were committed."""
@@ -117,6 +119,7 @@ async def find_objects(
             if footer is not None
         ]
     report.objects = len(found)
+    report.newest_ms = max((each.footer.created_ms for each in found), default=None)
     # The name without its folders begins with the time of creation.
     return in_commit_order(sorted(found, key=lambda each: each.info.key.rpartition("/")[2]))
 

@@ -1,4 +1,4 @@
-"""Restores a cluster into the folder of one new node."""
+"""Restores a cluster into the folders of new nodes."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,9 @@ from uuid import UUID
 
 from moldau.backup.cut import ClusterCut, LogId
 from moldau.backup.generations import begin_generation, latest_generation
-from moldau.backup.restore.folders import NodeFolder, write_log
+from moldau.backup.restore.folders import NewCluster, copy_log, write_log
 from moldau.backup.restore.local_log import LocalCoordinatorLog
-from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, NewNode, new_metadata, new_position
+from moldau.backup.restore.metadata import EPOCH_MARGIN, NewGeneration, new_metadata, new_position
 from moldau.backup.restore.recommit import (
     FoundObject,
     ObjectWindow,
@@ -38,6 +38,7 @@ from moldau.objects.storage import ObjectStorage
 from moldau.protocol.schema import Message
 from moldau.runtime import KafkaError, Machine
 from moldau.runtime.errors import ErrorCode
+from moldau.storage.folders.file_names import folder_of
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
@@ -62,6 +63,10 @@ class RestoreReport:
     """Objects of the cut that cannot be read, with the reason."""
     aborted_transactions: int = 0
     """Transactions that were open when the state was saved."""
+    obstacles: list[str] = field(default_factory=list)
+    """Reasons why a restore would be refused. Only the report of a dry run has them."""
+    folders: Mapping[int, str] = field(default_factory=dict)
+    """The folders that were written, by node id."""
     newer: RecommitReport = field(default_factory=RecommitReport)
 
 
@@ -101,14 +106,14 @@ def _window(found: FoundCut, until_ms: int | None) -> ObjectWindow:
 
 
 class Restoring:
-    """A restore of one cut into one folder."""
+    """A restore of one cut into the folders of the nodes of a cluster."""
 
     def __init__(
         self,
         machine: Machine,
         storage: ObjectStorage,
         found: FoundCut,
-        folder: NodeFolder,
+        cluster: NewCluster,
         until_ms: int | None = None,
     ) -> None:
         """With ``until_ms``, records of later objects are left out."""
@@ -116,21 +121,25 @@ class Restoring:
         self._storage = storage
         self._window = _window(found, until_ms)
         self._cut = cut = found.cut
-        self._folder = folder
+        self._cluster = cluster
+        self._work_path = cluster.path_of(cluster.brokers[0].node_id)
+        """The folder in which all logs are restored, before the other replicas get copies."""
+        self._image = MetadataImage()
+        """The new metadata."""
         self._ending: set[int] = set()
         """Producers whose transactions the restored coordinators will complete."""
         self._report = RestoreReport(cut)
 
     async def run(self) -> RestoreReport:
-        """Write the folder. Raises ``FormatError``, ``StorageError`` and ``KafkaError``; the folder is then
-        not a node's folder.
+        """Write the folders. Raises ``FormatError``, ``StorageError`` and ``KafkaError``; the folders are
+        then not folders of nodes.
         """
-        self._folder.check(self._machine)
+        self._cluster.check(self._machine)
         old = await metadata_of(self._storage, self._cut)
         number = 1 + max(self._cut.generation, await latest_generation(self._storage))
         # Nodes of the old cluster that still run stop soon. Objects are listed as late as possible.
         await begin_generation(self._storage, number, self._cut.cluster_id)
-        self._machine.disk.make_dirs(self._folder.path)
+        self._machine.disk.make_dirs(self._work_path)
         async with contextlib.AsyncExitStack() as closing:
             logs = await self._write_logs(closing)
             image = _image_of(old)
@@ -146,7 +155,9 @@ class Restoring:
             await Recommit(coordinators, owners, stamped, self._report.newer).commit(newer)
             await self._keep_unknown(number)
             await asyncio.gather(*(log.flush() for log in logs.values()))
-        self._folder.finish(self._machine)
+        await self._distribute()
+        self._cluster.finish(self._machine)
+        self._report.folders = {each.node_id: each.path for each in self._cluster.nodes}
         return self._report
 
     async def _keep_unknown(self, generation: int) -> None:
@@ -158,12 +169,27 @@ class Restoring:
     async def _write_metadata(
         self, old: Sequence[Message], generation: NewGeneration, newer: Sequence[FoundObject]
     ) -> None:
-        node = NewNode(self._folder.node_id, self._folder.directory_id)
         seen = max((each.producer_id_max for each in newer), default=-1)
-        records = list(new_metadata(old, node, generation, seen))
-        _describe(self._report, _image_of(records))
+        records = list(new_metadata(old, self._cluster.brokers, generation, seen))
+        self._image = _image_of(records)
+        _describe(self._report, self._image)
         end = new_position(self._cut.metadata_offset, self._cut.metadata_epoch, generation.restores)
-        await self._folder.write_metadata(self._machine, records, end)
+        await self._cluster.write_metadata(self._machine, records, end)
+
+    async def _distribute(self) -> None:
+        """Copy the logs, which are closed, to the folders of all their replicas."""
+        machine = self._machine
+        for log_id, saved in self._cut.logs.items():
+            partition = self._image.topics.partition(*log_id)
+            assert partition is not None
+            name = folder_of(TopicPartition(saved.topic, log_id.partition))
+            source = f"{self._work_path}/{name}"
+            paths = [self._cluster.path_of(each) for each in partition.replicas]
+            for path in paths:
+                if path != self._work_path:
+                    await machine.workers.run(copy_log, machine, source, f"{path}/{name}")
+            if self._work_path not in paths:
+                machine.disk.remove_tree(source)
 
     async def _write_logs(self, closing: contextlib.AsyncExitStack) -> dict[int, SnapshotLog]:
         """Write all logs. Returns those of the diskless coordinators, which are closed with ``closing``."""
@@ -171,7 +197,7 @@ class Restoring:
         for log_id, saved in self._cut.logs.items():
             name = TopicPartition(saved.topic, log_id.partition)
             pieces = pieces_of(self._storage, saved)
-            log = await write_log(self._machine, self._folder.path, name, log_id.topic_id, pieces)
+            log = await write_log(self._machine, self._work_path, name, log_id.topic_id, pieces)
             if saved.topic == TRANSACTION_STATE_TOPIC:
                 epoch = log.last_epoch + 1
                 log.initialize_epoch(epoch)

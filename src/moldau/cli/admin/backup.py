@@ -1,31 +1,32 @@
 """``moldau storage restore`` and ``moldau storage backup``."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from moldau.backup.cut import CUTS_FOLDER, BrokenCutError, ClusterCut, parse_cut_key
-from moldau.backup.restore.folders import NodeFolder
+from moldau.backup.restore.folders import NewCluster
+from moldau.backup.restore.living_nodes import living_brokers
 from moldau.backup.restore.restoring import RestoreReport, Restoring, examine
+from moldau.backup.restore.saved_state import metadata_of
 from moldau.backup.stored_cuts import StoredCuts
+from moldau.cli.admin.restored_nodes import check_nodes, new_cluster
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError, one_line
 from moldau.cli.options import JsonOption, key_values, timestamp_ms
 from moldau.cli.output import print_json, print_table, time_text
 from moldau.cli.serving.serve import read_config
-from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.metrics import Meters
 from moldau.objects.factory import open_storage
 from moldau.objects.storage import ObjectStorage, StorageError
-from moldau.quorum.core.voters import ReplicaKey, Voter
-from moldau.records.control import VoterEndpoint
 from moldau.runtime import KafkaError, Machine
-from moldau.server.metadata.membership import controller_endpoints
 from moldau.server.subsystems.diskless.settings import runtime_settings
 
 backup_app = new_app(
@@ -42,111 +43,141 @@ _SHOWN_TOPICS = 10
 
 def restore_command(
     config: Annotated[
-        Path, typer.Option("--config", "-c", metavar="FILE", help="The properties file of the new node.")
+        list[Path],
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="The properties file of a new node; once for each node."
+        ),
     ],
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="URL", help="The object store; by default diskless.storage.url of the file."
+            "--from", metavar="URL", help="The object store; by default diskless.storage.url of the files."
         ),
     ] = None,
     until: Annotated[
         str | None,
         typer.Option("--until", metavar="TIME", help="The newest state saved until then (ISO 8601 or ms)."),
     ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            "--into",
+            metavar="DIR",
+            help="Make DIR/node-ID/0 and so on instead of log.dirs, to be copied to other machines.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would come back, and write nothing.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Restore although brokers of the old cluster answer.")
     ] = False,
     as_json: JsonOption = False,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one property.")
     ] = None,
 ) -> None:
-    """Make the folder of a new node from the state of a cluster that is saved in its object store.
+    """Make the folders of new nodes from the state of a cluster that is saved in its object store.
 
-    The node becomes the only controller, and has every partition. All nodes of the old cluster must be
-    stopped before. The restored node uses the same store.
+    All controllers of the new cluster are restored together. The replicas are placed on the given brokers;
+    others may be added later. All nodes of the old cluster must be stopped before. The restored nodes use the
+    same store.
 
     \b
     Example:
       moldau storage restore --config server.properties --dry-run
+      moldau storage restore -c controller-1.properties -c broker-2.properties -c broker-3.properties
     """
     properties = key_values(overrides, "--set")
     if source is not None:
         properties = {"diskless.storage.url": source, **properties}
     try:
-        broker = read_config(config, properties)
+        nodes = [read_config(path, properties) for path in config]
     except ConfigError as error:
         raise CommandError(one_line(error)) from error
     until_ms = None if until is None else timestamp_ms(until, "--until")
-    report = restored(broker, until_ms, dry_run=dry_run)
+    report = restored(RestoreRequest(nodes, until_ms, into, dry_run=dry_run, force=force))
     if as_json:
         print_json(_as_json(report, dry_run))
-        return
-    _print(report, broker, dry_run)
+    else:
+        _print(report, dry_run)
 
 
-def restored(config: BrokerConfig, until_ms: int | None = None, *, dry_run: bool = False) -> RestoreReport:
-    """Restore the newest state into the log folder of a configuration.
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """A restore that is asked for: the configurations of the new nodes, and options."""
 
-    Raises :class:`CommandError`. The folder is then not a node's folder.
+    nodes: Sequence[BrokerConfig]
+    until_ms: int | None = None
+    into: Path | None = None
+    dry_run: bool = False
+    force: bool = False
+
+    @property
+    def storing(self) -> BrokerConfig:
+        """The configuration that names the object store."""
+        return next(config for config in self.nodes if config.is_broker)
+
+
+def restored(wanted: RestoreRequest) -> RestoreReport:
+    """Restore the newest state into the log folders of the nodes.
+
+    Raises :class:`CommandError`. The folders are then not folders of nodes.
     """
     machine = Machine.real()
+    check_nodes(wanted.nodes)
 
     async def run() -> RestoreReport:
-        storage = open_storage(runtime_settings(config).storage, machine, Meters())
+        storage = open_storage(runtime_settings(wanted.storing).storage, machine, Meters())
         try:
-            found = await StoredCuts(storage).newest(until_ms=until_ms)
+            found = await StoredCuts(storage).newest(until_ms=wanted.until_ms)
             if found is None:
-                when = "" if until_ms is None else f" until {time_text(until_ms)}"
+                raise CommandError(_nothing_found(wanted))
+            cluster = new_cluster(wanted.nodes, found.cut.cluster_id, machine, wanted.into)
+            if wanted.dry_run:
+                report = await examine(storage, found, wanted.until_ms)
+                living = [] if report.missing else await _living(storage, found.cut, machine)
+                report.obstacles += [f"{each} still runs" for each in living]
+                report.obstacles += _folder_problems(cluster, machine)
+                return report
+            cluster.check(machine)
+            if not wanted.force and (living := await _living(storage, found.cut, machine)):
                 raise CommandError(
-                    f"no state of a cluster is saved in {config.text('diskless.storage.url')}{when}: there is"
-                    f" no object below {CUTS_FOLDER}"
+                    f"{living[0]} still runs, and a restore would end this cluster: stop all of its nodes, or"
+                    " say --force"
                 )
-            if dry_run:
-                return await examine(storage, found, until_ms)
-            folder = _folder(machine, config, found.cut)
-            return await Restoring(machine, storage, found, folder, until_ms).run()
+            return await Restoring(machine, storage, found, cluster, wanted.until_ms).run()
         finally:
             await storage.close()
 
     try:
         return asyncio.run(run())
-    except (FormatError, StorageError, KafkaError, ValueError) as error:
-        raise CommandError(str(error)) from error
+    except (FormatError, StorageError, KafkaError, OSError, ValueError) as error:
+        raise CommandError(one_line(error)) from error
 
 
-def _folder(machine: Machine, config: BrokerConfig, cut: ClusterCut) -> NodeFolder:
-    voter, standalone = _only_voter(config)
-    return NodeFolder(
-        path=config.metadata_log_dir,
-        cluster_id=cut.cluster_id,
-        node_id=config.node_id,
-        directory_id=new_directory_id(machine.entropy),
-        static_voter=voter,
-        standalone=standalone,
+async def _living(storage: ObjectStorage, cut: ClusterCut, machine: Machine) -> list[str]:
+    """The brokers of the saved cluster that still run."""
+    return await living_brokers(await metadata_of(storage, cut), cut.cluster_id, machine.entropy)
+
+
+def _nothing_found(wanted: RestoreRequest) -> str:
+    when = "" if wanted.until_ms is None else f" until {time_text(wanted.until_ms)}"
+    return (
+        f"no state of a cluster is saved in {wanted.storing.text('diskless.storage.url')}{when}: there is"
+        f" no readable object below {CUTS_FOLDER}"
     )
 
 
-def _only_voter(config: BrokerConfig) -> tuple[Voter | None, VoterEndpoint | None]:
-    """The node as the only voter: a static one, or one that the metadata log names."""
-    if not (config.is_controller and config.is_broker):
-        raise CommandError(
-            "a restored node is broker and controller: set process.roles=broker,controller; other nodes are"
-            " added to it afterwards"
-        )
-    if not config.quorum_voters:
-        return None, controller_endpoints(config)[0]
-    if [voter.node_id for voter in config.quorum_voters] != [config.node_id]:
-        raise CommandError(
-            "controller.quorum.voters must name this node only: a restored node is the only controller;"
-            " without the key, others can be added with `moldau quorum add`"
-        )
-    voter = config.quorum_voters[0]
-    return Voter(ReplicaKey(voter.node_id), voter.host, voter.port), None
+def _folder_problems(cluster: NewCluster, machine: Machine) -> list[str]:
+    try:
+        cluster.check(machine)
+    except FormatError as error:
+        return [str(error)]
+    return []
 
 
-def _print(report: RestoreReport, config: BrokerConfig, dry_run: bool) -> None:
+def _print(report: RestoreReport, dry_run: bool) -> None:
     newer, cut = report.newer, report.cut
     print(f"cluster {cut.cluster_id}, saved at {time_text(cut.created_ms)}")
     print(f"topics: {report.topics}, of which diskless: {report.diskless_topics}")
@@ -157,7 +188,8 @@ def _print(report: RestoreReport, config: BrokerConfig, dry_run: bool) -> None:
             f"without their local records, because these were on the disks of brokers: {shown}"
             + (f" and {more} more" if more > 0 else "")
         )
-    print(f"newer objects: {newer.objects}")
+    upto = "" if newer.newest_ms is None else f", the newest of {time_text(newer.newest_ms)}"
+    print(f"objects that may be newer: {newer.objects}{upto}")
     if not dry_run:
         print(
             f"records that were acknowledged after the state was saved: {newer.records} in"
@@ -175,8 +207,10 @@ def _print(report: RestoreReport, config: BrokerConfig, dry_run: bool) -> None:
         )
     for reason in (*report.missing, *(f"{key} is damaged" for key in newer.damaged)):
         print(f"missing: {reason}")
-    if not dry_run:
-        print(f"restored to {config.metadata_log_dir}")
+    for obstacle in report.obstacles:
+        print(f"in the way: {obstacle}")
+    for node_id, path in report.folders.items():
+        print(f"restored node {node_id} to {path}")
 
 
 def _as_json(report: RestoreReport, dry_run: bool) -> dict[str, Any]:
@@ -188,7 +222,10 @@ def _as_json(report: RestoreReport, dry_run: bool) -> dict[str, Any]:
         "diskless_topics": report.diskless_topics,
         "topics_without_local_records": list(report.classic_topics),
         "missing": report.missing,
+        "obstacles": report.obstacles,
+        "folders": {str(node_id): path for node_id, path in report.folders.items()},
         "newer_objects": newer.objects,
+        "newest_object_ms": newer.newest_ms,
         "recommitted_batches": None if dry_run else newer.batches,
         "recommitted_records": None if dry_run else newer.records,
         "repeated_batches": None if dry_run else newer.repeated_batches,

@@ -47,6 +47,8 @@ class ClusterOptions:
     port: int
     properties: Mapping[str, str]
     log_level: str
+    is_restored: bool = False
+    """Whether the folder is new, and gets the cluster that is saved in the object store."""
 
 
 def run_cluster(folder: Path, options: ClusterOptions) -> None:
@@ -58,7 +60,9 @@ def run_cluster(folder: Path, options: ClusterOptions) -> None:
             )
     try:
         with contextlib.closing(LocalDisk().lock(f"{folder}/.lock")):
-            asyncio.run(_ClusterProcesses(folder, options).run())
+            processes = _ClusterProcesses(folder, options)
+            processes.prepare()
+            asyncio.run(processes.run())
     except DiskError as error:
         raise CommandError(f"{folder} is in use by another process (it holds .lock)") from error
 
@@ -78,7 +82,6 @@ class _ClusterProcesses:
         stop_wanted = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop_wanted.set)
-        self._prepare()
         waiting = asyncio.ensure_future(stop_wanted.wait())
         try:
             starting = asyncio.ensure_future(self._start())
@@ -93,11 +96,16 @@ class _ClusterProcesses:
             waiting.cancel()
             await self._stop()
 
-    def _prepare(self) -> None:
-        """Format the folders and write the properties of all nodes."""
+    def prepare(self) -> None:
+        """Format the folders and write the properties of all nodes. Blocking."""
         options, entropy = self._options, SystemEntropy()
         known = self._folder.known()
         if known is not None:
+            if options.is_restored:
+                raise CommandError(
+                    f"{self._folder.path} holds a cluster already: --restore-from needs a new folder. To"
+                    " start the restored cluster again, leave it out"
+                )
             self._folder.check_counts(known, options.brokers, options.controllers)
         self._cluster_id = new_cluster_id(entropy) if known is None else known.cluster_id
         try:
@@ -112,6 +120,8 @@ class _ClusterProcesses:
         )
         try:
             configs = {node: self._config_of(node) for node in self._nodes}
+            if options.is_restored:
+                self._cluster_id = _restored(list(configs.values()))
             # From now on the folder belongs to a cluster, even when a node does not start.
             self._folder.write(self._cluster_id, self._nodes, {})
             for node, config in configs.items():
@@ -240,6 +250,13 @@ class _ClusterProcesses:
         running = {node.node_id: self._running(node) for node in self._nodes}
         pids = {node_id: None if each is None else each.pid for node_id, each in running.items()}
         self._folder.write(self._cluster_id, self._nodes, pids)
+
+
+def _restored(configs: list[BrokerConfig]) -> str:
+    """Restore the saved cluster into the folders of its new nodes. Returns its id."""
+    from moldau.cli.admin.backup import RestoreRequest, restored  # other starts do not need it
+
+    return restored(RestoreRequest(configs)).cut.cluster_id
 
 
 def _named(node: ClusterNode) -> str:

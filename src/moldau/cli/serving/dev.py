@@ -104,16 +104,12 @@ def dev(
     if brokers is not None or controllers is not None or racks is not None:
         if pipeline or pipeline_config is not None:
             raise CommandError("--pipeline is for a single node: it cannot be used with --brokers yet")
-        if restore_from is not None:
-            raise CommandError("--restore-from makes a single node; others can be added to it afterwards")
+        properties = _with_store(properties, restore_from, data)
         size = (1 if brokers is None else brokers, 1 if controllers is None else controllers)
-        cluster = _cluster(size, racks, (host, port), properties, log_level)
+        cluster = _cluster(size, racks, (host, port), (properties, restore_from is not None), log_level)
         _with_folder(data, cluster)
         return
-    if restore_from is not None:
-        if data is None:
-            raise CommandError("--restore-from needs --data, the folder of the new node")
-        properties = {"diskless.storage.url": restore_from, "rsm.config.url": restore_from, **properties}
+    properties = _with_store(properties, restore_from, data)
     if classic:
         properties = {"log.diskless.enable": "false", **properties}
     beside = None
@@ -122,6 +118,15 @@ def dev(
         if pipeline_config is None:  # the usual jobs of the pipeline consolidate
             properties = {"diskless.consolidation.enable": "false", **properties}
     _with_folder(data, _single_node((host, port), properties, log_level, beside, restore_from is not None))
+
+
+def _with_store(properties: dict[str, str], url: str | None, data: Path | None) -> dict[str, str]:
+    """The properties with the object store of a restore, if there is one."""
+    if url is None:
+        return properties
+    if data is None:
+        raise CommandError("--restore-from needs --data, the folder of the new node or cluster")
+    return {"diskless.storage.url": url, "rsm.config.url": url, **properties}
 
 
 def _single_node(
@@ -142,9 +147,9 @@ def _single_node(
         refuse_cluster(folder)
         config = partial(development_config, str(folder), port, properties, host=host, diskless=True)
         if is_restored:
-            from moldau.cli.admin.backup import restored
+            from moldau.cli.admin.backup import RestoreRequest, restored
 
-            restored(config())
+            restored(RestoreRequest([config()]))
         serve.run_node(
             config,
             log_level,
@@ -159,10 +164,12 @@ def _cluster(
     size: tuple[int, int],
     racks: str | None,
     address: tuple[str, int],
-    properties: Mapping[str, str],
+    configured: tuple[Mapping[str, str], bool],
     log_level: str,
 ) -> Callable[[Path], None]:
-    """``size`` has the numbers of brokers and controllers."""
+    """``size`` has the numbers of brokers and controllers; ``configured`` has the properties, and whether the
+    cluster is restored from its object store.
+    """
     from moldau.cli.serving.cluster import ClusterOptions, run_cluster
 
     options = ClusterOptions(
@@ -171,7 +178,8 @@ def _cluster(
         racks=[] if racks is None else racks_of(racks),
         host=address[0],
         port=address[1],
-        properties=properties,
+        properties=configured[0],
+        is_restored=configured[1],
         log_level=log_level,
     )
     return lambda folder: run_cluster(folder, options)

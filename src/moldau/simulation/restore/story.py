@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from moldau.backup.restore.folders import NodeFolder
+from moldau.backup.restore.folders import NewCluster, NewNode
 from moldau.backup.restore.restoring import RestoreReport, Restoring
 from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.folders.formatter import new_directory_id
@@ -23,7 +23,7 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from moldau.quorum.core.voters import ReplicaKey, Voter
+from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import ErrorCode, Machine
 from moldau.server.node import ServerNode
 from moldau.server.settings import development_config
@@ -166,14 +166,15 @@ class RestoreStory:
         storage = open_simulated("", {}, machine)
         found = await StoredCuts(storage).newest()
         if found is not None:
-            folder = NodeFolder(
-                path=DATA,
-                cluster_id=found.cut.cluster_id,
-                node_id=config.node_id,
-                directory_id=new_directory_id(machine.entropy),
-                static_voter=Voter(ReplicaKey(config.node_id), "node-1", 0),
+            new_node = NewNode(
+                node_id=config.node_id, path=DATA, directory_id=new_directory_id(machine.entropy)
             )
-            self._report = await Restoring(machine, storage, found, folder).run()
+            cluster = NewCluster(
+                cluster_id=found.cut.cluster_id,
+                nodes=[new_node],
+                static_voters=VoterSet([Voter(ReplicaKey(config.node_id), "node-1", 0)]),
+            )
+            self._report = await Restoring(machine, storage, found, cluster).run()
         node = ServerNode(config, machine, format_new=True)
         machine.disk.process.exhibit = node
         await node.start()

@@ -1,0 +1,79 @@
+"""The nodes that ``moldau storage restore`` makes, from their properties files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from moldau.backup.restore.folders import NewCluster, NewNode
+from moldau.cli.errors import CommandError
+from moldau.cluster.folders.formatter import new_directory_id
+from moldau.config.broker import BrokerConfig
+from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
+from moldau.runtime import Machine
+from moldau.server.metadata.membership import controller_endpoints
+
+__all__ = ["check_nodes", "new_cluster"]
+
+_STORE = "diskless.storage.url"
+
+
+def check_nodes(configs: Sequence[BrokerConfig]) -> None:
+    """Raise :class:`CommandError` unless the configurations are those of the nodes of one cluster."""
+    ids = [config.node_id for config in configs]
+    doubled = sorted({each for each in ids if ids.count(each) > 1})
+    if doubled:
+        raise CommandError(f"node.id {doubled[0]} is in several of the files: each node has its own")
+    stores = {config.text(_STORE) for config in configs if config.is_broker}
+    if len(stores) > 1:
+        raise CommandError(f"{_STORE} differs between the files: {', '.join(sorted(stores))}")
+    controllers = [config for config in configs if config.is_controller]
+    if not controllers or not stores:
+        raise CommandError(
+            "a restored cluster needs a controller and a broker: give one file with"
+            " process.roles=broker,controller, or the files of several nodes, each with --config"
+        )
+    expected = sorted(config.node_id for config in controllers)
+    for config in configs:
+        voters = sorted(voter.node_id for voter in config.quorum_voters)
+        if bool(voters) != bool(configs[0].quorum_voters):
+            raise CommandError("controller.quorum.voters must be in all files, or in none")
+        if voters and voters != expected:
+            raise CommandError(
+                f"controller.quorum.voters of node {config.node_id} names {voters}, and the files of the"
+                f" controllers {expected} are given: all controllers are restored together. Without the key,"
+                " others can be added afterwards with `moldau quorum add`"
+            )
+
+
+def new_cluster(
+    configs: Sequence[BrokerConfig], cluster_id: str, machine: Machine, into: Path | None
+) -> NewCluster:
+    """The nodes of checked configurations. With ``into``, their folders are below that folder instead of
+    in ``log.dirs``, to be moved to other machines.
+    """
+    is_static = bool(configs[0].quorum_voters)
+    voters = [Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in configs[0].quorum_voters]
+    return NewCluster(
+        cluster_id=cluster_id,
+        nodes=[_node(config, machine, into, is_static=is_static) for config in configs],
+        static_voters=VoterSet(voters) if is_static else None,
+    )
+
+
+def _node(config: BrokerConfig, machine: Machine, into: Path | None, *, is_static: bool) -> NewNode:
+    main = config.metadata_log_dir
+    if main not in config.log_dirs:
+        raise CommandError(f"metadata.log.dir {main} of node {config.node_id} is not one of its log.dirs")
+    others = [each for each in config.log_dirs if each != main]
+    if into is not None:
+        # Folder 0 is that of the metadata; the others follow in the order of log.dirs.
+        base = f"{into.resolve()}/node-{config.node_id}"
+        main, others = f"{base}/0", [f"{base}/{number}" for number, _ in enumerate(others, 1)]
+    return NewNode(
+        node_id=config.node_id,
+        path=main,
+        other_paths=others,
+        directory_id=new_directory_id(machine.entropy),
+        is_broker=config.is_broker,
+        rack=config.rack,
+        voter=None if is_static or not config.is_controller else controller_endpoints(config)[0],
+    )

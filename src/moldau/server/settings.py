@@ -18,6 +18,7 @@ from moldau.cluster.internal_topics import (
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.combinations import ANY_ADDRESS
 from moldau.config.definition import ConfigError
+from moldau.config.key_fields import values_of
 from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.topic_config import TopicConfig
 from moldau.network.limits import Listener, NetworkLimits
@@ -26,7 +27,6 @@ from moldau.quorum.driver import DriverConfig
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.snapshot_pruning import SnapshotRetention
 from moldau.quorum.wire.requests import RequestCodec
-from moldau.records.batch import TimestampType
 from moldau.records.compression import Compression
 from moldau.records.recompression import TargetCompression
 from moldau.storage.cleaner.cleaner import CleanerSettings
@@ -188,32 +188,11 @@ def _without_effect_on_listeners(config: BrokerConfig) -> dict[str, str]:
 def log_config(topic: TopicConfig) -> LogConfig:
     """The configuration of a partition's log, from its topic's configuration."""
     return LogConfig(
-        segment_bytes=topic.integer("segment.bytes"),
-        segment_ms=topic.integer("segment.ms"),
-        segment_jitter_ms=topic.integer("segment.jitter.ms"),
-        segment_index_bytes=topic.integer("segment.index.bytes"),
-        index_interval_bytes=topic.integer("index.interval.bytes"),
-        retention_bytes=topic.retention_bytes,
-        retention_ms=topic.retention_ms,
-        cleanup_delete=topic.deletes,
-        cleanup_compact=topic.is_compacted,
-        min_compaction_lag_ms=topic.integer("min.compaction.lag.ms"),
-        max_compaction_lag_ms=topic.integer("max.compaction.lag.ms"),
-        delete_retention_ms=topic.integer("delete.retention.ms"),
-        min_cleanable_dirty_ratio=topic.number("min.cleanable.dirty.ratio"),
-        file_delete_delay_ms=topic.integer("file.delete.delay.ms"),
-        flush_messages=topic.integer("flush.messages"),
-        flush_ms=topic.integer("flush.ms"),
-        max_message_bytes=topic.max_message_bytes,
+        **values_of(LogConfig, topic),
+        # These depend on several keys, or on a key of the broker.
         compression=target_compression(topic),
-        message_timestamp_type=(
-            TimestampType.LOG_APPEND_TIME if topic.stamps_at_append else TimestampType.CREATE_TIME
-        ),
-        message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),
-        message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),
         producer_id_expiration_ms=topic.broker.integer("producer.id.expiration.ms"),
         remote_storage_enable=topic.is_tiered and kind_of_config(topic).has_remote_tier,
-        remote_log_copy_disable=topic.flag("remote.log.copy.disable"),
         local_retention_ms=topic.local_retention_ms,
         local_retention_bytes=topic.local_retention_bytes,
     )
@@ -317,16 +296,10 @@ def controller_settings(
             for name, (low, high) in features.items()
             if name != KRAFT_VERSION_FEATURE  # only the quorum can change this level
         ),
-        default_partition_count=config.integer("num.partitions"),
-        default_replication_factor=config.integer("default.replication.factor"),
-        partitions_per_broker_max=config.integer("max.broker.partitions"),
         only_broker_id=config.node_id if consolidates(config) else None,
-        session_timeout_ms=config.integer("broker.session.timeout.ms"),
-        unclean_election_interval_ms=config.integer("unclean.leader.election.interval.ms"),
         leader_balance_interval_ms=_leader_balance_interval_ms(config),
-        no_op_interval_ms=config.integer("metadata.max.idle.interval.ms"),
-        delete_topic_enable=config.flag("delete.topic.enable"),
         enabled_kinds=enabled_kinds(config.flag),
+        **values_of(ControllerSettings, config),
     )
 
 

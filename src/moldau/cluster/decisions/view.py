@@ -7,6 +7,7 @@ from uuid import UUID
 
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.registrations import SupportedFeature
+from moldau.config.key_fields import from_key
 from moldau.protocol.schema import Message
 from moldau.runtime import Entropy
 
@@ -53,25 +54,27 @@ class TopicPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """The settings of the node on which decisions depend, with Kafka's defaults."""
+    """The settings of the node on which decisions depend, with Kafka's defaults.
+
+    ``controller_settings`` (``server/settings.py``) fills it: a field with a key needs no line there.
+    """
 
     cluster_id: str
     supported_features: tuple[SupportedFeature, ...] = ()
-    default_partition_count: int = 1
-    default_replication_factor: int = 1
+    default_partition_count: int = from_key("num.partitions", 1)
+    default_replication_factor: int = from_key("default.replication.factor", 1)
     partitions_per_request_max: int = 10_000
-    partitions_per_broker_max: int = 100_000
-    """``max.broker.partitions``"""
+    partitions_per_broker_max: int = from_key("max.broker.partitions", 100_000)
     only_broker_id: int | None = None
     """The only broker that may register, if the node's settings allow no other broker."""
-    session_timeout_ms: int = 9_000
+    session_timeout_ms: int = from_key("broker.session.timeout.ms", 9_000)
     leader_balance_interval_ms: int = 0
     """Interval at which leaderships return to preferred replicas; 0 means never."""
-    unclean_election_interval_ms: int = 0
+    unclean_election_interval_ms: int = from_key("unclean.leader.election.interval.ms", 0)
     """Interval of unclean elections for leaderless partitions whose topics allow them; 0: never."""
-    no_op_interval_ms: int = 0
+    no_op_interval_ms: int = from_key("metadata.max.idle.interval.ms", 0)
     """Interval of records without content, by which a node sees how far it lags (KIP-835); 0: never."""
-    delete_topic_enable: bool = True
+    delete_topic_enable: bool = from_key("delete.topic.enable", True)
     enabled_kinds: frozenset[str] = frozenset()
     """Names of the kinds of topics (``cluster/decisions/kinds``) that the node's configuration enables."""
 

@@ -2,42 +2,49 @@
 
 from dataclasses import dataclass
 
+from moldau.config.key_fields import from_key
 from moldau.records.batch import TimestampType
 from moldau.records.recompression import TargetCompression
 
 _INT64_MAX = 2**63 - 1
 _HOUR_MS = 3_600_000
+_TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Kafka's topic configs of the same names, with Kafka's defaults; -1 means unlimited."""
+    """Kafka's topic configs, with Kafka's defaults; -1 means unlimited.
 
-    segment_bytes: int = 1024**3
-    segment_ms: int = 7 * 24 * _HOUR_MS
-    segment_jitter_ms: int = 0
-    segment_index_bytes: int = 10 * 1024**2
-    index_interval_bytes: int = 4096
-    retention_bytes: int = -1
-    retention_ms: int = 7 * 24 * _HOUR_MS
-    cleanup_delete: bool = True
-    cleanup_compact: bool = False
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = _INT64_MAX
-    delete_retention_ms: int = 24 * _HOUR_MS
-    min_cleanable_dirty_ratio: float = 0.5
-    file_delete_delay_ms: int = 60_000
-    flush_messages: int = _INT64_MAX
-    flush_ms: int = _INT64_MAX
-    max_message_bytes: int = 1024**2 + 12
+    ``log_config`` (``server/settings.py``) fills it: a field with a key needs no line there.
+    """
+
+    segment_bytes: int = from_key("segment.bytes", 1024**3)
+    segment_ms: int = from_key("segment.ms", 7 * 24 * _HOUR_MS)
+    segment_jitter_ms: int = from_key("segment.jitter.ms", 0)
+    segment_index_bytes: int = from_key("segment.index.bytes", 10 * 1024**2)
+    index_interval_bytes: int = from_key("index.interval.bytes", 4096)
+    retention_bytes: int = from_key("retention.bytes", -1)
+    retention_ms: int = from_key("retention.ms", 7 * 24 * _HOUR_MS)
+    cleanup_delete: bool = from_key("cleanup.policy", True, lambda policies: "delete" in policies)
+    cleanup_compact: bool = from_key("cleanup.policy", False, lambda policies: "compact" in policies)
+    min_compaction_lag_ms: int = from_key("min.compaction.lag.ms", 0)
+    max_compaction_lag_ms: int = from_key("max.compaction.lag.ms", _INT64_MAX)
+    delete_retention_ms: int = from_key("delete.retention.ms", 24 * _HOUR_MS)
+    min_cleanable_dirty_ratio: float = from_key("min.cleanable.dirty.ratio", 0.5)
+    file_delete_delay_ms: int = from_key("file.delete.delay.ms", 60_000)
+    flush_messages: int = from_key("flush.messages", _INT64_MAX)
+    flush_ms: int = from_key("flush.ms", _INT64_MAX)
+    max_message_bytes: int = from_key("max.message.bytes", 1024**2 + 12)
     compression: TargetCompression | None = None
     """``compression.type`` with its level; ``None`` means ``producer``."""
-    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    message_timestamp_before_max_ms: int = _INT64_MAX
-    message_timestamp_after_max_ms: int = _HOUR_MS
+    message_timestamp_type: TimestampType = from_key(
+        "message.timestamp.type", TimestampType.CREATE_TIME, _TIMESTAMP_TYPES.__getitem__
+    )
+    message_timestamp_before_max_ms: int = from_key("message.timestamp.before.max.ms", _INT64_MAX)
+    message_timestamp_after_max_ms: int = from_key("message.timestamp.after.max.ms", _HOUR_MS)
     producer_id_expiration_ms: int = 24 * _HOUR_MS
     remote_storage_enable: bool = False
-    remote_log_copy_disable: bool = False
+    remote_log_copy_disable: bool = from_key("remote.log.copy.disable", False)
     local_retention_ms: int = -1
     """Local retention. A configured -2 is replaced by the whole retention, also in
     ``local_retention_bytes``."""

@@ -1,0 +1,48 @@
+"""Fields of a settings class that name the configuration key of their value. Pure.
+
+A key that only such a class uses has two places: its row in ``config/keys/``, and its field. For example::
+
+    segment_bytes: int = from_key("segment.bytes", 1024**3)
+
+The settings of a node are then ``LogConfig(**values_of(LogConfig, topic))``.
+"""
+
+from collections.abc import Callable
+from dataclasses import field, fields
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from moldau.config.definition import Value
+from moldau.config.settings import Settings
+
+_METADATA: Final = "key"
+
+
+class KeyField(NamedTuple):
+    """The origin of a field's value."""
+
+    key: str
+    convert: Callable[[Any], Any] | None
+    """Converts the value of the key to the type of the field; ``None`` where they are the same."""
+
+    def value(self, found: Value) -> Any:
+        """The value of the field for a value of the key."""
+        return found if self.convert is None else self.convert(found)
+
+
+def from_key(key: str, default: Any, convert: Callable[[Any], Any] | None = None) -> Any:
+    """A field of a dataclass whose value is that of a key. ``default`` is for objects made without keys."""
+    return field(default=default, metadata={_METADATA: KeyField(key, convert)})
+
+
+@cache
+def key_fields(settings_class: type) -> dict[str, KeyField]:
+    """The fields of a dataclass that name their keys, by name."""
+    return {
+        each.name: each.metadata[_METADATA] for each in fields(settings_class) if _METADATA in each.metadata
+    }
+
+
+def values_of(settings_class: type, settings: Settings) -> dict[str, Any]:
+    """The values of the fields that name their keys, as arguments of the dataclass."""
+    return {name: each.value(settings[each.key]) for name, each in key_fields(settings_class).items()}

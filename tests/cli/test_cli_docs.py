@@ -1,6 +1,7 @@
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def _examples():
 def test_every_example_is_a_command_that_there_is(words):
     if "ID=$(moldau" in words[0] or words[0] == "source":
         return
-    found = command()
+    found: Any = command()
     while hasattr(found, "get_command"):
         found = found.get_command(None, words.pop(0))
         assert found is not None

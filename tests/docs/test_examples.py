@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 
 import pytest
-from examples import LANGUAGES, REASONS, blocks_of, pages, to_run
+from page_examples import LANGUAGES, REASONS, blocks_of, pages, to_run
 
 from moldau.pipeline.requirements import missing_java, missing_packages
 
@@ -44,7 +44,7 @@ def test_the_examples_run() -> None:
         assert os.environ.get("CI") != "true", reason
         pytest.skip(reason)
     done = subprocess.run(
-        [sys.executable, str(HERE / "examples.py")],
+        [sys.executable, str(HERE / "page_examples.py")],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

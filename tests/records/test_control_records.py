@@ -40,7 +40,7 @@ VOTERS = (RecordedVoter(1, DIRECTORY), RecordedVoter(2, DIRECTORY))
 VOTER_SET = RecordedVoters(
     (VotersRecordEntry(1, DIRECTORY, (VoterEndpoint("CONTROLLER", "höst", 65535),), 0, 1),)
 )
-CONTENTS = [
+CONTENTS: list[Any] = [
     EndTransactionMarker(True, 7),
     EndTransactionMarker(False, 8),
     LeaderChange(1, (RecordedVoter(1), RecordedVoter(2)), (RecordedVoter(1),)),

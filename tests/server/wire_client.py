@@ -40,8 +40,10 @@ class WireClient:
         """The next response: its correlation id and message; ``EOFError`` when the node closed."""
         (size,) = struct.unpack(">i", self._exactly(4))
         frame = self._exactly(size)
-        start = 4 + response_header_version(*api)
-        return struct.unpack(">i", frame[:4])[0], decode_response(*api, memoryview(frame)[start:])
+        api_key, version = api
+        start = 4 + response_header_version(api_key, version)
+        body = memoryview(frame)[start:]
+        return struct.unpack(">i", frame[:4])[0], decode_response(api_key, version, body)
 
     def call(self, api, message):
         sent = self.send(api, message)

@@ -2,8 +2,8 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_disk import MemoryDisk, MemoryFile
 
-from conftest import MemoryDisk, MemoryFile
 from moldau.records.batch import HEADER_SIZE_BYTES, check_batch
 from moldau.records.builder import build_batch
 from moldau.records.errors import CorruptRecordError

@@ -222,7 +222,10 @@ class CoordinatorHistory(RuleBasedStateMachine):
 
     @invariant()
     def batches_are_where_they_should_be(self) -> None:
-        wanted = [PartitionToFind(*at, found.wal_start) for at, found in self.model.partitions.items()]
+        wanted = [
+            PartitionToFind(at.topic_id, at.partition_index, found.wal_start)
+            for at, found in self.model.partitions.items()
+        ]
         found = self.run(self.house.service.find_batches(0, FindBatchesCall(wanted)))
         for partition, model in zip(found, self.model.partitions.values(), strict=True):
             assert partition.high_watermark == model.next

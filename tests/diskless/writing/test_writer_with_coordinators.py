@@ -117,6 +117,10 @@ async def _read(
     return contents
 
 
+def _from_start(at: PartitionKey) -> PartitionToFind:
+    return PartitionToFind(at.topic_id, at.partition, 0)
+
+
 def test_a_find_over_several_coordinators_is_woken_by_any_and_bounded_as_one(tmp_path: Path) -> None:
     async def main() -> None:
         machine = _machine()
@@ -124,7 +128,7 @@ def test_a_find_over_several_coordinators_is_woken_by_any_and_bounded_as_one(tmp
             writer = DisklessWriter(
                 FileStorage(machine, f"{tmp_path}/objects"), routed, machine, Meters(), broker_id=1
             )
-            asked = [PartitionToFind(*key(1, index), 0) for index in PARTITIONS]
+            asked = [_from_start(key(1, index)) for index in PARTITIONS]
             call = FindBatchesCall(asked, min_bytes=1, max_wait_ms=60_000)
             waiting = asyncio.create_task(routed.find_batches(call))
             await asyncio.sleep(0.02)
@@ -152,18 +156,20 @@ def test_an_unknown_partition_does_not_fail_the_others(tmp_path: Path) -> None:
         async with coordinators(tmp_path, _machine()) as routed:
             partitions = [key(1, 0), key(3, 0), key(1, 1)]
             found = await routed.find_batches(
-                FindBatchesCall(
-                    [PartitionToFind(*one, 0) for one in partitions], max_wait_ms=60_000, min_bytes=1
-                )
+                FindBatchesCall([_from_start(one) for one in partitions], max_wait_ms=60_000, min_bytes=1)
             )
             assert [one.error.name for one in found] == ["none", "unknown_topic_or_partition", "none"]
-            listed = await routed.list_offsets([TimestampToList(*one, -1) for one in partitions])
+            listed = await routed.list_offsets(
+                [TimestampToList(one.topic_id, one.partition, -1) for one in partitions]
+            )
             assert [(one.error.name, one.offset) for one in listed] == [
                 ("none", 0),
                 ("unknown_topic_or_partition", -1),
                 ("none", 0),
             ]
-            deleted = await routed.delete_records([OffsetToDelete(*one, -1) for one in partitions])
+            deleted = await routed.delete_records(
+                [OffsetToDelete(one.topic_id, one.partition, -1) for one in partitions]
+            )
             assert [one.low_watermark for one in deleted] == [0, -1, 0]
 
     asyncio.run(asyncio.wait_for(main(), 200))

@@ -5,6 +5,7 @@ import asyncio
 import time
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -219,7 +220,8 @@ def test_cluster_action_is_asked_for():
                 request, code = SimpleNamespace(topics=rows), ErrorCode.topic_authorization_failed
             with pytest.raises(KafkaError) as refused:
                 handlers.table()[api_key](context, request)
-            assert failure(context, refused.value).error_code is code
+            answer: Any = failure(context, refused.value)
+            assert answer.error_code is code
         request = oldest_file.DisklessOldestFileRequest(coordinator_id=0)
         context = context_of(11650, "node")
         context.received_at = asyncio.get_running_loop().time()

@@ -64,15 +64,17 @@ def answer(request):
 
 def joined(api, answers, cut):
     """The answer to the whole, joined from the answers to the slices."""
-    whole = JoinedAnswer(*api, cut.answered)
+    api_key, version = api
+    whole = JoinedAnswer(api_key, version, cut.answered)
     for each in answers:
         whole.add(each)
-    return decode_response(*api, b"".join(whole.encoded(whole.message)))
+    return decode_response(api_key, version, b"".join(whole.encoded(whole.message)))
 
 
 def sent(api, message):
     """The message as its receiver decodes it."""
-    return decode_response(*api, b"".join(encode_response(*api, message)))
+    api_key, version = api
+    return decode_response(api_key, version, b"".join(encode_response(api_key, version, message)))
 
 
 @given(st.lists(st.integers(0, 40), max_size=12), st.integers(2, 30), st.sampled_from([1, 5, 6, 11]))

@@ -90,8 +90,10 @@ def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
 
     put = OffsetStore.put
 
-    def put_plainly(self: Any, *arguments: Any) -> None:
-        put(self, *arguments[:-1], False)
+    def put_plainly(
+        self: Any, group_id: str, place: Any, value: Any, record_offset: int, producer_id: int, _: bool
+    ) -> None:
+        put(self, group_id, place, value, record_offset, producer_id, False)
 
     patch.setattr(OffsetStore, "put", put_plainly)
 

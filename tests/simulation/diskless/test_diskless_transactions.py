@@ -44,8 +44,7 @@ def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
 
 def read_one_too_far(patch: pytest.MonkeyPatch) -> None:
     """The last stable offset of local segments is one too high."""
-    stable = PartitionCache.local_stable_offset.fget
-    assert stable is not None
+    stable = vars(PartitionCache)["local_stable_offset"].fget
     one_more = property(lambda self: min(self.local_end_offset, stable(self) + 1))
     patch.setattr(PartitionCache, "local_stable_offset", one_more)
 

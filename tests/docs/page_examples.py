@@ -1,7 +1,7 @@
 """The examples of the documentation: found in the Markdown, and run against nodes of their own.
 
-``python tests/docs/examples.py`` runs them all in one process, with one JVM. A block of Python, shell or TOML
-is run unless a comment before it gives the reason:
+``python tests/docs/page_examples.py`` runs them all in one process, with one JVM. A block of Python, shell
+or TOML is run unless a comment before it gives the reason:
 
     <!-- not run: REASON -->                      one of REASONS
     <!-- before: COMMAND -->                      a command that the block needs and the reader knows

@@ -1,0 +1,57 @@
+"""Fail when a test calls something with the wrong arguments, or uses a name or attribute that does not exist.
+
+mypy reads all tests, also functions without types, but only the errors of these three kinds count: the tests
+have no complete types. A changed signature is thereby found in tests that a narrow run does not include.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+CODES: Final = ("call-arg", "name-defined", "attr-defined")
+OPTIONS: Final = (
+    "--config-file=",
+    # The results of the strict check of src/ are kept apart, because its options are different.
+    "--cache-dir=.mypy_cache/tests",
+    "--python-version=3.11",
+    "--check-untyped-defs",
+    "--ignore-missing-imports",
+    "--follow-imports=silent",
+    "--explicit-package-bases",
+    "--namespace-packages",
+    "--show-error-codes",
+    "--no-error-summary",
+    "--no-pretty",
+    "--no-color-output",
+)
+PATH: Final = os.pathsep.join(("src", "tests", "."))
+"""Folders of packages: the tests' own modules are found from ``tests``, and ``bench`` and ``tools`` from the
+root."""
+
+
+def findings(lines: Iterable[str]) -> list[str]:
+    """The lines of mypy's output that count."""
+    return [line for line in lines if re.search(rf"\[(?:{'|'.join(CODES)})\]$", line)]
+
+
+def main() -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *OPTIONS, "tests"],
+        env={**os.environ, "MYPYPATH": PATH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode not in (0, 1):  # mypy could not read the tests
+        print(done.stdout + done.stderr)
+        return 1
+    found = findings(done.stdout.splitlines())
+    print("\n".join(found) or "no wrong call in tests")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

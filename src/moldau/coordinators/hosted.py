@@ -11,7 +11,7 @@ from typing import Any
 
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.internal_topics import InternalTopic
+from moldau.cluster.internal_topics import STATE_TOPICS, InternalTopic
 from moldau.config.broker import BrokerConfig
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.metrics import Meters
@@ -43,9 +43,17 @@ class HostedKind:
     """Whether the node is ready only after the coordinators are loaded."""
 
     def __init__(self, name: str, runtime: CoordinatorRuntime[Any, Any], topic: InternalTopic) -> None:
-        """``name`` names the kind in health checks. ``topic`` is created with these properties."""
+        """``name`` names the kind in health checks. ``topic`` is created with these properties.
+
+        Raises ``ValueError`` for a topic that is not that of the runtime, or that controllers do not know.
+        """
         if topic.name != runtime.kind.topic.name:
             raise ValueError(f"coordinators of {runtime.kind.topic.name} cannot stand on {topic.name}")
+        if STATE_TOPICS.get(topic.name) is not runtime.kind.topic:
+            raise ValueError(
+                f"{topic.name} has coordinators, and no row in STATE_TOPICS (cluster/internal_topics.py),"
+                " by which controllers keep it from being lost"
+            )
         self.name = name
         self.runtime = runtime
         self.topic = topic

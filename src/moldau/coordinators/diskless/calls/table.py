@@ -1,4 +1,4 @@
-"""All calls of diskless coordinators, by API key."""
+"""All calls of diskless coordinators, by API key. A declaration in one of the modules needs no line here."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,25 +7,13 @@ from typing import Any, Final
 from moldau.coordinators.diskless.calls import changes, commit, describing, files, reading, transactions
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
 
+_SUBJECTS: Final = (changes, commit, reading, files, describing, transactions)
+
 CALLS: Final[Mapping[int, DisklessCall[Any, Any]]] = MappingProxyType(
     {
         call.api_key: call
-        for call in (
-            changes.CREATE_PARTITIONS,
-            changes.DELETE_TOPICS,
-            commit.COMMIT_FILE,
-            changes.DELETE_RECORDS,
-            reading.LIST_OFFSETS,
-            reading.FIND_BATCHES,
-            files.DESCRIBE_FILES,
-            files.OLDEST_FILE,
-            files.CLOSE_FILES,
-            files.HAND_OVER,
-            changes.PRUNE,
-            describing.DESCRIBE_TOPICS,
-            describing.DESCRIBE_COORDINATOR,
-            transactions.GUARD_TRANSACTIONS,
-            transactions.END_TRANSACTIONS,
-        )
+        for subject in _SUBJECTS
+        for call in vars(subject).values()
+        if isinstance(call, DisklessCall)
     }
 )

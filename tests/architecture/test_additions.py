@@ -1,0 +1,64 @@
+"""An addition that lacks its second place is named: each kind of thing has one declaration, and rarely a line
+elsewhere (``docs/architecture/adding.md``).
+"""
+
+import ast
+import pathlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from moldau.cluster.internal_topics import InternalTopic, StateRetention, StateTopic
+from moldau.coordinators.hosted import HostedKind
+
+SOURCE = pathlib.Path(__file__).parents[2] / "src/moldau"
+
+
+def classes_with_base(folder: str, *bases: str) -> Iterator[str]:
+    """The names of the classes in a folder that inherit one of these classes."""
+    for path in sorted((SOURCE / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                names = {
+                    each.value.id if isinstance(each, ast.Subscript) else each.id
+                    for each in node.bases
+                    if isinstance(each, ast.Name)
+                    or (isinstance(each, ast.Subscript) and isinstance(each.value, ast.Name))
+                }
+                if names & set(bases):
+                    yield node.name
+
+
+def called_in(*places: str) -> set[str]:
+    """The names that are called in some files and folders."""
+    files = [file for each in places for file in [SOURCE / each, *sorted((SOURCE / each).rglob("*.py"))]]
+    return {
+        node.func.id
+        for file in files
+        if file.is_file()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+
+
+def test_every_subsystem_has_a_line_in_the_composition() -> None:
+    composed = called_in("server/composition.py")
+    for name in classes_with_base("server/subsystems", "Subsystem", "HostedCoordinators"):
+        assert name in composed, f"add {name} to compose_broker (server/composition.py)"
+
+
+def test_every_kind_of_coordinator_is_hosted() -> None:
+    made = called_in("server/composition.py", "server/subsystems")
+    for name in classes_with_base("coordinators", "HostedKind"):
+        assert name in made, f"host it: HostedCoordinators({name}(kind_context(context))) in the composition"
+
+
+def test_a_kind_of_coordinator_over_a_topic_without_a_row_is_refused() -> None:
+    topic = StateTopic(
+        name="__audit_state", retention=StateRetention.COMPACTED, factor_key="audit.factor", saved_in_step=0
+    )
+    runtime = cast(Any, SimpleNamespace(kind=SimpleNamespace(topic=topic)))
+    with pytest.raises(ValueError, match="__audit_state has coordinators, and no row in STATE_TOPICS"):
+        HostedKind("audit", runtime, InternalTopic.of(topic, 1, 1))

@@ -10,6 +10,7 @@ from moldau.backup.calls import LogsToSave, LogToSave, SavedLog
 from moldau.backup.cut import DATA_FOLDER, LogId
 from moldau.backup.log_saver import LogSaver
 from moldau.backup.saved_ends import SavedEnds
+from moldau.backup.saved_rounds import SavedRounds
 from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import MemoryStorage
 from moldau.records.builder import build_batch
@@ -65,7 +66,9 @@ def test_records_that_compaction_has_seen_are_not_added_to_earlier_ones(
 ) -> None:
     async def saved() -> SavedLog:
         storage = MemoryStorage(Machine.real().clock)
-        saver = LogSaver(storage, lambda _: partition, SavedEnds(), lambda _: compacted_end)
+        saver = LogSaver(
+            storage, lambda _: partition, SavedEnds(), SavedRounds(lambda: 0.0), lambda _: compacted_end
+        )
         wanted = LogToSave(LOG, EPOCH, saved_end, EPOCH, from_offset)
         (found,) = await saver.save_logs(LogsToSave(f"{DATA_FOLDER}x", 1, [wanted]))
         return found

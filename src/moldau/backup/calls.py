@@ -28,6 +28,9 @@ class LogsToSave(NamedTuple):
     rounds: int
     """How often the caller has saved all logs before."""
     logs: Sequence[LogToSave]
+    """Empty for a broker that leads none of the logs. It only learns of the round."""
+    maker: str = ""
+    """A name of the caller that is new whenever it counts its rounds anew."""
 
 
 class SavedLog(NamedTuple):
@@ -66,7 +69,12 @@ def _request(wanted: LogsToSave, version: int) -> Fields:
         )
         for log in wanted.logs
     ]
-    return {"object_key": wanted.object_key, "rounds": wanted.rounds, "logs": logs}
+    return {
+        "object_key": wanted.object_key,
+        "rounds": wanted.rounds,
+        "maker": wanted.maker,
+        "logs": logs,
+    }
 
 
 def _arguments(request: Any) -> LogsToSave:
@@ -83,6 +91,7 @@ def _arguments(request: Any) -> LogsToSave:
             )
             for log in request.logs
         ],
+        request.maker,
     )
 
 

@@ -29,7 +29,9 @@ class Ledger:
     after a failure :meth:`abandon` forgets the changes.
     """
 
-    def __init__(self, newest: ClusterCut | None) -> None:
+    def __init__(self, newest: ClusterCut | None, name: str = "") -> None:
+        """``name`` is a new one for each ledger: its rounds are counted from 0 on."""
+        self.name = name
         self.newest = newest
         self._logs = {} if newest is None else dict(newest.logs)
         self._changed: dict[LogId, LogPieces] = {}

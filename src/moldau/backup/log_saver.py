@@ -9,6 +9,7 @@ from crc32c import crc32c
 from moldau.backup.calls import LogsToSave, LogToSave, SavedLog
 from moldau.backup.cut import DATA_FOLDER, LogId, LogPiece, ObjectPart
 from moldau.backup.saved_ends import SavedEnds
+from moldau.backup.saved_rounds import SavedRounds
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.coordinators.log import PartitionCoordinatorLog
 from moldau.objects.storage import ObjectStorage, StorageError
@@ -44,6 +45,7 @@ class LogSaver:
         storage: ObjectStorage,
         partition_of: Callable[[LogId], ClassicPartition | None],
         saved: SavedEnds,
+        rounds: SavedRounds,
         compacted_end: Callable[[TopicPartition], int | None] = lambda _: None,
     ) -> None:
         """``partition_of`` returns a partition that has a replica on this broker. ``compacted_end`` returns
@@ -52,11 +54,13 @@ class LogSaver:
         self._storage = storage
         self._partition_of = partition_of
         self._saved = saved
+        self._rounds = rounds
         self._compacted_end = compacted_end
 
     async def save_logs(self, wanted: LogsToSave) -> Sequence[SavedLog]:
         if not wanted.object_key.startswith(DATA_FOLDER):
             raise KafkaError(ErrorCode.invalid_request, f"{wanted.object_key} is no key of a cut's data")
+        self._rounds.see(wanted.maker, wanted.rounds)
         # The ends of all logs are read before the first suspension. Later records are for the next cut.
         ranges = [self._range(log) for log in wanted.logs]
         for log in wanted.logs:

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from crc32c import crc32c
 
@@ -28,6 +28,9 @@ from moldau.objects.storage import ObjectStorage
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
 __all__ = ["BackupCluster", "CutMaker", "CutSettings"]
+
+_NEWS_TIMEOUT_S: Final = 5.0
+"""Time for a broker that has nothing to save. A cut does not wait longer for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +162,7 @@ class CutMaker:
         found = await self._stored.newest()
         await self._cluster.until_current()
         if found is None or found.cut.generation != self._cluster.generation:
-            return Ledger(None)
+            return Ledger(None, self._unique())
         offset, saved_offset = self._cluster.image.provenance.offset, found.cut.metadata_offset
         if saved_offset > offset:
             self._cluster.fail(
@@ -169,13 +172,14 @@ class CutMaker:
                 f" newer states below {CUTS_FOLDER}"
             )
             raise KafkaError(ErrorCode.kafka_storage_error, "the folders are older than a saved state")
-        return Ledger(found.cut)
+        return Ledger(found.cut, self._unique())
 
     async def _new_cut(self, ledger: Ledger, created_ms: int) -> ClusterCut | None:
         """Read all logs and the metadata; None when nothing has changed since the newest cut."""
         cluster = self._cluster
         key = new_key(DATA_FOLDER, created_ms, cluster.broker_id, self._unique())
         self._round_keys = set()
+        await self._tell_others(ledger, key)
         for number, topics in enumerate(STEPS):
             await self._save_step(ledger, _led_logs(cluster.image, topics), f"{key}-{number}")
         await cluster.until_current()
@@ -209,6 +213,15 @@ class CutMaker:
             logs=logs_now,
         )
 
+    async def _tell_others(self, ledger: Ledger, key: str) -> None:
+        """Tell brokers that lead no log of the round. A broker that does not hear of it deletes nothing."""
+        cluster = self._cluster
+        leaders = {log.leader_id for topics in STEPS for log in _led_logs(cluster.image, topics)}
+        others = [each.broker_id for each in cluster.image.active_brokers() if each.broker_id not in leaders]
+        wanted = LogsToSave(key, ledger.rounds, (), ledger.name)
+        calls = (asyncio.wait_for(cluster.save_logs(each, wanted), _NEWS_TIMEOUT_S) for each in others)
+        await asyncio.gather(*calls, return_exceptions=True)
+
     async def _save_step(self, ledger: Ledger, logs: Sequence[LedLog], key: str) -> None:
         """Save logs at all their leaders."""
         by_leader: dict[int, list[LedLog]] = defaultdict(list)
@@ -218,7 +231,12 @@ class CutMaker:
             *(
                 self._cluster.save_logs(
                     leader_id,
-                    LogsToSave(f"{key}-{leader_id}", ledger.rounds, [ledger.request(log) for log in led]),
+                    LogsToSave(
+                        f"{key}-{leader_id}",
+                        ledger.rounds,
+                        [ledger.request(log) for log in led],
+                        ledger.name,
+                    ),
                 )
                 for leader_id, led in by_leader.items()
             ),

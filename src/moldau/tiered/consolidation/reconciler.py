@@ -25,6 +25,7 @@ from moldau.tiered.metadata.segments import (
     TopicIdPartition,
 )
 from moldau.tiered.meters import TieredMeters
+from moldau.tiered.removal.gate import DeletionGate
 from moldau.tiered.storage.storage_manager import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
@@ -104,19 +105,19 @@ class SegmentReconciler:
         events: SegmentEvents,
         metadata_partition: Callable[[TopicIdPartition], int],
         *,
-        on_deleted: Callable[[UUID], None] = lambda _: None,
+        gate: DeletionGate | None = None,
         meters: TieredMeters | None = None,
     ) -> None:
         """``metadata_partition`` returns the metadata topic's partition for a user partition.
 
-        ``on_deleted`` is called for each segment whose objects are deleted.
+        ``gate`` delays the deletion of objects.
         """
         self.metadata = metadata
         self._wal = wal
         self._storage = storage
         self.events = events
         self._metadata_partition = metadata_partition
-        self._on_deleted = on_deleted
+        self._gate = gate or DeletionGate()
         self._meters = meters or TieredMeters(Meters())
 
     async def reconcile(self, led: LedPartition, own: Collection[UUID]) -> ConsolidationStatus:
@@ -233,7 +234,8 @@ class SegmentReconciler:
         for segment in segments:
             self._meters.delete_request(segment.id.topic)
             try:
-                await self.discard(segment)
+                if not await self.discard(segment):
+                    continue
             except RemoteStorageError as error:
                 self._meters.failed_delete(segment.id.topic)
                 logger.warning("%s cannot be deleted now: %s", segment.id, error)
@@ -245,21 +247,29 @@ class SegmentReconciler:
             if segment.state is _State.COPY_SEGMENT_FINISHED:
                 gauges.size_bytes -= segment.segment_size_bytes
 
-    async def discard(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Delete a segment in any state. Raises ``RemoteStorageError``."""
+    async def discard(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Delete a segment in any state. Raises ``RemoteStorageError``.
+
+        Returns False while the record that freed it is not saved; the next round continues.
+        """
+        # No saved state has readers of a copy that was never finished.
+        is_unread = segment.state is _State.COPY_SEGMENT_STARTED
         try:
             if segment.state is not _State.DELETE_SEGMENT_STARTED:
                 await self.metadata.update_remote_log_segment_metadata(
                     self.events.of(segment, _State.DELETE_SEGMENT_STARTED)
                 )
+            if not is_unread and not self._gate.is_open(segment.id.id):
+                return False
             await self._storage.delete_log_segment_data(segment)
-            self._on_deleted(segment.id.id)
+            self._gate.deleted(segment.id.id)
             await self.metadata.update_remote_log_segment_metadata(
                 self.events.of(segment, _State.DELETE_SEGMENT_FINISHED)
             )
         except (IllegalTransitionError, RemoteResourceNotFoundError) as error:
             # Another broker has changed its state meanwhile.
             logger.info("%s is not to be deleted here: %s", segment.id, error)
+        return True
 
     async def _apply_retention(self, led: LedPartition, here: PrunedPartition) -> bool:
         """Move the log start past expired remote segments. Returns whether it was moved."""

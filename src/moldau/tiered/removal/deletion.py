@@ -1,5 +1,5 @@
-"""Removes a remote segment: writes the event of the beginning, deletes the bytes, writes the event of the
-end.
+"""Removes a remote segment: writes the event of the beginning, deletes the bytes when that event is saved,
+writes the event of the end.
 """
 
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
@@ -10,16 +10,27 @@ from moldau.tiered.tasks.context import RemoteTaskContext
 __all__ = ["delete_objects", "delete_segment"]
 
 
-async def delete_segment(context: RemoteTaskContext, segment: RemoteLogSegmentMetadata) -> None:
-    """Remove the segment. May be repeated from the start after any failure. Raises ``RemoteStorageError``."""
+async def delete_segment(
+    context: RemoteTaskContext, segment: RemoteLogSegmentMetadata, *, is_saved: bool = False
+) -> bool:
+    """Remove the segment. Returns False while the record that freed it is not saved; the next call continues.
+
+    ``is_saved``: the caller has waited for that record. May be repeated from the start after any failure.
+    Raises ``RemoteStorageError``.
+    """
     if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
         await context.metadata.update_remote_log_segment_metadata(
             _event(context, segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         )
+    # No saved state has readers of a copy that was never finished.
+    is_unread = segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    if not (is_unread or is_saved) and not context.gate.is_open(segment.id.id):
+        return False
     await delete_objects(context, segment)
     await context.metadata.update_remote_log_segment_metadata(
         _event(context, segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
     )
+    return True
 
 
 async def delete_objects(context: RemoteTaskContext, segment: RemoteLogSegmentMetadata) -> None:

@@ -149,6 +149,8 @@ class RemotePartitionRemover:
             for earlier in (after, before):
                 if earlier is not None:
                     await asyncio.gather(earlier, return_exceptions=True)
+            # A restored cluster must know that the topic is deleted, or no longer tiered.
+            await self._context.gate.until_open()
             await self._insist(partition, work)
 
         def over(task: "asyncio.Task[None]") -> None:
@@ -249,7 +251,9 @@ class RemotePartitionRemover:
         # This broker's metadata may be late: another broker may lead the partition, and the topic may be
         # tiered again. Segments that were copied later are not in this list.
         await self._hosted.until_current()
-        removals = [partial(delete_segment, self._context, segment) for segment in segments]
+        removals: list[Callable[[], Awaitable[object]]] = [
+            partial(delete_segment, self._context, segment, is_saved=True) for segment in segments
+        ]
         removals += [partial(delete_objects, self._context, segment) for segment in begun]
         for remove in removals:
             if not self._hosted.untiered([partition]):

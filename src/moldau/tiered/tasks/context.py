@@ -11,6 +11,7 @@ from moldau.storage.log.partition_log import PartitionLog
 from moldau.tiered.metadata.manager import RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.meters import TieredMeters
+from moldau.tiered.removal.gate import DeletionGate
 from moldau.tiered.storage.storage_manager import RemoteStorageManager
 
 __all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "RemoteTaskContext"]
@@ -44,6 +45,7 @@ class RemoteTaskContext:
     custom_metadata_max_bytes: int
     on_segment_deleted: Callable[[UUID], None] = lambda _id: None
     """Called for each deleted remote segment, so that caches drop it."""
+    gate: DeletionGate = field(default_factory=DeletionGate)
     being_copied: set[UUID] = field(default_factory=set)
     """Segments whose copy this broker has begun and has not abandoned."""
 

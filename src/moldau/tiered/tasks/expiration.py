@@ -142,7 +142,8 @@ class ExpirationTask:
         gauges.delete_lag_segments = len(segments)
         gauges.delete_lag_bytes = sum(segment.segment_size_bytes for segment in segments)
         for segment in segments:
-            await delete_segment(self._context, segment)
+            if not await delete_segment(self._context, segment):
+                continue
             gauges.delete_lag_segments -= 1
             gauges.delete_lag_bytes -= segment.segment_size_bytes
             logger.info("deleted a remote segment", extra={"segment": str(segment.id)})

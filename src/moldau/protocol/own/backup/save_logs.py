@@ -59,6 +59,9 @@ class SaveLogsRequest(Message):
     rounds: int = wire("int32")
     """How often the sender has saved all logs before this call. Deletions wait for it."""
     logs: Sequence[SaveLogsLog] = wire([SaveLogsLog], default=())
+    """Empty for a broker that leads none of the logs. It only learns of the round."""
+    maker: str = wire("string", default="", tag=1)
+    """A name of the sender that no other sender has, nor this one when it counts its rounds anew."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""
 

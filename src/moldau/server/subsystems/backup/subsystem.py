@@ -1,5 +1,6 @@
 """The backup of the cluster's own logs: this broker saves the logs that it leads, and may make the cuts."""
 
+import asyncio
 from typing import Final
 
 from moldau.backup.calls import SAVE_LOGS, LogSaving
@@ -7,6 +8,7 @@ from moldau.backup.cut import LogId
 from moldau.backup.generations import GenerationGuard
 from moldau.backup.log_saver import LogSaver
 from moldau.backup.maker import CutMaker
+from moldau.backup.saved_rounds import SavedRounds
 from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.diskless.upkeep.repeating import Repeating
 from moldau.network.own_serving import BrokerCallHandlers
@@ -16,6 +18,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.backup.peers import BackupPeers
 from moldau.server.subsystems.backup.settings import cut_settings
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 
 LATE_INTERVALS: Final = 6
 """Number of intervals without a saved state after which the node is unhealthy."""
@@ -25,12 +28,19 @@ LATE_MIN_MS: Final = 60_000
 class BackupSubsystem(Subsystem):
     """Saves the logs of the topics in ``STATE_TOPICS`` and the metadata, in the store of diskless topics."""
 
-    def __init__(self, context: BrokerContext, diskless: DisklessSubsystem) -> None:
+    def __init__(
+        self, context: BrokerContext, diskless: DisklessSubsystem, tiered: TieredSubsystem | None
+    ) -> None:
         assert diskless.saved_ends is not None
         self._partitions = context.partitions
         self._authorizer = context.authorizer
         storage = diskless.runtime.storage
-        self.saver = LogSaver(storage, self._partition, diskless.saved_ends, context.logs.cleaner_offset)
+        self._rounds = SavedRounds(asyncio.get_running_loop().time)
+        if tiered is not None:
+            tiered.manager.context.gate.wait = self._rounds.wait
+        self.saver = LogSaver(
+            storage, self._partition, diskless.saved_ends, self._rounds, context.logs.cleaner_offset
+        )
         self._peers = BackupPeers.of(context, self.saver)
         settings = cut_settings(context.config)
         self.maker = CutMaker(context.machine, storage, self._peers, settings, context.meters.registry)
@@ -62,7 +72,10 @@ class BackupSubsystem(Subsystem):
         return Contribution(handlers=calls.table(), checks={"backup": self._problem})
 
     def _problem(self) -> str | None:
+        waiting_s = self._rounds.waiting_s
         lag_ms = self.maker.lag_ms
+        if lag_ms is None and 1000 * waiting_s > self._late_ms:
+            return f"remote segments wait {waiting_s:.0f} s for their deletion, because no state was saved"
         if lag_ms is None or lag_ms <= self._late_ms:
             return None
         return (

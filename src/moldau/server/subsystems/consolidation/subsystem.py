@@ -53,7 +53,7 @@ class ConsolidationSubsystem(Subsystem):
             tiered.storage,
             SegmentEvents(context.identity.node_id, machine.deletion_clock),
             self._metadata_partition,
-            on_deleted=tiered.indexes.remove,
+            gate=tiered.manager.context.gate,
             meters=tiered.meters,
         )
         self.leader = ConsolidationLeader(

@@ -27,6 +27,7 @@ from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.reading.index_cache import RemoteIndexCache
 from moldau.tiered.reading.reader import RemoteReader
+from moldau.tiered.removal.gate import DeletionGate
 from moldau.tiered.removal.remover import RemotePartitionRemover
 from moldau.tiered.tasks.context import RemoteTaskContext
 
@@ -72,6 +73,7 @@ class TieredSubsystem(Subsystem):
         )
         hold_ms = tiered_settings.deletion_hold_ms(config)
         deletions = DeletionHold(context.logs.report, hold_ms, "remote segments")
+        gate = DeletionGate(self.indexes.remove)
         self.manager = RemoteLogManager(
             RemoteTaskContext(
                 machine=machine,
@@ -81,7 +83,8 @@ class TieredSubsystem(Subsystem):
                 meters=self.meters,
                 copy_quota=ByteRateQuota(tiered_settings.copy_quota(config)),
                 custom_metadata_max_bytes=config.integer("remote.log.metadata.custom.metadata.max.bytes"),
-                on_segment_deleted=self.indexes.remove,
+                on_segment_deleted=gate.deleted,
+                gate=gate,
                 deletions_are_held=deletions.is_on,
             ),
             tiered_settings.log_manager_settings(config),

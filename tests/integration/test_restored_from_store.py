@@ -15,7 +15,9 @@ from librdkafka_clients import create
 from moldau.backup.cut import parse_cut
 
 CUTS = ".moldau/backup/cuts"
-OPTIONS = ["--set", "backup.interval.ms=300"]
+OPTIONS = ["--set", "backup.interval.ms=300", "--set", "remote.log.manager.task.interval.ms=100"]
+TIERED = 35
+"""Records of the tiered topic. Ten fill a segment of the smallest size, and closed segments are copied."""
 TRUNCATION = (KafkaError._LOG_TRUNCATION, KafkaError._AUTO_OFFSET_RESET)
 
 
@@ -33,6 +35,34 @@ def _cuts(store: Path) -> list[Path]:
 def _has_offsets(cut: Path) -> bool:
     logs = parse_cut(cut.read_bytes()).logs.values()
     return any(log.topic == "__consumer_offsets" and log.pieces for log in logs)
+
+
+def _send_tiered(bootstrap: str) -> None:
+    tiering = {"remote_storage_enable": "true", "segment_bytes": str(1 << 20), "retention_ms": "-1"}
+    create(bootstrap, "past", partitions=1, diskless_enable="false", **tiering)
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "batch.size": 100_000})
+    for number in range(TIERED):
+        producer.produce("past", b"%d " % number + bytes(100_000), partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def _check_tiered(bootstrap: str) -> None:
+    """Check that the records of remote segments came back, and that new records follow them."""
+    reader = _reader(bootstrap)
+    past = TopicPartition("past", 0)
+    first, end = reader.get_watermark_offsets(past, TIMEOUT_S)
+    assert first == 0
+    assert 20 <= end < TIERED
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce("past", b"after", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    reader.assign([TopicPartition("past", 0, 0)])
+    messages = consume(reader, end + 1)
+    assert [message.offset() for message in messages] == list(range(end + 1))
+    values = [(message.value() or b"").split(b" ")[0] for message in messages]
+    assert values == [*(b"%d" % number for number in range(end)), b"after"]
+    assert messages[-1].leader_epoch() > messages[0].leader_epoch()
+    reader.close()
 
 
 def _reader(bootstrap: str, group: str = "reader", isolation: str = "read_committed") -> Consumer:
@@ -60,7 +90,7 @@ def _restore(folder: Path) -> None:
     config.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:0\n"
         "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\ncontroller.listener.names=CONTROLLER\n"
-        f"log.dirs={folder}/new\ndiskless.system.enable=true\ndiskless.storage.url=file://{folder}/store\n"
+        f"log.dirs={folder}/new\ndiskless.system.enable=true\nremote.log.storage.system.enable=true\ndiskless.storage.url=file://{folder}/store\n"
     )
     command = ("storage", "restore", "--config", str(config), "--json")
     seen = json.loads(_moldau(*command, "--dry-run"))
@@ -78,6 +108,8 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
     with dev_process(tmp_path / "old", kind="diskless", options=OPTIONS) as node:
         port, bootstrap = node.port, node.bootstrap
         create(bootstrap, "t", partitions=1)
+        _send_tiered(bootstrap)
+        eventually(lambda: len(list(store.glob("tiered/past-*/0/*.log"))) >= 3, "closed segments are copied")
         producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
         _send(producer, "saved", 50)
         open_one = Producer({"bootstrap.servers": bootstrap, "transactional.id": "open"})
@@ -121,6 +153,7 @@ def test_a_cluster_comes_back_and_consumers_notice_what_is_lost(tmp_path: Path) 
         assert committed.offset == 20
         again.close()
         assert [message.leader_epoch() for message in messages] == [0] * 50 + [1] * 5
+        _check_tiered(node.bootstrap)
         # The transaction that was open is aborted, and its producer is fenced.
         with pytest.raises(KafkaException):
             open_one.commit_transaction(TIMEOUT_S)

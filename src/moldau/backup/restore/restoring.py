@@ -20,6 +20,12 @@ from moldau.backup.restore.recommit import (
     find_objects,
 )
 from moldau.backup.restore.saved_state import check_part, metadata_of, pieces_of
+from moldau.backup.restore.tiered_logs import (
+    RemoteChain,
+    RemoteSegments,
+    remote_chain,
+    write_tiered_logs,
+)
 from moldau.backup.restore.transactions import abort_ongoing, abort_strays
 from moldau.backup.stored_cuts import FoundCut
 from moldau.cluster.image.delta import MetadataDelta
@@ -27,6 +33,7 @@ from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_COORDINATOR
 from moldau.cluster.internal_topics import (
     DISKLESS_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
     STATE_TOPICS,
     TRANSACTION_STATE_TOPIC,
 )
@@ -41,6 +48,8 @@ from moldau.runtime.errors import ErrorCode
 from moldau.storage.folders.file_names import folder_of
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.storage.storage_manager import RemoteStorageManager
 
 __all__ = ["RestoreReport", "Restoring", "examine"]
 
@@ -58,13 +67,15 @@ class RestoreReport:
     topics: int = 0
     diskless_topics: int = 0
     classic_topics: Sequence[str] = ()
-    """Topics of users whose records were only on the disks of brokers: they come back empty."""
+    """Topics of users whose local records are lost. Those in remote segments come back."""
     missing: list[str] = field(default_factory=list)
     """Objects of the cut that cannot be read, with the reason."""
     aborted_transactions: int = 0
     """Transactions that were open when the state was saved."""
     obstacles: list[str] = field(default_factory=list)
     """Reasons why a restore would be refused. Only the report of a dry run has them."""
+    remote_ends: Mapping[TopicIdPartition, int] = field(default_factory=dict)
+    """The offsets after the remote records of classic tiered partitions, which come back."""
     folders: Mapping[int, str] = field(default_factory=dict)
     """The folders that were written, by node id."""
     newer: RecommitReport = field(default_factory=RecommitReport)
@@ -115,8 +126,12 @@ class Restoring:
         found: FoundCut,
         cluster: NewCluster,
         until_ms: int | None = None,
+        tier: RemoteStorageManager | None = None,
     ) -> None:
-        """With ``until_ms``, records of later objects are left out."""
+        """With ``until_ms``, records of later objects are left out. ``tier`` has the remote segments of
+        classic topics; without it, these topics come back empty.
+        """
+        self._tier = tier
         self._machine = machine
         self._storage = storage
         self._window = _window(found, until_ms)
@@ -156,6 +171,7 @@ class Restoring:
             await self._keep_unknown(number)
             await asyncio.gather(*(log.flush() for log in logs.values()))
         await self._distribute()
+        await self._begin_tiered_logs()
         self._cluster.finish(self._machine)
         self._report.folders = {each.node_id: each.path for each in self._cluster.nodes}
         return self._report
@@ -190,6 +206,33 @@ class Restoring:
                     await machine.workers.run(copy_log, machine, source, f"{path}/{name}")
             if self._work_path not in paths:
                 machine.disk.remove_tree(source)
+
+    async def _begin_tiered_logs(self) -> None:
+        """Begin the logs of classic tiered topics after their remote records."""
+        segments = RemoteSegments()
+        for saved in self._cut.logs.values():
+            if saved.topic == REMOTE_LOG_METADATA_TOPIC:
+                await segments.add(pieces_of(self._storage, saved))
+        chains: dict[TopicIdPartition, RemoteChain] = {}
+        folders: dict[TopicIdPartition, Sequence[str]] = {}
+        for topic in self._image.topics:
+            config = self._image.config(ResourceType.TOPIC, topic.name)
+            if topic.is_diskless or config.get("remote.storage.enable", "").lower() != "true":
+                continue
+            for index, partition in enumerate(topic.partitions):
+                name = TopicIdPartition(topic.topic_id, topic.name, index)
+                chain = remote_chain(segments.finished(name))
+                if chain is not None:
+                    chains[name] = chain
+                    folders[name] = [self._cluster.path_of(each) for each in partition.replicas]
+        if self._tier is None:
+            self._report.missing += [
+                f"remote records of {name.topic}-{name.partition}: remote.log.storage.system.enable is false"
+                for name in chains
+            ]
+            return
+        self._report.missing += await write_tiered_logs(self._machine, self._tier, chains, folders)
+        self._report.remote_ends = {name: chain.newest.end_offset + 1 for name, chain in chains.items()}
 
     async def _write_logs(self, closing: contextlib.AsyncExitStack) -> dict[int, SnapshotLog]:
         """Write all logs. Returns those of the diskless coordinators, which are closed with ``closing``."""

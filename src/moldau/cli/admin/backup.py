@@ -28,6 +28,8 @@ from moldau.objects.factory import open_storage
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.runtime import KafkaError, Machine
 from moldau.server.subsystems.diskless.settings import runtime_settings
+from moldau.server.subsystems.tiered import settings as tiered_settings
+from moldau.tiered.storage.storage_manager import HostedStorageManager, RemoteStorageError
 
 backup_app = new_app(
     help="""See what is saved of a cluster.
@@ -146,14 +148,26 @@ def restored(wanted: RestoreRequest) -> RestoreReport:
                     f"{living[0]} still runs, and a restore would end this cluster: stop all of its nodes, or"
                     " say --force"
                 )
-            return await Restoring(machine, storage, found, cluster, wanted.until_ms).run()
+            tier = _tier(wanted.storing, found.cut.cluster_id, machine)
+            try:
+                return await Restoring(machine, storage, found, cluster, wanted.until_ms, tier).run()
+            finally:
+                if tier is not None:
+                    await tier.close()
         finally:
             await storage.close()
 
     try:
         return asyncio.run(run())
-    except (FormatError, StorageError, KafkaError, OSError, ValueError) as error:
+    except (FormatError, StorageError, RemoteStorageError, KafkaError, OSError, ValueError) as error:
         raise CommandError(one_line(error)) from error
+
+
+def _tier(config: BrokerConfig, cluster_id: str, machine: Machine) -> HostedStorageManager | None:
+    """The remote tier of classic topics, if it is enabled. Raises ``ConfigError``."""
+    if not tiered_settings.is_enabled(config):
+        return None
+    return tiered_settings.storage_manager(config, cluster_id, machine, Meters())
 
 
 async def _living(storage: ObjectStorage, cut: ClusterCut, machine: Machine) -> list[str]:

@@ -1,0 +1,147 @@
+"""Begins the logs of classic tiered topics behind their remote segments (KIP-405).
+
+The local records of classic topics are lost, but those in remote segments are not. The log of a restored
+replica is empty and begins after the last remote record, with the leader epochs and producers that the
+newest segment has stored. Its log start is the first offset of the segments, so all of them are readable.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from moldau.backup.cut import LogPiece
+from moldau.records.batch import check_batch, iter_headers
+from moldau.records.record import iter_records
+from moldau.runtime import Machine
+from moldau.storage.folders.checkpoint import write_offset_checkpoint
+from moldau.storage.folders.file_names import LOG_START_OFFSETS, folder_of
+from moldau.storage.log.auxiliary_state import AuxiliaryState
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.leader_epochs import EpochEntry
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
+from moldau.tiered.metadata.records import decode_event
+from moldau.tiered.metadata.segments import (
+    RemoteLogMetadata,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    TopicIdPartition,
+)
+from moldau.tiered.restoring import fetch_auxiliary_state
+from moldau.tiered.storage.storage_manager import RemoteStorageError, RemoteStorageManager
+
+__all__ = ["RemoteChain", "RemoteSegments", "remote_chain", "write_tiered_logs"]
+
+_CONFIG: Final = LogConfig(remote_storage_enable=True)
+
+
+class RemoteSegments:
+    """The segments in the saved logs of ``__remote_log_metadata``."""
+
+    def __init__(self) -> None:
+        self._segments: dict[TopicIdPartition, dict[UUID, RemoteLogSegmentMetadata]] = defaultdict(dict)
+
+    async def add(self, pieces: AsyncIterator[tuple[LogPiece, memoryview]]) -> None:
+        """Apply the events of a log. Raises ``StorageError`` and ``KafkaError``."""
+        async for _, content in pieces:
+            for position, header in iter_headers(content):
+                check_batch(content, position)
+                if header.is_control:
+                    continue
+                for record in iter_records(content[position : position + header.size_bytes]):
+                    if record.value is not None:
+                        self.apply(decode_event(record.value))
+
+    def apply(self, event: RemoteLogMetadata) -> None:
+        """Apply an event. One that does not fit is ignored, as in a running cluster."""
+        if isinstance(event, RemoteLogSegmentMetadata):
+            self._segments[event.topic_id_partition].setdefault(event.id.id, event)
+        elif isinstance(event, RemoteLogSegmentMetadataUpdate):
+            known = self._segments[event.topic_id_partition]
+            segment = known.get(event.id.id)
+            if segment is None:
+                return
+            try:
+                segment = known[event.id.id] = segment.with_update(event)
+            except IllegalTransitionError:
+                return
+            if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+                del known[event.id.id]
+
+    def finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        """The segments of a partition that can be read."""
+        found = self._segments.get(partition, {}).values()
+        return [each for each in found if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+
+
+class RemoteChain(NamedTuple):
+    """The newest segment of a partition, and the first offset from which segments lead to it."""
+
+    newest: RemoteLogSegmentMetadata
+    start_offset: int
+
+
+def remote_chain(finished: Iterable[RemoteLogSegmentMetadata]) -> RemoteChain | None:
+    """The readable end of a partition's remote segments; None without segments.
+
+    A segment of the latest leader is the newest one. Earlier leaders may have copied records up to a higher
+    offset, which the latest leader had lost.
+    """
+    left = sorted(finished, key=lambda each: (each.leader_epochs[-1].epoch, each.end_offset))
+    if not left:
+        return None
+    newest = left.pop()
+    start_offset = newest.start_offset
+    for segment in sorted(left, key=lambda each: each.end_offset, reverse=True):
+        if segment.end_offset + 1 < start_offset:
+            break
+        start_offset = min(start_offset, segment.start_offset)
+    return RemoteChain(newest, start_offset)
+
+
+async def write_tiered_logs(
+    machine: Machine,
+    tier: RemoteStorageManager,
+    chains: Mapping[TopicIdPartition, RemoteChain],
+    folders: Mapping[TopicIdPartition, Sequence[str]],
+) -> list[str]:
+    """Write the logs of partitions into the log folders of their replicas.
+
+    Returns the reasons why the state of some partitions could not be read: only the records of their newest
+    segments come back. Raises ``RemoteStorageError`` for an error that may be over later.
+    """
+    problems: list[str] = []
+    starts: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
+    for partition, chain in chains.items():
+        try:
+            state = await fetch_auxiliary_state(tier, chain.newest, chain.start_offset)
+        except RemoteStorageError as error:
+            if error.transient:
+                raise
+            problems.append(f"earlier records of {partition.topic}-{partition.partition}: {error}")
+            state = _state_behind(chain.newest)
+        name = TopicPartition(partition.topic, partition.partition)
+        for folder in folders[partition]:
+            await _write(machine, f"{folder}/{folder_of(name)}", name, partition.topic_id, state)
+            starts[folder][name] = state.log_start_offset
+    for folder, offsets in starts.items():
+        write_offset_checkpoint(machine.disk, f"{folder}/{LOG_START_OFFSETS}", offsets)
+    return problems
+
+
+def _state_behind(segment: RemoteLogSegmentMetadata) -> AuxiliaryState:
+    """The state after a segment, as far as its metadata say."""
+    epochs = [EpochEntry(each.epoch, each.start_offset) for each in segment.leader_epochs]
+    return AuxiliaryState(segment.end_offset + 1, segment.start_offset, epochs, ())
+
+
+async def _write(
+    machine: Machine, path: str, name: TopicPartition, topic_id: UUID, state: AuxiliaryState
+) -> None:
+    log = PartitionLog.open(machine, path, name, _CONFIG, topic_id=topic_id)
+    try:
+        await log.begin_behind_remote(state)
+    finally:
+        log.close()

@@ -11,6 +11,7 @@ _TOPIC_DEFAULTS = {
     "retention.ms": "604800000",
     "diskless.enable": "false",
     "min.insync.replicas": "1",
+    "remote.storage.enable": "false",
     "unclean.leader.election.enable": "false",
     "leader.replication.throttled.replicas": "",
 }

@@ -15,11 +15,14 @@ NAME-0 to=2,3|cancel [fixed-factor] moves [NAME-0 ...] features NAME=LEVEL [type
 unregister 1 time N pass N ms, then fence what has expired silence 1 let one session time pass, in which all
 active brokers except this one send heartbeats elect-unclean the round of unclean elections that is due at
 intervals show topics, brokers and configs
+
+The commands about chunks are in ``chunk_commands``.
 """
 
 import uuid
 from collections.abc import Callable
 
+from chunk_commands import ChunkCommands, shown_chunk
 from cluster_fakes import SmallConfigPolicy
 
 from moldau.cluster.controller.controller import Controller
@@ -62,7 +65,7 @@ _HIDDEN = {
 }
 
 
-class ControllerScript:
+class ControllerScript(ChunkCommands):
     """One controller with a log that is only simulated by an offset."""
 
     def __init__(self) -> None:
@@ -516,7 +519,9 @@ class ControllerScript:
                         if (eligible := partition.eligible_leader_replicas)
                         else ""
                     )
+                    + (f" start={partition.start_offset}" if partition.start_offset >= 0 else "")
                 )
+                lines += [shown_chunk(chunk) for chunk in partition.chunks]
         for broker in image.brokers.values():
             state = (
                 "fenced" if broker.fenced else "shutting down" if broker.in_controlled_shutdown else "active"

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from moldau.cluster.decisions import brokers, configs, features, producer_ids, refusals, topics
 from moldau.cluster.decisions.brokers import BrokerInputs
+from moldau.cluster.decisions.chunks import assignments, creation, removal, reports
 from moldau.cluster.decisions.partitions import (
     additions,
     alter_partition,
@@ -17,6 +18,7 @@ from moldau.cluster.decisions.sizes import (
     LARGE_ROWS,
     added_partitions,
     assigned_replicas,
+    chunks_of_partitions,
     created_partitions,
     ended_replicas,
     inner_rows,
@@ -24,7 +26,6 @@ from moldau.cluster.decisions.sizes import (
 )
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.image import MetadataImage
-from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.alter_partition import AlterPartitionRequest
@@ -41,6 +42,10 @@ from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterC
 from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
+from moldau.protocol.own.chunks.alter_chunk_assignments import AlterChunkAssignmentsRequest
+from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest
+from moldau.protocol.own.chunks.drop_chunks import DropChunksRequest
+from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
 
@@ -141,12 +146,30 @@ DECISIONS: Final[dict[type[Message], DecidedApi]] = {
         lambda view, _, request: reassignments.list_partition_reassignments(view, request),
         size=lambda request, image: inner_rows(request.topics, "partition_indexes", image),
     ),
+    CreateChunksRequest: DecidedApi(
+        lambda view, _, request: creation.create_chunks(view, request),
+        size=lambda request, image: inner_rows(request.topic_partitions, "broker_ids", image),
+    ),
+    AlterChunkAssignmentsRequest: DecidedApi(
+        lambda view, _, request: assignments.alter_chunk_assignments(view, request),
+        size=lambda request, image: sum(1 + len(row.broker_ids or ()) for row in request.chunks),
+    ),
+    ReportChunksRequest: DecidedApi(
+        lambda view, _, request: reports.report_chunks(view, request),
+        size=lambda request, _: len(request.chunks),
+    ),
+    DropChunksRequest: DecidedApi(
+        lambda view, _, request: removal.drop_chunks(view, request),
+        size=chunks_of_partitions,
+    ),
 }
 """Every request that a controller decides. Controllers serve these APIs; brokers forward clients'
 requests.
 """
 
-DECIDED_APIS: Final = {ApiKey(request.API_KEY): decided for request, decided in DECISIONS.items()}
+DECIDED_APIS: Final[dict[int, DecidedApi]] = {
+    request.API_KEY: decided for request, decided in DECISIONS.items()
+}
 
 
 def is_large(request: Message, image: MetadataImage) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
+from moldau.cluster.decisions.chunks.admission import reason_of_config
 from moldau.cluster.decisions.kinds.table import check_change, fixed_configs
 from moldau.cluster.decisions.partitions.elections import eligible_changes
 from moldau.cluster.decisions.partitions.partition_change import MIN_IN_SYNC_REPLICAS
@@ -207,6 +208,7 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
     if resource_type is ResourceType.TOPIC:
         check_change(view, name, old, new)
         _check_tiering(old, new)
+        _check_chunks(view, name, new)
     view.configs.validate(resource_type, name, new)
     records: list[Message] = [
         ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=new.get(key))
@@ -218,3 +220,15 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
         names = [name] if resource_type is ResourceType.TOPIC else None
         records += eligible_changes(replace(view, image=image_of(records, view.image)), names)
     return records
+
+
+def _check_chunks(view: View, name: str, new: Mapping[str, str]) -> None:
+    """Refuse configs with which a topic could not have the chunks that it has."""
+    topic = view.image.topics.get(name)
+    if topic is None or not any(partition.chunks for partition in topic.partitions):
+        return
+    reason = reason_of_config(lambda key: new.get(key, view.configs.default(ResourceType.TOPIC, key)))
+    if reason is not None:
+        raise KafkaError(
+            ErrorCode.invalid_config, f"Topic {name} has chunks, and with these configs it {reason}."
+        )

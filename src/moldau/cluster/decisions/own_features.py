@@ -62,12 +62,25 @@ def check_knows_own_levels(
 
 def check_diskless_allowed(view: View, what: str) -> None:
     """Raise ``KafkaError(invalid_config)`` with the reason if no topic can be diskless at this level."""
-    _check_level(view, DISKLESS_FEATURE, what, ErrorCode.invalid_config)
+    if own_levels(view.image).get(DISKLESS_FEATURE, 0):
+        return
+    reason = next(reasons_against(view, DISKLESS_FEATURE, DISKLESS_LATEST), None)
+    advice = (
+        f"raise it with `moldau cluster upgrade {DISKLESS_FEATURE}={DISKLESS_LATEST}`"
+        if reason is None
+        else f"it cannot be raised, because {reason[0].lower()}{reason[1:]}"
+    )
+    raise KafkaError(ErrorCode.invalid_config, f"{what} needs {DISKLESS_FEATURE} 1, and it is 0: {advice}.")
 
 
-def check_chunks_allowed(view: View) -> None:
-    """Raise ``KafkaError(unsupported_version)`` with the reason if no chunk can be created at this level."""
-    _check_level(view, CHUNK_FEATURE, "A partition with chunks", ErrorCode.unsupported_version)
+def check_chunks_allowed(image: MetadataImage) -> None:
+    """Raise ``KafkaError(unsupported_version)`` if no chunk can be created at this level."""
+    if not image.features.get(CHUNK_FEATURE, 0):
+        raise KafkaError(
+            ErrorCode.unsupported_version,
+            f"Chunks need {CHUNK_FEATURE} {CHUNK_LATEST}, and it is 0: raise it with"
+            f" `moldau cluster upgrade {CHUNK_FEATURE}={CHUNK_LATEST}`.",
+        )
 
 
 def check_chunks_can_end(image: MetadataImage, feature: str) -> None:
@@ -80,19 +93,6 @@ def check_chunks_can_end(image: MetadataImage, feature: str) -> None:
                 ErrorCode.invalid_update_version,
                 f"Topic {topic.name} has chunks: {feature} can be 0 when no inactive chunk is left.",
             )
-
-
-def _check_level(view: View, name: str, what: str, code: ErrorCode) -> None:
-    """Raise ``KafkaError(code)`` with advice if the level of a feature is 0."""
-    if own_levels(view.image).get(name, 0):
-        return
-    reason = next(reasons_against(view, name, 1), None)
-    advice = (
-        f"raise it with `moldau cluster upgrade {name}=1`"
-        if reason is None
-        else f"it cannot be raised, because {reason[0].lower()}{reason[1:]}"
-    )
-    raise KafkaError(code, f"{what} needs {name} 1, and it is 0: {advice}.")
 
 
 def reasons_against(view: View, name: str, level: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
 from moldau.protocol.messages.create_topics import CreateTopicsRequest
+from moldau.protocol.own.chunks.drop_chunks import DropChunksRequest
 
 LARGE_ROWS: Final = 256
 """Number of rows that are decided in one turn of the event loop, in about 5 ms."""
@@ -57,6 +58,12 @@ def replicas_changed_by_heartbeat(request: BrokerHeartbeatRequest, image: Metada
 
 def assigned_replicas(request: AssignReplicasToDirsRequest, image: MetadataImage) -> int:
     return sum(len(topic.partitions) for directory in request.directories for topic in directory.topics)
+
+
+def chunks_of_partitions(request: DropChunksRequest, image: MetadataImage) -> int:
+    """Number of chunks among which those to remove are found."""
+    partitions = (image.topics.partition(row.topic_id, row.partition_index) for row in request.partitions)
+    return sum(1 + (0 if partition is None else len(partition.chunks)) for partition in partitions)
 
 
 def has_many_replicas(image: MetadataImage) -> bool:

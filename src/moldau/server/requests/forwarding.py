@@ -7,7 +7,6 @@ from moldau.cluster.controller.channel import Caller, ControllerChannel, deadlin
 from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.network.context import RequestContext
 from moldau.network.served import Handler, Served
-from moldau.protocol.api import ApiKey
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import KafkaError
 
@@ -23,7 +22,7 @@ async def forward(channel: ControllerChannel, context: RequestContext, request: 
         return error_response(request, error.code, error.message)
 
 
-def decided_by(handler: Handler, api: ApiKey) -> Handler:
+def decided_by(handler: Handler, api: int) -> Handler:
     """The handler-table row of an API that the controller decides, for every listener on which the API is
     served.
     """

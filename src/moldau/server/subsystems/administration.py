@@ -37,7 +37,9 @@ class AdministrationSubsystem(Subsystem):
         view, metadata, authorizer = context.view, context.metadata, context.authorizer
         partition_limit = config.integer("max.request.partition.size.limit")
         changes = ConfigChangeHandlers(view.local_id, context.channel, authorizer).table()
-        of_clients = {key for key in (*DECIDED_APIS, *QUORUM_CHANGE_APIS) if Scope.BROKER in scopes(key)}
+        of_clients = {
+            ApiKey(key) for key in (*DECIDED_APIS, *QUORUM_CHANGE_APIS) if Scope.BROKER in scopes(key)
+        }
         describe = partial(describe_quorum, metadata.quorum.describe, metadata.voters, config)
         return Contribution(
             handlers=routes(

@@ -148,5 +148,6 @@ DISKLESS: Final = TopicKind(
     has_cluster_epochs=False,
     # Consolidation copies them.
     may_have_remote_segments=True,
+    no_chunks="its records are in the object store and not on brokers, so that a chunk would move nothing",
     rack_brokers=RackBrokers(leader=_leader_of_rack, produce=_preferred_produce_brokers),
 )

@@ -66,6 +66,8 @@ class TopicKind:
     """Whether the leader epochs in a partition's log are those of the metadata."""
     may_have_remote_segments: bool = False
     """Whether topics may have segments in the remote tier, whatever their configs are."""
+    no_chunks: str | None = None
+    """Why partitions cannot be divided into chunks (KIP-1114), as the end of a sentence about a topic."""
     rack_brokers: RackBrokers | None = None
     """Finds the brokers that clients see; ``None`` when all clients see the leader of the metadata."""
 

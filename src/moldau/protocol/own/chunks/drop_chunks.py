@@ -32,8 +32,8 @@ class DropChunksRequest(Message):
     API_KEY = 11146
     VERSIONS = "0"
     FLEXIBLE = "0+"
-    broker_id: int = wire("int32")
-    broker_epoch: int = wire("int64")
+    broker_id: int = wire("int32", default=-1)
+    broker_epoch: int = wire("int64", default=-1)
     partitions: Sequence[DropChunksPartition] = wire([DropChunksPartition], default=())
     timeout_ms: int = wire("int32", default=60_000, tag=0)
     """Time for which the caller waits for the answer."""

@@ -1,0 +1,1 @@
+"""Decisions about partition chunks (KIP-1114): they begin, move, are reported by their brokers, and end."""

@@ -1,0 +1,86 @@
+"""The conditions for a new chunk, which the partition's leader and the controller check. Pure."""
+
+from collections.abc import Callable, Sequence
+
+from moldau.cluster.decisions.kinds.table import kind_of
+from moldau.cluster.decisions.own_features import check_chunks_allowed
+from moldau.cluster.decisions.partitions.placement import check_assignment
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import LeaderRecoveryState, PartitionRegistration
+from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import INTERNAL_TOPICS
+from moldau.runtime import ErrorCode, KafkaError
+
+Config = Callable[[str], str | None]
+"""The effective value of a topic's config; ``None`` for an unknown key."""
+
+
+def check_topic(image: MetadataImage, topic: Topic, config: Config) -> None:
+    """Raise ``KafkaError`` if no partition of a topic can have chunks.
+
+    The codes are unsupported_version for the cluster's feature level, and invalid_request.
+    """
+    check_chunks_allowed(image)
+    kind = kind_of(topic)
+    if kind.no_chunks is not None:
+        raise _invalid(f"Topic {topic.name} is {kind.name}: {kind.no_chunks}.")
+    if topic.name in INTERNAL_TOPICS:
+        raise _invalid(f"Topic {topic.name} is internal: its coordinators read whole partitions.")
+    reason = reason_of_config(config)
+    if reason is not None:
+        raise _invalid(f"Topic {topic.name} {reason}.")
+
+
+def reason_of_config(config: Config) -> str | None:
+    """Why a topic with these configs cannot have chunks, as the end of a sentence about it."""
+    policy = config("cleanup.policy") or ""
+    if "compact" in (part.strip() for part in policy.split(",")):
+        return "is compacted: compaction changes old records, and the records of a chunk never change"
+    if (config("remote.storage.enable") or "").strip().lower() == "true":
+        return "has remote.storage.enable=true: chunks of tiered topics are not supported yet"
+    return None
+
+
+def check_partition(partition: PartitionRegistration) -> None:
+    """Raise ``KafkaError`` while a partition is being changed in another way."""
+    if partition.is_reassigning:
+        raise KafkaError(
+            ErrorCode.reassignment_in_progress, "The partition is being reassigned; wait, or cancel it."
+        )
+    if partition.leader_recovery_state is not LeaderRecoveryState.RECOVERED:
+        raise _invalid("The leader is recovering from an unclean election.")
+
+
+def check_brokers(
+    image: MetadataImage, index: int, partition: PartitionRegistration, broker_ids: Sequence[int]
+) -> None:
+    """Raise ``KafkaError`` if a chunk cannot begin on these brokers.
+
+    The codes are invalid_replica_assignment for brokers that are unknown, inactive or named twice, and
+    invalid_replication_factor for a number of brokers that is not the partition's number of replicas.
+    """
+    check_assignment(image, index, tuple(broker_ids), None)
+    count = len(original_replicas(partition.replicas, partition.adding_replicas))
+    if len(broker_ids) != count:
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"A chunk of this partition has {count} replicas, not {len(broker_ids)}.",
+        )
+    check_active(image, broker_ids)
+
+
+def check_active(image: MetadataImage, broker_ids: Sequence[int]) -> None:
+    """Raise ``KafkaError(invalid_replica_assignment)`` for a broker that is fenced or shutting down."""
+    for broker_id in broker_ids:
+        broker = image.brokers.get(broker_id)
+        if broker is None or not broker.is_active:
+            raise KafkaError(ErrorCode.invalid_replica_assignment, f"Broker {broker_id} is not active.")
+
+
+def original_replicas(replicas: Sequence[int], adding: Sequence[int]) -> tuple[int, ...]:
+    """The replicas before the move that is under way, if there is one."""
+    return tuple(each for each in replicas if each not in adding)
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_request, message)

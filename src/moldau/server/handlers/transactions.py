@@ -159,6 +159,7 @@ class TransactionHandlers:
                 results = self._refused(request.topics)
                 if not results:
                     await self._service.add_partitions(name, producer, wanted, VERSION_WITH_BUMPS)
+                    results = dict.fromkeys(wanted, ErrorCode.none)
         except KafkaError as error:
             results = dict.fromkeys(wanted, error.code)
         return AddPartitionsToTxnResult(transactional_id=name, topic_results=_rows(request.topics, results))

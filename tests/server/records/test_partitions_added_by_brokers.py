@@ -1,0 +1,53 @@
+"""AddPartitionsToTxn of brokers: each partition that joined the transaction is answered without an error."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.network.authorization import AllowEveryone
+from moldau.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from moldau.runtime import ErrorCode
+from moldau.server.handlers.transactions import TransactionHandlers
+
+NONE, UNKNOWN = ErrorCode.none, ErrorCode.unknown_topic_or_partition
+
+
+def answered(*partitions: int) -> tuple[dict[int, ErrorCode], list[TxnPartition]]:
+    """The answer for partitions of a topic of two partitions, and the partitions that were added."""
+    added: list[TxnPartition] = []
+
+    async def add_partitions(_name: str, _producer: Any, wanted: list[TxnPartition], _version: int) -> None:
+        added.extend(wanted)
+
+    image = SimpleNamespace(topics={"t": SimpleNamespace(partitions=[None, None])})
+    unused: Any = None
+    service: Any = SimpleNamespace(add_partitions=add_partitions)
+    view: Any = SimpleNamespace(image=image)
+    handlers = TransactionHandlers(service, unused, unused, view, AllowEveryone())
+    request = AddPartitionsToTxnRequest(
+        transactions=[
+            AddPartitionsToTxnTransaction(
+                transactional_id="a",
+                producer_id=1,
+                producer_epoch=0,
+                topics=[AddPartitionsToTxnTopic(name="t", partitions=list(partitions))],
+            )
+        ]
+    )
+    context: Any = SimpleNamespace(api_version=5, api_key=24)
+    answer = asyncio.run(handlers.add_partitions(context, request))
+    (topic,) = answer.results_by_transaction[0].topic_results
+    return {row.partition_index: row.partition_error_code for row in topic.results_by_partition}, added
+
+
+def test_added_partitions_are_answered_without_an_error() -> None:
+    assert answered(0, 1) == ({0: NONE, 1: NONE}, [TxnPartition("t", 0), TxnPartition("t", 1)])
+
+
+def test_no_partition_is_added_beside_an_unknown_one() -> None:
+    assert answered(0, 2) == ({0: ErrorCode.operation_not_attempted, 2: UNKNOWN}, [])

@@ -254,6 +254,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-cluster-store": _of_cluster("diskless_cluster_stories", "diskless_cluster_store"),
     "diskless-racks": _of_cluster("rack_stories", "diskless_racks"),
     "diskless-racks-storm": _of_cluster("rack_stories", "diskless_racks_storm"),
+    "transactions-cluster": _of_cluster("transaction_stories", "transactions_cluster"),
     "replication-lag": _of_cluster("replication_stories", "replication_lag"),
     "replication-unsynced": _of_cluster("replication_stories", "replication_unsynced"),
     "replication-rolling": _of_cluster("replication_stories", "replication_rolling"),

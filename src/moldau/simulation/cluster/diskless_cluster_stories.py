@@ -8,7 +8,7 @@ and the store has every referenced object.
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -190,6 +190,8 @@ class DisklessClusterStory:
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, ServerNode] = {}
         """The newest process of each node that has started."""
+        self._final: dict[PartitionName, list[tuple[int, bytes]]] = {}
+        """The records of each partition after all clients have finished."""
 
     async def run(self) -> list[str]:
         """Run the scenario; return the violations."""
@@ -201,8 +203,16 @@ class DisklessClusterStory:
             host.start(program)
         supervisor = asyncio.create_task(nemesis.supervise())
         watch = CoordinatorWatch(list(programs), self.history, scenario.coordinator_tally)
-        await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
+        await self._on("admin", self._create_topics(self._begin_at_any(SimulatedClient, "admin")))
         await self._converge()
+        await self._play(nemesis)
+        supervisor.cancel()
+        watch.end()
+        return self._violations()
+
+    async def _play(self, nemesis: Nemesis) -> None:
+        """Let clients work during the faults, and read and check everything afterwards."""
+        scenario = self._scenario
         storm = asyncio.create_task(self._storm(nemesis))
         readers = [
             self._on(f"consumer-{number}", self._consumer(f"consumer-{number}", number).run())
@@ -219,18 +229,18 @@ class DisklessClusterStory:
         await storm
         self.history.note("producers are done")
         await self._converge()
-        final: dict[PartitionName, list[tuple[int, bytes]]] = {}
         for number, each in enumerate(PARTITIONS):
             final_reader = self._consumer(f"judge-{number}", number, observed=False)
-            final[each] = await self._on(final_reader.name, final_reader.read_to_end())
+            self._final[each] = await self._on(final_reader.name, final_reader.read_to_end())
         for reader in readers:
             if reader.done() and not reader.cancelled() and reader.exception() is not None:
                 self.history.violate(f"a consumer failed: {reader.exception()!r}")
             reader.cancel()
         await self._check()
-        supervisor.cancel()
-        watch.end()
-        return check(self.history, final)
+
+    def _violations(self) -> list[str]:
+        """All violations of the run, after the last check."""
+        return check(self.history, self._final)
 
     async def _storm(self, nemesis: Nemesis) -> None:
         """Inject faults, and isolate leaders of coordinators."""
@@ -302,22 +312,30 @@ class DisklessClusterStory:
         )
         return consumer
 
-    async def _create_topic(self, client: SimulatedClient) -> None:
-        topic = CreatableTopic(
-            name=TOPIC,
-            num_partitions=len(PARTITIONS),
-            replication_factor=self._layout.replicas,
-            configs=[CreatableTopicConfig(name="diskless.enable", value="true")],
-        )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
-        while True:
-            try:
-                response = await client.ask(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request)
-                if response.topics[0].error_code.name in ("none", "topic_already_exists"):
-                    return
-            except OSError:
-                pass
-            await client.pause()
+    def _topics(self) -> Sequence[CreatableTopic]:
+        """The topics of the run."""
+        return [
+            CreatableTopic(
+                name=TOPIC,
+                num_partitions=len(PARTITIONS),
+                replication_factor=self._layout.replicas,
+                configs=[CreatableTopicConfig(name="diskless.enable", value="true")],
+            )
+        ]
+
+    async def _create_topics(self, client: SimulatedClient) -> None:
+        for topic in self._topics():
+            request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
+            while not await self._is_created(client, request):
+                await client.pause()
+
+    @staticmethod
+    async def _is_created(client: SimulatedClient, request: CreateTopicsRequest) -> bool:
+        try:
+            response = await client.ask(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request)
+        except OSError:
+            return False
+        return response.topics[0].error_code.name in ("none", "topic_already_exists")
 
     def _on(self, name: str, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         async def program(_machine: Machine) -> Any:

@@ -32,7 +32,7 @@ _COMMIT_CHANCE: Final = 0.65
 _OFFSETS_CHANCE: Final = 0.5
 _ZOMBIE_CHANCE: Final = 0.5
 _LATE_CHANCE: Final = 0.5
-_RETRIED: Final = frozenset(
+RETRIED: Final = frozenset(
     {
         ErrorCode.concurrent_transactions,
         ErrorCode.coordinator_load_in_progress,
@@ -74,7 +74,9 @@ class TransactionalProducer(SimulatedClient):
     async def run(self, count: int) -> None:
         """Send this number of transactions, regardless of their outcomes."""
         for number in range(count):
-            each = RecordedTransaction(f"{self.name}/{number}", self.name, number)
+            each = RecordedTransaction(
+                f"{self.name}/{number}", self.name, number, began_s=self.history.now_s()
+            )
             self.transactions.append(each)
             try:
                 await self._transact(each)
@@ -103,6 +105,7 @@ class TransactionalProducer(SimulatedClient):
             values = [f"{each.name}/{partition}/{index}" for index in range(self.chance.randint(1, 3))]
             each.values[partition] = values
             await self._produce(partition, values)
+            await self._poll(each)
         if self.chance.random() < _OFFSETS_CHANCE:
             each.offset = each.number
             await self._commit_offset(each.offset)
@@ -110,13 +113,19 @@ class TransactionalProducer(SimulatedClient):
             await self._haunt(self._fenced, partitions[0], each.name)
         if self.chance.random() < _COMMIT_CHANCE:
             each.fate = Fate.UNKNOWN
+            each.commit_requested_s = self.history.now_s()
             await self._end(committed=True)
             each.fate = Fate.COMMITTED
+            each.ended_s = self.history.now_s()
         else:
             late = self._send_late(each) if self._sends_late and self.chance.random() < _LATE_CHANCE else None
             await self._end(committed=False)
             if late is not None:
                 await late
+            each.ended_s = self.history.now_s()
+
+    async def _poll(self, each: RecordedTransaction) -> None:
+        """Read during the transaction. This producer reads nothing."""
 
     def _send_late(self, each: RecordedTransaction) -> "asyncio.Task[None]":
         """Send a batch that its broker receives before the transaction is aborted, and that may be stored
@@ -128,7 +137,8 @@ class TransactionalProducer(SimulatedClient):
         batch = self._batch(self._known(), partition, [value], self._sequences[partition])
 
         async def send() -> None:
-            connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+            broker = await self._address_of(self._places[partition])
+            connection = await RpcConnection.open(self.name, broker.host, broker.port)
             try:
                 answer = await connection.request(ApiKey.PRODUCE, 12 if self._bumps else 11, batch)
             except OSError:
@@ -140,6 +150,10 @@ class TransactionalProducer(SimulatedClient):
                 self._sequences[partition] += 1
 
         return asyncio.get_running_loop().create_task(send())
+
+    async def _address_of(self, place: PartitionName) -> Bootstrap:
+        """A broker that accepts records of a partition."""
+        return self.bootstrap
 
     # requests
 
@@ -245,7 +259,7 @@ class TransactionalProducer(SimulatedClient):
         for _ in range(100):
             connection = await self._connected()
             answer = await connection.request(api_key, version, request)
-            if not _errors(answer) & _RETRIED:
+            if not errors_of(answer) & RETRIED:
                 return answer
             await asyncio.sleep(0.05)
         raise RetryError(f"{api_key.name} is put off again and again")
@@ -277,7 +291,7 @@ def _produced(answer: Any) -> ErrorCode:
     return code
 
 
-def _errors(answer: Any) -> set[ErrorCode]:
+def errors_of(answer: Any) -> set[ErrorCode]:
     """All error codes of an answer, at every level."""
     found: set[ErrorCode] = set()
     queue: list[Any] = [answer]

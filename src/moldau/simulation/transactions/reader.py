@@ -1,7 +1,7 @@
 """A consumer with ``read_committed``. It leaves out aborted records as Kafka's clients do."""
 
 import random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -15,6 +15,14 @@ from moldau.simulation.history import History
 
 FETCH_VERSION: Final = 12
 _READ_COMMITTED: Final = 1
+
+
+class CommittedRead(NamedTuple):
+    """A record that a consumer with ``read_committed`` returned, and when."""
+
+    offset: int
+    value: str
+    at_s: float
 
 
 class CommittedReader(SimulatedClient):
@@ -32,11 +40,21 @@ class CommittedReader(SimulatedClient):
         super().__init__(name, bootstrap, history, chance)
         self._topic = topic
         self.partition = partition
-        self.values: list[str] = []
+        self.reads: list[CommittedRead] = []
         self._offset = 0
         self._aborting: set[int] = set()
         self.is_at_end = False
         """Whether the last answer was empty and its last stable offset was equal to the high watermark."""
+
+    @property
+    def offset(self) -> int:
+        """The offset of the next fetch."""
+        return self._offset
+
+    @property
+    def values(self) -> list[str]:
+        """The values that were read, in order."""
+        return [each.value for each in self.reads]
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -52,8 +70,7 @@ class CommittedReader(SimulatedClient):
             await self.pause()
 
     async def _fetch(self) -> None:
-        if self._connection is None or self._connection.closed:
-            self._connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+        connection = await self._opened()
         wanted = FetchPartition(
             partition=self.partition,
             fetch_offset=self._offset,
@@ -66,13 +83,19 @@ class CommittedReader(SimulatedClient):
             isolation_level=_READ_COMMITTED,
             topics=[FetchTopic(topic=self._topic, partitions=[wanted])],
         )
-        answer = await self._connection.request(ApiKey.FETCH, FETCH_VERSION, request)
+        answer = await connection.request(ApiKey.FETCH, FETCH_VERSION, request)
         row = answer.responses[0].partitions[0]
         if row.error_code is not ErrorCode.none:
             raise RetryError(row.error_code.name)
         before = self._offset
         self._note_batches(row)
         self.is_at_end = self._offset == before and row.last_stable_offset == row.high_watermark == before
+
+    async def _opened(self) -> RpcConnection:
+        """The connection for fetches. Raises OSError and RetryError."""
+        if self._connection is None or self._connection.closed:
+            self._connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+        return self._connection
 
     def _note_batches(self, row: Any) -> None:
         content = memoryview(_joined(row.records))
@@ -89,9 +112,14 @@ class CommittedReader(SimulatedClient):
                     if isinstance(marker, EndTransactionMarker) and not marker.committed:
                         self._aborting.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in self._aborting):
-                found = [record for record in iter_records(batch) if record.offset >= self._offset]
-                self.values += [(record.value or b"").decode() for record in found]
+                self._note_records(batch)
             self._offset = header.last_offset + 1
+
+    def _note_records(self, batch: memoryview) -> None:
+        now_s = self.history.now_s()
+        for record in iter_records(batch):
+            if record.offset >= self._offset:
+                self.reads.append(CommittedRead(record.offset, (record.value or b"").decode(), now_s))
 
 
 def _joined(records: Any) -> bytes:

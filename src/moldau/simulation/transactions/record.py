@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
 ZOMBIE = "zombie"
 """Prefix of the values that a producer sends after it was fenced."""
@@ -30,6 +31,11 @@ class RecordedTransaction:
     fate: Fate = Fate.ABORTED
     values: dict[int, list[str]] = field(default_factory=dict)
     offset: int = -1
+    began_s: float = 0.0
+    commit_requested_s: float = inf
+    """When its producer requested the commit; infinite for a transaction that it never committed."""
+    ended_s: float = inf
+    """When the outcome was answered; infinite if it was not."""
 
 
 def check_transactions(

@@ -18,6 +18,7 @@ from moldau.storage.folders.file_names import (
     RECOVERY_POINTS,
     deleted_folder,
     is_deleted_folder,
+    is_other_folder,
     is_stray_folder,
     partition_of,
     stray_folder,
@@ -30,6 +31,7 @@ from moldau.storage.folders.log_folders import FolderWork, NewLog, RetiredLog
 from moldau.storage.folders.log_opener import LogOpener
 from moldau.storage.folders.partition_metadata import is_misread
 from moldau.storage.folders.placement import home_for_new
+from moldau.storage.folders.released_logs import release_log
 from moldau.storage.guards import log_guards
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair
 from moldau.storage.log.config import LogConfig
@@ -40,11 +42,6 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 ConfigOfTopic = Callable[[str], LogConfig]
-_OTHER_FOLDERS = frozenset(
-    {"__cluster_metadata-0", "objects", "remote-log-metadata", "remote-log-index-cache"}
-)
-"""Other folders beside the partitions: the quorum's log, a development node's object store, and caches of
-the remote tier."""
 
 
 class LogManager:
@@ -87,8 +84,7 @@ class LogManager:
         self._folders = FolderWork(machine, self._checkpoints, self._retired, self._failures.log_failed)
         self._tasks: list[asyncio.Task[None]] = []
         self.broker_epoch = -1  # Epoch of the broker's registration, for the clean-shutdown marks.
-        # Number of folders since the start whose partitions are not in the metadata image.
-        self.stray_count = 0
+        self.stray_count = 0  # Folders since the start whose partitions are not in the metadata image.
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
 
     # -- life ---------------------------------------------------------------------------------
@@ -188,7 +184,7 @@ class LogManager:
             return
         with self._failures.guard(directory):
             for name in self._disk.list(directory.path):
-                if not self._disk.is_dir(f"{directory.path}/{name}") or name in _OTHER_FOLDERS:
+                if not self._disk.is_dir(f"{directory.path}/{name}") or is_other_folder(name):
                     continue
                 topic_partition = partition_of(name)
                 if is_deleted_folder(name):
@@ -386,6 +382,16 @@ class LogManager:
         if self._retire(topic_partition, name):
             self.stray_count += 1
             logger.warning("%s is not in the metadata: its folder is kept as %s", topic_partition, name)
+
+    async def release(self, topic_partition: TopicPartition, name: str) -> str | None:
+        """Close a log durably, and rename its folder; returns the new path, or None without a log."""
+        if (log := self._logs.pop(topic_partition, None)) is None:
+            return None
+        directory = self._homes.pop(topic_partition)
+        # The name leaves the checkpoints first. Otherwise the next start would report a missing folder.
+        await self._forget_offsets(directory, [topic_partition])
+        with self._opening(directory):
+            return await release_log(self._machine, log, f"{directory.path}/{name}")
 
     def _retire(self, topic_partition: TopicPartition, name: str) -> bool:
         log = self._logs.pop(topic_partition, None)

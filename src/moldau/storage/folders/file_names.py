@@ -38,6 +38,15 @@ _DELETE_MARK = "-delete"
 _STRAY_MARK = "-stray"
 _FUTURE_MARK = "-future"
 _MAX_FOLDER_NAME_LENGTH = 255
+_CHUNK_MARK = "-chunk"
+_CHUNK = re.compile(r".*-(\d+)\.(\d{20})-chunk")
+HAND_OVERS = "chunk-hand-overs"
+"""The folder with the states that this broker was given for chunks that begin."""
+_OTHER_FOLDERS = frozenset(
+    {"__cluster_metadata-0", "objects", "remote-log-metadata", "remote-log-index-cache", HAND_OVERS}
+)
+"""Other folders beside the partitions: the quorum's log, a development node's object store, and caches of
+the remote tier."""
 _FUTURE = re.compile(r".*-\d+\.[0-9a-f]{32}-future")
 _PUT_ASIDE = re.compile(r".*-\d+\.[0-9a-f]{32}-stray")
 
@@ -102,6 +111,26 @@ def partition_of_future(folder: str) -> TopicPartition | None:
 def exchanged_for(future: str) -> str:
     """The name that the old folder gets when its log is exchanged for this future one."""
     return future.removesuffix(_FUTURE_MARK) + _DELETE_MARK
+
+
+def chunk_folder(topic_partition: TopicPartition, start_offset: int) -> str:
+    """The name of an inactive chunk's folder (KIP-1114): ``topic-0.<start offset, 20 digits>-chunk``.
+
+    The name of a long topic is cut, so that the topic id in the folder identifies the topic.
+    """
+    tail = f"-{topic_partition.partition}.{start_offset:020d}{_CHUNK_MARK}"
+    return topic_partition.topic[: _MAX_FOLDER_NAME_LENGTH - len(tail)] + tail
+
+
+def chunk_of(folder: str) -> tuple[int, int] | None:
+    """The partition's number and the start offset in the name of a chunk's folder; None for others."""
+    found = _CHUNK.fullmatch(folder)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def is_other_folder(folder: str) -> bool:
+    """Whether a folder in a log directory is known, and is not that of a partition."""
+    return folder in _OTHER_FOLDERS or folder.endswith(_CHUNK_MARK)
 
 
 def is_deleted_folder(folder: str) -> bool:

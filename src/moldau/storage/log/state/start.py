@@ -45,6 +45,8 @@ class LogStart:
         self.awaits_config = False
         """Whether the configuration of the log's topic is not known yet. Nothing may be deleted until
         then."""
+        self.has_chunks = False
+        """Whether the records before the first segment are in inactive chunks of the partition (KIP-1114)."""
         self._is_settled = False
         """Whether the start was determined after the log was opened."""
         self.checkpoint: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -77,7 +79,7 @@ class LogStart:
         """Determine the start now that the configuration is known, and with it whether there are records
         before the first local segment."""
         segments, start_offset = self._segments, self._offsets.log_start_offset
-        tiered = segments.config.remote_storage_enable
+        tiered = segments.config.remote_storage_enable or self.has_chunks
         start = self._epochs.start_offset_at_open if tiered else segments.segments[0].base_offset
         if self._epochs.are_lost and not tiered:
             self.restore_epochs(())

@@ -1,0 +1,1 @@
+"""The folders of inactive chunks on a broker's disks (KIP-1114)."""

@@ -1,0 +1,157 @@
+"""The inactive chunks in a broker's log directories (KIP-1114). Each chunk is one folder with one log.
+
+A chunk's folder is the folder of the partition's log before the chunk ended, under another name. So nothing
+is copied when a chunk ends: the log is closed durably, and its folder is renamed. The log of a chunk is
+opened by the first read, and nothing is appended to it.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.folders.file_names import chunk_folder, chunk_of, deleted_folder
+from moldau.storage.folders.log_directory import LogDirectory
+from moldau.storage.folders.partition_metadata import MalformedMetadataError, read_partition_metadata
+from moldau.storage.log.files.steps import run_whole
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+OPEN_LOGS_MAX: Final = 500
+"""Chunks whose logs are open at a time; the one that was not used for the longest time is closed."""
+
+
+class ChunkId(NamedTuple):
+    """The identity of a chunk."""
+
+    topic_id: UUID
+    partition: int
+    start_offset: int
+
+
+@dataclass(slots=True, eq=False)
+class _Folder:
+    """The folder of a chunk on this broker."""
+
+    path: str
+    directory: LogDirectory
+    lock: asyncio.Lock
+
+
+class ChunkStore:
+    """Finds, carves, opens and removes the chunks of a broker. It is used on the event loop."""
+
+    def __init__(self, machine: Machine, logs: LogManager) -> None:
+        self._machine = machine
+        self._logs = logs
+        self._folders: dict[ChunkId, _Folder] = {}
+        self._open: OrderedDict[ChunkId, PartitionLog] = OrderedDict()
+
+    async def load(self) -> None:
+        """Find the chunks in the log directories, at the start. Their logs are not opened."""
+        for directory in self._logs.directories:
+            if directory.is_online:
+                for chunk, path in await self._machine.workers.run(self._list, directory):
+                    self._folders[chunk] = _Folder(path, directory, asyncio.Lock())
+
+    def _list(self, directory: LogDirectory) -> list[tuple[ChunkId, str]]:
+        disk, found = self._machine.disk, []
+        for name in disk.list(directory.path):
+            named, path = chunk_of(name), f"{directory.path}/{name}"
+            if named is None:
+                continue
+            try:
+                topic_id = read_partition_metadata(disk, path)
+            except MalformedMetadataError as error:
+                logger.error("the chunk in %s cannot be used: %s", path, error)
+                continue
+            if topic_id is not None:
+                found.append((ChunkId(topic_id, *named), path))
+        return found
+
+    def __contains__(self, chunk: ChunkId) -> bool:
+        """Whether the folder of a chunk is on this broker, in a log directory that works."""
+        folder = self._folders.get(chunk)
+        return folder is not None and folder.directory.is_online
+
+    def __iter__(self) -> Iterator[ChunkId]:
+        return iter(tuple(self._folders))
+
+    def directory_of(self, chunk: ChunkId) -> LogDirectory | None:
+        """The log directory that has a chunk."""
+        folder = self._folders.get(chunk)
+        return None if folder is None else folder.directory
+
+    async def carve(self, name: TopicPartition, chunk: ChunkId, end_offset: int) -> None:
+        """Make the partition's log the log of an inactive chunk that ends before ``end_offset``.
+
+        The log must not be used any more. A crash leaves the folder under its old name, or under the new one
+        with a complete log. Raises ``KafkaError``.
+        """
+        log, directory = self._logs.get(name), self._logs.home_of(name)
+        assert log is not None, f"{name} has no log"
+        assert directory is not None, f"{name} has no log directory"
+        if log.log_end_offset > end_offset:
+            # Records of an unclean leader, which the partition's leader never had.
+            await log.truncate_to(end_offset)
+        path = await run_whole(self._logs.release(name, chunk_folder(name, chunk.start_offset)))
+        assert path is not None, f"{name} has left"
+        self._folders[chunk] = _Folder(path, directory, asyncio.Lock())
+        logger.info("%s: the chunk from offset %d to %d has ended", name, chunk.start_offset, end_offset - 1)
+
+    async def open(self, name: TopicPartition, chunk: ChunkId) -> PartitionLog:
+        """The log of a chunk, for reads. Raises ``KafkaError(kafka_storage_error)``."""
+        log = self._open.get(chunk)
+        if log is not None and not log.is_offline:
+            self._open.move_to_end(chunk)
+            return log
+        folder = self._folders.get(chunk)
+        if folder is None:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{name} has no chunk {chunk.start_offset} here")
+        async with folder.lock:
+            log = self._open.get(chunk)
+            if log is not None and not log.is_offline:
+                return log
+            log = await self._machine.workers.run(partial(self._open_folder, folder.path, name, chunk))
+            self._open[chunk] = log
+        while len(self._open) > OPEN_LOGS_MAX:
+            self._open.popitem(last=False)[1].take_offline("the log of a chunk is not used")
+        return log
+
+    def _open_folder(self, path: str, name: TopicPartition, chunk: ChunkId) -> PartitionLog:
+        # The log was closed durably, so that no batch needs a check; its topic's configuration is not needed.
+        return PartitionLog.open(
+            self._machine, path, name, topic_id=chunk.topic_id, clean_shutdown=True, may_be_tiered=True
+        )
+
+    async def drop(self, name: TopicPartition, chunk: ChunkId) -> None:
+        """Remove a chunk from the disk. Raises ``OSError``."""
+        folder = self._folders.pop(chunk, None)
+        log = self._open.pop(chunk, None)
+        if log is not None:
+            log.take_offline("the chunk is removed")
+        if folder is None or not folder.directory.is_online:
+            return
+        async with folder.lock:
+            target = f"{folder.directory.path}/{deleted_folder(name, self._machine.entropy.uuid4())}"
+            await self._machine.workers.run(self._remove, folder, target)
+
+    def _remove(self, folder: _Folder, target: str) -> None:
+        disk = self._machine.disk
+        disk.rename(folder.path, target)
+        disk.sync_dir(folder.directory.path)
+        disk.remove_tree(target)
+
+    def close(self) -> None:
+        """Close all logs."""
+        for log in self._open.values():
+            log.take_offline("the broker stops")
+        self._open.clear()

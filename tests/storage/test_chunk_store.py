@@ -1,0 +1,98 @@
+"""The folders of inactive chunks: carved from a partition's log, found at a start, opened, removed."""
+
+import asyncio
+import random
+import uuid
+from typing import Any
+
+from created_logs import get_or_create
+from moldau.records.batch import validate_produce
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.folders.file_names import chunk_folder, chunk_of, partition_of
+from moldau.storage.guards.recovery_report import RepairKind
+from moldau.storage.log.auxiliary_state import AuxiliaryState
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.leader_epochs import EpochEntry
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+NAME = TopicPartition("t", 0)
+TOPIC_ID = uuid.UUID(int=9)
+FIRST = ChunkId(TOPIC_ID, 0, 0)
+
+
+def append(box: Any, log: PartitionLog, count: int, epoch: int = 0) -> None:
+    for number in range(count):
+        batch = build_batch([Record(0, box.clock.time_ms + number, None, b"v", ())])
+        log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), epoch)
+        log.high_watermark = log.log_end_offset
+
+
+def test_the_name_of_a_chunk_gives_its_partition_and_start() -> None:
+    name = chunk_folder(TopicPartition("a-b", 7), 42)
+    assert name == "a-b-7.00000000000000000042-chunk"
+    assert chunk_of(name) == (7, 42)
+    assert partition_of(name) is None
+    assert chunk_of("a-b-7") is None
+    assert chunk_of(chunk_folder(TopicPartition("x" * 249, 12345), 2**62)) == (12345, 2**62)
+    assert len(chunk_folder(TopicPartition("x" * 249, 12345), 2**62)) == 255
+
+
+def test_a_carved_log_is_read_as_a_chunk_also_after_a_restart(box: Any) -> None:
+    async def run() -> None:
+        logs = LogManager(box.machine, ["/data"])
+        await logs.start(lambda _: LogConfig())
+        log = await get_or_create(logs, NAME, LogConfig(), TOPIC_ID)
+        append(box, log, 10)
+        store = ChunkStore(box.machine, logs)
+        await store.carve(NAME, FIRST, 10)
+        assert logs.get(NAME) is None
+        assert FIRST in store
+        log = await get_or_create(logs, NAME, LogConfig(), TOPIC_ID)
+        await log.begin_behind_remote(AuxiliaryState(10, 0, [EpochEntry(0, 0)], ()))
+        append(box, log, 5, epoch=1)
+        chunk = await store.open(NAME, FIRST)
+        assert (chunk.local_log_start_offset, chunk.log_end_offset) == (0, 10)
+        assert chunk.read(3, 10**6, upper_bound_offset=10).next_offset == 10
+        store.close()
+        await logs.stop()
+
+        logs = LogManager(box.machine, ["/data"])
+        await logs.start(lambda _: LogConfig())
+        store = ChunkStore(box.machine, logs)
+        await store.load()
+        found = logs.get(NAME)
+        assert found is not None
+        found.start.has_chunks = True
+        log = logs.use(NAME, LogConfig())
+        assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 10, 15)
+        assert list(store) == [FIRST]
+        assert (await store.open(NAME, FIRST)).log_end_offset == 10
+        assert not logs.report.count(RepairKind.LOST)
+        await store.drop(NAME, FIRST)
+        assert FIRST not in store
+        assert [each for each in box.disk.list("/data") if "-chunk" in each or "-delete" in each] == []
+        await logs.stop()
+
+    asyncio.run(run())
+
+
+def test_records_past_the_border_are_cut_off_and_the_rest_is_durable(box: Any) -> None:
+    async def run() -> None:
+        logs = LogManager(box.machine, ["/data"])
+        await logs.start(lambda _: LogConfig())
+        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 10)
+        await ChunkStore(box.machine, logs).carve(NAME, FIRST, 7)
+        box.disk.crash(random.Random(0))
+
+        logs = LogManager(box.machine, ["/data"])
+        await logs.start(lambda _: LogConfig())
+        store = ChunkStore(box.machine, logs)
+        await store.load()
+        assert (await store.open(NAME, FIRST)).log_end_offset == 7
+        assert logs.get(NAME) is None
+
+    asyncio.run(run())

@@ -108,7 +108,7 @@ class ClassicPartition:
         self.read = self._reader.read
         self.delete_records = self._deletion.delete
         self.find_offset = self._lookup.find
-        self._opening: OpeningQueue | None = None
+        self.opening: OpeningQueue | None = None
         self.guards = TransactionChecks(log)
         self._staged_messages = self._staged_bytes = 0
         self.watermarks = WatermarkListeners()
@@ -261,7 +261,7 @@ class ClassicPartition:
             leader = self._check_leads(required_acks)
             log = self.log
             headers = validate_produce(records, max_batch_bytes=log.segments.config.max_message_bytes)
-            opening = self._opening
+            opening = self.opening
             if (opening is not None and opening.is_busy(client)) or log.is_slow_to_admit(headers[0]):
                 return self._append_opened(records, headers, client, terms)
             try:
@@ -291,15 +291,15 @@ class ClassicPartition:
         self, records: memoryview, headers: list[BatchHeader], client: FairClient | None, terms: AppendTerms
     ) -> "asyncio.Future[AppendOutcome]":
         """Append a batch that a worker opens first. Later appends of the same client wait for it."""
-        if self._opening is None:
-            self._opening = OpeningQueue(self._machine.opening, self._machine.unexpected)
+        if self.opening is None:
+            self.opening = OpeningQueue(self._machine.opening, self._machine.unexpected)
         batch, config, now_ms = bytes(records), self.log.config, self._machine.clock.now_ms()
 
         def append(admitted: Admitted) -> AppendAnswer:
             leader = self._check_leads(terms.required_acks)
             return self._append_admitted(leader, admitted, len(batch), terms)
 
-        return self._opening.put(
+        return self.opening.put(
             client,
             admission(config, batch, headers, now_ms),
             append,
@@ -362,7 +362,7 @@ class ClassicPartition:
         leader = self._leader
         if leader is None or not self._may_stage or (required_acks == ACKS_ALL and not leader.alone):
             return None
-        if self._opening is not None and self._opening.is_busy(client):
+        if self.opening is not None and self.opening.is_busy(client):
             return None
         log = self.log
         if not log.may_stage(len(records), leader.leader_epoch):

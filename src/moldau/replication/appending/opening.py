@@ -33,6 +33,11 @@ class OpeningQueue:
         """Whether the next append of a client must wait."""
         return client in self._waiting
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no batch waits."""
+        return not self._waiting
+
     def put(
         self, client: FairClient | None, steps: Steps[Any], go_on: GoOn, refuse: Refuse, *, is_lasting: bool
     ) -> "asyncio.Future[AppendOutcome]":

@@ -44,6 +44,8 @@ class TransactionChecks:
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
         self._issued: dict[int, _Issued] = {}
+        self.refuses_markers = False
+        """Whether markers are refused, because the partition's appends are held back."""
 
     @property
     def count(self) -> int:
@@ -89,6 +91,8 @@ class TransactionChecks:
         transaction is therefore a late copy of the previous transaction's marker. It is refused with
         INVALID_PRODUCER_EPOCH. Without an open transaction a late copy changes nothing, and is accepted.
         """
+        if self.refuses_markers:
+            raise KafkaError(ErrorCode.not_leader_or_follower, "the active chunk of the partition ends")
         if version >= VERSION_WITH_BUMPS and self._is_open(producer_id, producer_epoch):
             raise KafkaError(
                 ErrorCode.invalid_producer_epoch,

@@ -1,0 +1,66 @@
+"""Holds back the appends of a partition while its active chunk ends (KIP-1114).
+
+A frozen partition has another queue of batches to open: it is busy for every client, so that all batches wait
+in it. Partitions that are not frozen therefore need no check. Batches go to the real queue when the freeze
+ends, in their order, and get its answers: they are appended, or refused because the leadership is over.
+"""
+
+import asyncio
+from typing import Any
+
+from moldau.replication.appending.opening import GoOn, OpeningQueue, Refuse, pass_on
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import AppendOutcome
+from moldau.runtime.fair_lane import FairClient, Steps
+from moldau.runtime.machine import Machine
+
+
+class _HeldAppends(OpeningQueue):
+    """The queue of a frozen partition."""
+
+    def __init__(self, queue: OpeningQueue) -> None:
+        self._queue = queue
+        self._held: list[
+            tuple[FairClient | None, Steps[Any], GoOn, Refuse, bool, asyncio.Future[AppendOutcome]]
+        ] = []
+
+    def is_busy(self, client: FairClient | None) -> bool:
+        return True
+
+    def put(
+        self, client: FairClient | None, steps: Steps[Any], go_on: GoOn, refuse: Refuse, *, is_lasting: bool
+    ) -> "asyncio.Future[AppendOutcome]":
+        answer: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
+        self._held.append((client, steps, go_on, refuse, is_lasting, answer))
+        return answer
+
+    def release(self) -> None:
+        """Give all batches to the real queue."""
+        held, self._held = self._held, []
+        for client, steps, go_on, refuse, is_lasting, answer in held:
+            pass_on(self._queue.put(client, steps, go_on, refuse, is_lasting=is_lasting), answer)
+
+
+class AppendFreeze:
+    """The freeze of one partition. Producers wait; markers of transactions are refused, and sent again."""
+
+    def __init__(self, partition: ClassicPartition, machine: Machine) -> None:
+        self._partition = partition
+        self._queue = partition.opening or OpeningQueue(machine.opening, machine.unexpected)
+        self._held = _HeldAppends(self._queue)
+
+    def begin(self) -> None:
+        self._partition.opening = self._held
+        self._partition.guards.refuses_markers = True
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all earlier appends are in the log, and committed."""
+        partition = self._partition
+        return self._queue.is_empty and partition.high_watermark == partition.log.log_end_offset
+
+    def end(self) -> None:
+        """Let the partition append again; what waited is appended or refused."""
+        self._partition.guards.refuses_markers = False
+        self._partition.opening = self._queue
+        self._held.release()

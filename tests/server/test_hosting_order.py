@@ -25,7 +25,11 @@ def test_coordinators_and_small_topics_do_not_wait_for_a_large_topic() -> None:
         followed.append(f"{topic.name}-{index}")
         return SimpleNamespace(topic=topic.name)
 
-    kind = SimpleNamespace(open=open_one, take_role=lambda partition, topic, taken: None)
+    kind = SimpleNamespace(
+        open=open_one,
+        take_role=lambda partition, topic, taken: None,
+        must_exchange=lambda topic, index: False,
+    )
     logs = SimpleNamespace(directories=(), lacks=lambda name, topic_id: False, home_of=lambda name: None)
     registry = SimpleNamespace(offline={}, add=lambda partition: None)
     topics = [

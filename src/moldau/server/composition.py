@@ -16,6 +16,7 @@ from moldau.server.settings import consolidates, saves_logs
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.administration import AdministrationSubsystem
 from moldau.server.subsystems.backup.subsystem import BackupSubsystem
+from moldau.server.subsystems.chunks.subsystem import ChunksSubsystem
 from moldau.server.subsystems.consolidation.subsystem import ConsolidationOff, ConsolidationSubsystem
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
@@ -107,6 +108,7 @@ def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subs
         broker.add(ConsolidationOff(context))
     if diskless is not None and saves_logs(config):
         broker.add(BackupSubsystem(context, diskless, tiered))
+    broker.add(ChunksSubsystem(context, partitions, None if tiered is None else tiered.kind))
     broker.add(ProduceLimitWarnings(lambda: context.metadata.configs.broker, context.metadata.configs.topic))
     groups = broker.add(HostedCoordinators(GroupCoordinators(kind_context(context))))
     transactions = broker.add(TransactionsSubsystem(context, groups.kind.service))

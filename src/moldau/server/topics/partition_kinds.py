@@ -47,6 +47,20 @@ class PartitionKind(Protocol[P]):
         """Whether the partition may be closed now, while its log is exchanged, and opened again."""
         return True
 
+    def must_exchange(self, topic: Topic, index: int) -> bool:
+        """Whether the partition's log must be exchanged before the partition is opened, or opened again."""
+        return False
+
+    async def exchange(self, topic: Topic, index: int) -> None:
+        """Exchange the log of a partition that is closed. A log that is absent after that is created, and the
+        call is repeated if it is still due. Raises ``KafkaError``.
+        """
+        raise KafkaError(ErrorCode.kafka_storage_error, f"{topic.name}-{index}: its log is not exchanged")
+
+    def retire(self, topic: Topic, index: int) -> bool:
+        """Take the log of a partition that has no replica here any more; False leaves it to the caller."""
+        return False
+
     def coordinator_replica(self, partition: P) -> ClassicPartition | None:
         """The replica over whose log a coordinator may run; None for a kind without such logs."""
         return None

@@ -46,6 +46,10 @@ class ReadChunkResponse(Message):
     error_message: str | None = wire("string", nullable="0+", default=None)
     aborted: Sequence[ReadChunkAborted] = wire([ReadChunkAborted], default=())
     records: Records = wire("records", nullable="0+", default=None)
+    next_offset: int = wire("int64", default=-1)
+    """The offset after the records."""
+    open_offset: int = wire("int64", default=-1)
+    """The first offset of a transaction that is open at the end of the chunk; -1 if there is none."""
 
 
 REQUEST = ReadChunkRequest

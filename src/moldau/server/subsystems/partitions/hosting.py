@@ -6,21 +6,20 @@ It is the only place where the kind of a topic determines the implementation of 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.cluster.image.directories import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
-from moldau.cluster.image.partition import NO_LEADER
 from moldau.cluster.image.topics_image import Topic
-from moldau.cluster.internal_topics import STATE_TOPICS
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
+from moldau.server.subsystems.partitions.turns import in_order, without_leader
 from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.folders.log_directory import LogDirectory
@@ -36,9 +35,6 @@ PARTITIONS_A_TURN: Final = 25
 """Number of partitions that follow the metadata before other requests get a turn: about 5 ms if all of
 them are opened.
 """
-
-_MANY_PARTITIONS: Final = 400
-"""Number of partitions from which on the order of topics matters, because following takes many turns."""
 
 _RECONFIGURED_A_TURN: Final = 100
 """Number of partitions that get a new configuration without a break: about 10 ms."""
@@ -159,10 +155,10 @@ class PartitionHosting:
         if leads and self._waiting:
             changed = [*self._waiting, *changed]
             self._waiting.clear()
-        for current in _in_order(image, changed):
+        for current in in_order(image, changed):
             name = current.name
             if not leads and any(one.leader == self._local_id for one in current.partitions):
-                waiting = _without_leader(current, self._local_id)
+                waiting = without_leader(current, self._local_id)
                 self._changes.append(_TopicChange(waiting, is_removed=False))
                 self._waiting[name] = None
             elif self._seen.get(current.topic_id.int) is not current:
@@ -247,7 +243,10 @@ class PartitionHosting:
 
     def _follow(self, topic: Topic, key: PartitionKey) -> None:
         hosted, new = self._hosted.get(key), self._new.get(key)
-        if hosted is not None:
+        if hosted is not None and hosted.kind.must_exchange(topic, key.partition):
+            self._new[key] = _NewPartition(topic)
+            self._end(key, hosted)
+        elif hosted is not None:
             self._take_role(hosted, topic)
         elif new is not None:
             new.topic, new.has_left = topic, False
@@ -257,7 +256,11 @@ class PartitionHosting:
             self._open(topic, key)
 
     def _lacks_log(self, topic: Topic, key: PartitionKey) -> bool:
-        return self._logs.lacks(TopicPartition(topic.name, key.partition), topic.topic_id)
+        name = TopicPartition(topic.name, key.partition)
+        return self._logs.lacks(name, topic.topic_id) or self._must_exchange(topic, key)
+
+    def _must_exchange(self, topic: Topic, key: PartitionKey) -> bool:
+        return self._kind_of(topic).must_exchange(topic, key.partition)
 
     def _take_role(self, hosted: _Hosted, topic: Topic) -> None:
         partition = hosted.partition
@@ -292,7 +295,8 @@ class PartitionHosting:
     def resume(self, key: PartitionKey) -> None:
         """Open a suspended replica again, in its role by the newest metadata."""
         self._opened(self._new.pop(key), key, {})
-        self._tell_settled()
+        if self._next_turn is None:
+            self._take_turn()
 
     def _end(self, key: PartitionKey, hosted: _Hosted) -> None:
         """Close a replica that stays on this broker."""
@@ -367,11 +371,28 @@ class PartitionHosting:
             if count % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
                 await asyncio.sleep(0)
         try:
-            return await self._logs.create(wanted, self._topics.name_of)
+            failed = await self._exchange(opening)
+            new = [each for each in wanted if each.topic_partition not in failed]
+            failed |= await self._logs.create(new, self._topics.name_of)
+            return failed | await self._exchange(opening, failed)
         except Exception as error:
             logger.exception("the logs of %d partitions cannot be made", len(wanted))
             reason = KafkaError(ErrorCode.kafka_storage_error, str(error))
             return dict.fromkeys((new.topic_partition for new in wanted), reason)
+
+    async def _exchange(
+        self, opening: Mapping[PartitionKey, Topic], skipped: Container[TopicPartition] = ()
+    ) -> dict[TopicPartition, KafkaError]:
+        """Exchange the logs that must be exchanged; returns the failures."""
+        failed: dict[TopicPartition, KafkaError] = {}
+        for key, topic in opening.items():
+            name = TopicPartition(topic.name, key.partition)
+            if name not in skipped and self._must_exchange(topic, key):
+                try:
+                    await self._kind_of(topic).exchange(topic, key.partition)
+                except KafkaError as error:
+                    failed[name] = error
+        return failed
 
     def _assignment(self, topic: Topic, key: PartitionKey, config: LogConfig) -> Assignment:
         named = topic.partitions[key.partition].directory_of(self._local_id)
@@ -388,7 +409,7 @@ class PartitionHosting:
         topic = new.topic
         name = TopicPartition(topic.name, key.partition)
         if new.has_left:
-            if not self._logs.lacks(name, topic.topic_id):
+            if name not in failed and not self._logs.lacks(name, topic.topic_id):
                 self._logs.delete(name)
             return
         if self._is_frozen:
@@ -397,6 +418,9 @@ class PartitionHosting:
         try:
             if error is not None:
                 self._cannot_open(topic, key, error)
+            elif self._must_exchange(topic, key):
+                # The metadata have changed in the meantime.
+                self._new[key] = _NewPartition(topic)
             else:
                 self._open(topic, key)
         except Exception:
@@ -471,24 +495,3 @@ class PartitionHosting:
             # A deleted topic's configuration is deleted with it, but the topic must not get the defaults.
             if self._hosted.get(key) is each and key.topic_id.int in self._seen:
                 each.kind.reconfigure(each.partition)
-
-
-def _in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
-    """The topics with these names. If they have many partitions, nodes' own state comes first, because other
-    topics wait for its coordinators, and small topics come before large ones.
-    """
-    topics = (image.topics.get(name) for name in names)
-    found = [topic for topic in topics if topic is not None]
-    if sum(len(topic.partitions) for topic in found) < _MANY_PARTITIONS:
-        return found
-    return sorted(found, key=lambda topic: (topic.name not in STATE_TOPICS, len(topic.partitions)))
-
-
-def _without_leader(topic: Topic, leader: int) -> Topic:
-    """A copy of the topic in which this broker leads no partition."""
-    return replace(
-        topic,
-        partitions=tuple(
-            replace(each, leader=NO_LEADER) if each.leader == leader else each for each in topic.partitions
-        ),
-    )

@@ -130,8 +130,9 @@ class PartitionsSubsystem(Subsystem):
                 and name.partition < len(topic.partitions)
                 and local_id in topic.partitions[name.partition].replicas
             )
-            if not is_hosted:
-                self._logs.put_aside(name)
+            if is_hosted or (topic is not None and self.kinds.of(topic).retire(topic, name.partition)):
+                continue
+            self._logs.put_aside(name)
         await self.moves.resume_unfinished()
 
     async def start(self) -> None:

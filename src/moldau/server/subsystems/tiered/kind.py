@@ -117,7 +117,7 @@ class TieredKind(PartitionKind[ClassicPartition]):
         return self._classic.coordinator_replica(partition)
 
     def close(self, partition: ClassicPartition, reason: StopReason) -> None:
-        was_leader, was_tiered = partition.is_leader, partition.remote.part is not None
+        was_leader, was_tiered = partition.is_leader, _is_tiered(partition)
         self._classic.close(partition, reason)
         if not was_tiered:
             return
@@ -136,7 +136,7 @@ class TieredKind(PartitionKind[ClassicPartition]):
             # copying again.
             if not self._remover.is_at_work_on(name):
                 self._tiering.begin(partition)
-        elif partition.remote.part is not None:
+        elif _is_tiered(partition):
             partition.remote.end()
             stopped = self._manager.stop(name)
             if partition.is_leader:
@@ -154,6 +154,11 @@ def tiered_off_kind() -> RefusingKind:
             " delete such topics or set their remote.storage.enable to false before"
         )
     )
+
+
+def _is_tiered(partition: ClassicPartition) -> bool:
+    """Whether the remote part of a partition is in the remote tier, and not in inactive chunks."""
+    return isinstance(partition.remote.part, ClassicRemotePart)
 
 
 def _identity(partition: ClassicPartition) -> TopicIdPartition:

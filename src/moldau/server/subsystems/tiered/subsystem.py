@@ -97,7 +97,7 @@ class TieredSubsystem(Subsystem):
         )
         tiering = Tiering(context.partitions, self.manager, self.reader, self._until_current)
         self.remover = RemotePartitionRemover(self.manager, self._deleted, tiering, self._hosting.owns, news)
-        self._kind = TieredKind(partitions.classic, self.manager, self.remover, tiering)
+        self.kind = TieredKind(partitions.classic, self.manager, self.remover, tiering)
 
     def contribution(self) -> Contribution:
         context = self._context
@@ -113,7 +113,7 @@ class TieredSubsystem(Subsystem):
             # Internal topics are never tiered, whatever their configs are.
             kinds=[
                 KindClaim(
-                    self._kind,
+                    self.kind,
                     lambda topic: topic.name not in INTERNAL_TOPICS,
                     wraps=self._partitions.classic,
                 )

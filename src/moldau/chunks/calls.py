@@ -1,0 +1,181 @@
+"""The calls between brokers about chunks (APIs 11142-11144)."""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from moldau.network.own_calls import BrokerCall, Fields
+from moldau.protocol.own.chunks import find_in_chunk, hand_over_chunk, read_chunk
+from moldau.protocol.own.rights import Right
+from moldau.replication.partition import AbortedTransaction, FoundOffset
+
+__all__ = [
+    "FIND_IN_CHUNK",
+    "HAND_OVER_CHUNK",
+    "READ_CHUNK",
+    "ChunkRead",
+    "ChunkRecords",
+    "ChunkSearch",
+    "ChunkService",
+    "HandedOver",
+]
+
+
+class ChunkRead(NamedTuple):
+    """A read of an inactive chunk. The fields are those of the request."""
+
+    topic_id: UUID
+    partition_index: int
+    start_offset: int
+    fetch_offset: int
+    max_bytes: int
+    min_one_batch: bool = True
+    end_offset: int = -1
+    """Batches from this offset on are not returned; -1 means the end of the chunk."""
+    with_aborted: bool = False
+
+
+class ChunkRecords(NamedTuple):
+    """Whole batches of a chunk; none if only ``aborted`` was asked for, or after the last batch."""
+
+    views: Sequence[memoryview | bytes] = ()
+    size_bytes: int = 0
+    next_offset: int = -1
+    """The offset after the batches."""
+    aborted: Sequence[AbortedTransaction] = ()
+    open_offset: int = -1
+    """The first offset of a transaction that is open at the end of the chunk; -1 means none."""
+
+
+class ChunkSearch(NamedTuple):
+    """A search by timestamp in an inactive chunk. The fields are those of the request."""
+
+    topic_id: UUID
+    partition_index: int
+    start_offset: int
+    timestamp: int
+    from_offset: int = -1
+
+
+class HandedOver(NamedTuple):
+    """The state at the border, for a replica of the next active chunk. The fields are those of the request,
+    without the leader epochs' class."""
+
+    topic_id: UUID
+    partition_index: int
+    leader_id: int
+    leader_epoch: int
+    start_offset: int
+    log_start_offset: int
+    producer_snapshot: bytes
+    leader_epochs: Sequence[tuple[int, int]]
+
+
+class ChunkService(Protocol):
+    """Answers the calls at a broker. The methods raise ``KafkaError``."""
+
+    async def read(self, wanted: ChunkRead) -> ChunkRecords: ...
+
+    async def find(self, wanted: ChunkSearch) -> FoundOffset: ...
+
+    async def take_over(self, state: HandedOver) -> None:
+        """Keep the state durably."""
+        ...
+
+
+async def _read(service: ChunkService, wanted: ChunkRead) -> ChunkRecords:
+    return await service.read(wanted)
+
+
+async def _find(service: ChunkService, wanted: ChunkSearch) -> FoundOffset:
+    return await service.find(wanted)
+
+
+async def _take_over(service: ChunkService, state: HandedOver) -> None:
+    await service.take_over(state)
+
+
+def _fields(arguments: Any, version: int) -> Fields:
+    fields: Fields = arguments._asdict()
+    return fields
+
+
+def _records(found: ChunkRecords, version: int) -> Fields:
+    return {
+        "records": b"".join(found.views),
+        "next_offset": found.next_offset,
+        "open_offset": found.open_offset,
+        "aborted": [
+            read_chunk.ReadChunkAborted(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in found.aborted
+        ],
+    }
+
+
+def _found_records(response: Any) -> ChunkRecords:
+    records = response.records or b""
+    return ChunkRecords(
+        (records,) if len(records) else (),
+        len(records),
+        response.next_offset,
+        [AbortedTransaction(each.producer_id, each.first_offset) for each in response.aborted],
+        response.open_offset,
+    )
+
+
+def _hand_over(state: HandedOver, version: int) -> Fields:
+    epochs = [
+        hand_over_chunk.HandedOverEpoch(leader_epoch=epoch, start_offset=start)
+        for epoch, start in state.leader_epochs
+    ]
+    return {**state._asdict(), "leader_epochs": epochs}
+
+
+def handed_over(request: Any) -> HandedOver:
+    """The state in a request."""
+    return HandedOver(
+        request.topic_id,
+        request.partition_index,
+        request.leader_id,
+        request.leader_epoch,
+        request.start_offset,
+        request.log_start_offset,
+        bytes(request.producer_snapshot),
+        [(each.leader_epoch, each.start_offset) for each in request.leader_epochs],
+    )
+
+
+READ_CHUNK: Final[BrokerCall[ChunkService, ChunkRead, ChunkRecords]] = BrokerCall(
+    request=read_chunk.REQUEST,
+    response=read_chunk.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=_read,
+    request_fields=_fields,
+    arguments=lambda request: ChunkRead(*(getattr(request, name) for name in ChunkRead._fields)),
+    response_fields=_records,
+    result=_found_records,
+)
+FIND_IN_CHUNK: Final[BrokerCall[ChunkService, ChunkSearch, FoundOffset]] = BrokerCall(
+    request=find_in_chunk.REQUEST,
+    response=find_in_chunk.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=_find,
+    request_fields=_fields,
+    arguments=lambda request: ChunkSearch(*(getattr(request, name) for name in ChunkSearch._fields)),
+    response_fields=lambda found, version: {
+        "offset": found.offset,
+        "timestamp": found.timestamp_ms,
+        "leader_epoch": found.leader_epoch,
+    },
+    result=lambda response: FoundOffset(response.offset, response.timestamp, response.leader_epoch),
+)
+HAND_OVER_CHUNK: Final[BrokerCall[ChunkService, HandedOver, None]] = BrokerCall(
+    request=hand_over_chunk.REQUEST,
+    response=hand_over_chunk.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=_take_over,
+    request_fields=_hand_over,
+    arguments=handed_over,
+    response_fields=lambda _, version: {},
+    result=lambda response: None,
+)

@@ -1,0 +1,55 @@
+"""What becomes of a partition's log on a broker when the image says where the active chunk begins. Pure.
+
+A log that begins before the active chunk is the log of an earlier chunk, because the log of the active chunk
+begins at its first offset or later. The rules are the same when the image changes and at a start, so that a
+crash may come between any two steps.
+"""
+
+from bisect import bisect_left
+from enum import Enum
+from typing import NamedTuple
+
+from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.cluster.image.partition import PartitionRegistration
+
+
+class Fate(Enum):
+    """The next step for a log."""
+
+    KEEP = "it is the log of the active chunk, or will be made to by the leader"
+    CARVE = "it becomes the log of an inactive chunk"
+    DISCARD = "it is the incomplete or the superfluous log of an earlier chunk"
+    BEGIN = "it is empty, and begins at the border with the state that was handed over"
+
+
+class LogRange(NamedTuple):
+    """The offsets of the records on this broker's disk, the end exclusive."""
+
+    start_offset: int
+    end_offset: int
+
+
+def fate_of(
+    log: LogRange, partition: PartitionRegistration, broker_id: int, *, has_state: bool, has_chunk: bool
+) -> tuple[Fate, ChunkRegistration | None]:
+    """The fate of a log, and the inactive chunk to which it belongs.
+
+    ``has_state``: the state at the border was handed over to this broker. ``has_chunk``: the folder of the
+    chunk exists already.
+    """
+    if partition.start_offset < 0 or log.start_offset >= partition.start_offset:
+        return Fate.KEEP, None
+    if log.start_offset == log.end_offset:
+        is_replica = broker_id in partition.replicas
+        return (Fate.BEGIN if is_replica and has_state else Fate.KEEP), None
+    chunk = earlier_chunk(log, partition)
+    if chunk is None or has_chunk or broker_id not in chunk.isr or log.end_offset <= chunk.end_offset:
+        return Fate.DISCARD, chunk
+    return Fate.CARVE, chunk
+
+
+def earlier_chunk(log: LogRange, partition: PartitionRegistration) -> ChunkRegistration | None:
+    """The inactive chunk of a log: the first one that ends at or after the log's first offset."""
+    chunks = partition.chunks
+    index = bisect_left(chunks, log.start_offset, key=lambda chunk: chunk.end_offset)
+    return chunks[index] if index < len(chunks) else None

@@ -1,0 +1,77 @@
+"""Reads of the inactive chunks on this broker's disks."""
+
+import asyncio
+
+from moldau.chunks.calls import ChunkRead, ChunkRecords, ChunkSearch
+from moldau.replication.lookups.record_lookup import RecordLookup
+from moldau.replication.partition import AbortedTransaction, FoundOffset
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.machine import Machine
+from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.log.append_info import ReadResult
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+
+
+class ChunkHolder:
+    """Reads and searches chunks. A chunk does not change, so that no leader epoch is checked."""
+
+    def __init__(self, machine: Machine, store: ChunkStore) -> None:
+        self._machine = machine
+        self._store = store
+
+    def has(self, chunk: ChunkId) -> bool:
+        """Whether this broker has a chunk."""
+        return chunk in self._store
+
+    async def read(self, topic: str, wanted: ChunkRead) -> ChunkRecords:
+        """Whole batches, beginning with the one that contains ``fetch_offset``. Raises ``KafkaError``."""
+        log = await self._log(topic, ChunkId(*wanted[:3]))
+        offset, end_offset = wanted.fetch_offset, log.log_end_offset
+        if wanted.end_offset >= 0:
+            end_offset = min(end_offset, wanted.end_offset)
+        result = ReadResult([], 0, max(offset, end_offset), 0, 0)
+        if wanted.max_bytes > 0 or wanted.min_one_batch:
+            start_offset = max(offset, log.local_log_start_offset)
+            result = log.read(
+                start_offset,
+                wanted.max_bytes,
+                upper_bound_offset=end_offset,
+                min_one_batch=wanted.min_one_batch,
+            )
+        if not wanted.with_aborted:
+            return ChunkRecords(result.views, result.size_bytes, result.next_offset)
+        until = result if result.size_bytes else result._replace(next_offset=wanted.end_offset)
+        aborted = [
+            AbortedTransaction(each.producer_id, each.first_offset)
+            for each in log.aborted_transactions(offset, until)
+        ]
+        unstable = log.producers.state.first_unstable_offset
+        opened = -1 if unstable is None else unstable
+        return ChunkRecords(result.views, result.size_bytes, result.next_offset, aborted, opened)
+
+    async def find(self, topic: str, wanted: ChunkSearch, lookup: RecordLookup) -> FoundOffset:
+        """The first record at or after a time, from ``from_offset`` on. Raises ``KafkaError``."""
+        log = await self._log(topic, ChunkId(*wanted[:3]))
+        from_offset = max(wanted.start_offset, wanted.from_offset)
+        offset, end_offset = max(from_offset, log.local_log_start_offset), log.log_end_offset
+        while (step := log.timestamp_step(wanted.timestamp, offset, end_offset)) is not None:
+            if step.batch is not None:
+                found = await lookup.at_or_after(step.batch, wanted.timestamp, from_offset)
+                if found is not None:
+                    return FoundOffset(found[0], found[1], log.epoch_for_offset(found[0]))
+            offset = step.next_offset
+            await asyncio.sleep(0)
+        return FoundOffset()
+
+    def lookup(self, topic: str, partition: int) -> RecordLookup:
+        """A lookup for a search of another broker."""
+        return RecordLookup(self._machine, None, f"{topic}-{partition}")
+
+    async def _log(self, topic: str, chunk: ChunkId) -> PartitionLog:
+        if chunk not in self._store:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"{topic}-{chunk.partition}: no chunk {chunk.start_offset} here",
+            )
+        return await self._store.open(TopicPartition(topic, chunk.partition), chunk)

@@ -1,0 +1,178 @@
+"""The inactive chunks of a partition as the remote part of its log.
+
+A read below the active chunk is answered from this broker's copy of the chunk, or by a broker that has one.
+The reader sees one log: batches, aborted transactions of the whole partition, and lookups by timestamp.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from moldau.chunks.calls import ChunkRead, ChunkRecords, ChunkSearch
+from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.cluster.image.partition import PartitionRegistration
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.lookups.record_lookup import RecordLookup
+from moldau.replication.partition import AbortedTransaction, FoundOffset, ReadOutcome, ReadRequest
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.log.append_info import ReadResult
+from moldau.storage.log.auxiliary_state import AuxiliaryState
+
+logger = logging.getLogger(__name__)
+
+READ_MAX_BYTES: Final = 8 * 1024 * 1024
+"""Maximum of a client's limit; a larger limit is reduced to it. A first batch may be larger."""
+
+
+class ChunkReads(Protocol):
+    """Reads chunks wherever they are. The methods raise ``KafkaError``."""
+
+    async def read(self, topic: str, chunk: ChunkRegistration, wanted: ChunkRead) -> ChunkRecords: ...
+
+    async def find(
+        self, topic: str, chunk: ChunkRegistration, wanted: ChunkSearch, lookup: RecordLookup
+    ) -> FoundOffset: ...
+
+
+class ChunkedPart:
+    """A :class:`moldau.replication.remote.RemotePart` over the inactive chunks of a partition."""
+
+    def __init__(
+        self,
+        partition: ClassicPartition,
+        registration: Callable[[], PartitionRegistration | None],
+        reads: ChunkReads,
+    ) -> None:
+        """``registration`` returns the partition in the newest image."""
+        self._partition = partition
+        self._registration = registration
+        self._reads = reads
+
+    @property
+    def _chunks(self) -> Sequence[ChunkRegistration]:
+        found = self._registration()
+        return () if found is None else found.chunks
+
+    # -- reads ----------------------------------------------------------------------------------
+
+    def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
+        return asyncio.get_running_loop().create_task(self._read(request, known))
+
+    async def _read(self, request: ReadRequest, known: ReadOutcome) -> ReadOutcome:
+        try:
+            return await self._read_chunks(request, known)
+        except KafkaError as error:
+            name = f"{self._partition.topic}-{self._partition.key.partition}"
+            logger.warning("%s: offset %d cannot be read from its chunk: %s", name, request.offset, error)
+            return known._replace(error=ErrorCode.kafka_storage_error)
+        except Exception:
+            logger.exception("a read of a chunk of %s failed", self._partition.topic)
+            return known._replace(error=ErrorCode.unknown_server_error)
+
+    async def _read_chunks(self, request: ReadRequest, known: ReadOutcome) -> ReadOutcome:
+        offset = request.offset
+        bound = known.last_stable_offset if request.read_committed else known.high_watermark
+        nothing = known._replace(aborted=[]) if request.read_committed else known
+        if request.max_bytes <= 0 and not request.min_one_batch:
+            return nothing
+        for chunk in self._chunks:
+            if chunk.end_offset < offset:
+                continue
+            if offset >= bound:
+                return nothing
+            if chunk.start_offset > offset:
+                break  # The chunk that had the offset was removed.
+            found = await self._reads.read(
+                self._partition.topic, chunk, self._wanted(chunk, request, offset, bound)
+            )
+            if found.size_bytes:
+                aborted = None
+                if request.read_committed:
+                    aborted = await self._aborted(chunk, found, offset)
+                return known._replace(
+                    views=found.views, size_bytes=found.size_bytes, aborted=aborted, is_cut=True
+                )
+            offset = chunk.end_offset + 1  # The chunk has no batch from the offset on.
+        else:
+            answer = self._partition.read(request._replace(offset=offset))
+            return answer if isinstance(answer, ReadOutcome) else nothing
+        return known._replace(error=ErrorCode.offset_out_of_range)
+
+    def _wanted(self, chunk: ChunkRegistration, request: ReadRequest, offset: int, bound: int) -> ChunkRead:
+        return ChunkRead(
+            *self._partition.key,
+            chunk.start_offset,
+            offset,
+            min(request.max_bytes, READ_MAX_BYTES),
+            request.min_one_batch,
+            min(bound, chunk.end_offset + 1),
+            request.read_committed,
+        )
+
+    async def _aborted(
+        self, read_from: ChunkRegistration, found: ChunkRecords, offset: int
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions with records in ``[offset, found.next_offset)``.
+
+        The marker of a transaction may be in any later chunk. The search goes on while a transaction that
+        began before the read's end is open at the end of a chunk.
+        """
+        end_offset, part = found.next_offset, found
+        aborted = dict.fromkeys(found.aborted)
+        for chunk in self._chunks:
+            if chunk.start_offset <= read_from.start_offset:
+                continue
+            if not 0 <= part.open_offset < end_offset:
+                return list(aborted)
+            wanted = ChunkRead(
+                *self._partition.key, chunk.start_offset, offset, 0, False, end_offset, with_aborted=True
+            )
+            part = await self._reads.read(self._partition.topic, chunk, wanted)
+            aborted.update(dict.fromkeys(part.aborted))
+        if 0 <= part.open_offset < end_offset:
+            local = self._partition.log.aborted_transactions(offset, ReadResult([], 0, end_offset, 0, 0))
+            aborted.update({AbortedTransaction(each.producer_id, each.first_offset): None for each in local})
+        return list(aborted)
+
+    # -- lookups --------------------------------------------------------------------------------
+
+    async def find_timestamp(
+        self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
+        log_start_offset = self._partition.log.log_start_offset
+        for chunk in self._chunks:
+            if chunk.end_offset < log_start_offset or chunk.max_timestamp_ms < timestamp_ms:
+                continue
+            if chunk.start_offset >= before_offset:
+                return None
+            wanted = ChunkSearch(
+                *self._partition.key,
+                chunk.start_offset,
+                timestamp_ms,
+                max(chunk.start_offset, log_start_offset),
+            )
+            found = await self._reads.find(self._partition.topic, chunk, wanted, lookup)
+            if found.offset >= 0:
+                return found if found.offset < before_offset else None
+        return None
+
+    async def find_max_timestamp(
+        self, above_ms: int, before_offset: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
+        latest = max((chunk.max_timestamp_ms for chunk in self._chunks), default=-1)
+        if latest <= above_ms:
+            return None
+        return await self.find_timestamp(latest, before_offset, lookup)
+
+    async def highest_offset(self) -> int:
+        """Nothing is in the remote tier."""
+        return -1
+
+    async def auxiliary_state(
+        self, leader_epoch: int, end_offset: int, log_start_offset: int
+    ) -> AuxiliaryState:
+        raise KafkaError(
+            ErrorCode.offset_moved_to_tiered_storage,
+            f"the state at offset {end_offset}, at which the active chunk begins, was not handed over",
+        )

@@ -1,0 +1,1 @@
+"""Partition chunks in a broker (KIP-1114)."""

@@ -1,0 +1,266 @@
+"""CreateChunks at the leader of an active chunk: the chunk ends, and the next one begins on other brokers.
+
+Appends are held back until everything before is committed; then the log's end is the border. The new replicas
+get the state at the border and keep it durably. Only then the controller switches, by compare-and-set on the
+epochs. Until the leader knows whether it has, no append may continue.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol
+
+from moldau.chunks.calls import HandedOver
+from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.image.image import CHUNK_FEATURE, MetadataImage
+from moldau.cluster.image.partition import PartitionRegistration
+from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import INTERNAL_TOPICS
+from moldau.protocol.own.chunks.create_chunks import (
+    CreateChunksRequest,
+    CreateChunksResult,
+    CreateChunksTopicPartition,
+)
+from moldau.replication.appending.freezing import AppendFreeze
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import PartitionKey
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.machine import Machine
+from moldau.server.topics.registry import PartitionRegistry
+from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
+
+logger = logging.getLogger(__name__)
+
+DRAIN_TIMEOUT_S: Final = 5.0
+"""Time for which appends are held back until all earlier ones are committed."""
+RETRY_S: Final = 0.2
+"""Pause between two requests to the controller whose answers were lost."""
+POLL_S: Final = 0.005
+
+
+class HandOverPeers(Protocol):
+    """Sends states to the brokers of the next chunk."""
+
+    async def hand_over(self, broker_id: int, state: HandedOver) -> None: ...
+
+
+class ChunkCreation:
+    """Ends active chunks that this broker leads. It is used on the event loop."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        machine: Machine,
+        partitions: PartitionRegistry,
+        channel: ControllerChannel,
+        image: Callable[[], MetadataImage],
+        peers: HandOverPeers,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._broker_id = broker_id
+        self._machine = machine
+        self._partitions = partitions
+        self._channel = channel
+        self._image = image
+        self._peers = peers
+        self._broker_epoch = broker_epoch
+        self._under_way: set[PartitionKey] = set()
+
+    async def create(self, wanted: CreateChunksTopicPartition) -> CreateChunksResult:
+        """End the active chunk of a partition. The result has the border or the error."""
+        name, index = wanted.topic_name, wanted.partition_id
+        try:
+            border = await self._create(name, index, tuple(wanted.broker_ids))
+        except KafkaError as error:
+            return CreateChunksResult(
+                topic_name=name, partition_id=index, error_code=error.code, error_message=error.message
+            )
+        return CreateChunksResult(topic_name=name, partition_id=index, start_offset=border)
+
+    async def _create(self, topic_name: str, index: int, brokers: tuple[int, ...]) -> int:
+        partition, topic = self._checked(topic_name, index, brokers)
+        key, epoch = partition.key, partition.leader_epoch
+        if key in self._under_way:
+            raise _refusal(ErrorCode.reassignment_in_progress, "a chunk of the partition is being created")
+        self._under_way.add(key)
+        try:
+            async with self._frozen(partition):
+                border = partition.log.log_end_offset
+                in_sync = await self._hand_over(partition, border, epoch, brokers)
+                self._check_leads(partition, epoch)
+                request = self._request(topic, partition, border, brokers, in_sync)
+                return await self._switch(partition, epoch, border, request)
+        finally:
+            self._under_way.discard(key)
+
+    # -- checks ---------------------------------------------------------------------------------
+
+    def _checked(self, name: str, index: int, brokers: tuple[int, ...]) -> tuple[ClassicPartition, Topic]:
+        image = self._image()
+        topic = image.topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        if image.features.get(CHUNK_FEATURE, 0) < 1:
+            raise _refusal(ErrorCode.unsupported_version, f"{CHUNK_FEATURE} is 0: raise it to 1 first")
+        partition = self._partitions.get(name, index)
+        if partition is not None and not isinstance(partition, ClassicPartition):
+            reason = "a diskless partition has no replicas: its records are in the object store already"
+            raise _refusal(ErrorCode.invalid_request, reason)
+        if partition is None or not partition.is_leader:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        config = partition.log.config
+        if name in INTERNAL_TOPICS or config.cleanup_compact or config.remote_storage_enable:
+            reason = "compacted, tiered and internal topics cannot have chunks yet"
+            raise _refusal(ErrorCode.invalid_request, reason)
+        metadata = topic.partitions[index]
+        if metadata.is_reassigning:
+            raise _refusal(ErrorCode.reassignment_in_progress, "the partition is being reassigned")
+        self._check_brokers(image, metadata, brokers)
+        if partition.log.log_end_offset <= max(metadata.start_offset, partition.log.log_start_offset):
+            raise _refusal(ErrorCode.invalid_request, "the active chunk is empty")
+        return partition, topic
+
+    @staticmethod
+    def _check_brokers(image: MetadataImage, metadata: PartitionRegistration, brokers: Sequence[int]) -> None:
+        if len(brokers) != len(metadata.replicas) or len(set(brokers)) != len(brokers):
+            reason = f"the partition has {len(metadata.replicas)} replicas, and {list(brokers)} were given"
+            raise _refusal(ErrorCode.invalid_replica_assignment, reason)
+        found = {each: image.brokers.get(each) for each in brokers}
+        dead = [each for each, broker in found.items() if broker is None or not broker.is_active]
+        if dead:
+            raise _refusal(ErrorCode.invalid_replica_assignment, f"brokers {dead} are not active")
+
+    @staticmethod
+    def _check_leads(partition: ClassicPartition, epoch: int) -> None:
+        if not partition.is_leader or partition.leader_epoch != epoch:
+            raise _refusal(ErrorCode.not_leader_or_follower, "the leadership ended")
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _frozen(self, partition: ClassicPartition) -> AsyncIterator[None]:
+        """Hold appends back while everything before is committed. Raises REQUEST_TIMED_OUT."""
+        freeze, epoch = AppendFreeze(partition, self._machine), partition.leader_epoch
+        freeze.begin()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DRAIN_TIMEOUT_S
+        try:
+            while not freeze.is_drained:
+                self._check_leads(partition, epoch)
+                if loop.time() >= deadline:
+                    raise _refusal(ErrorCode.request_timed_out, "followers have not copied all records")
+                await asyncio.sleep(POLL_S)
+            yield
+        finally:
+            freeze.end()
+
+    async def _hand_over(
+        self, partition: ClassicPartition, border: int, epoch: int, brokers: Sequence[int]
+    ) -> list[int]:
+        """Give the state to the new replicas; returns those that have it. Raises NOT_ENOUGH_REPLICAS."""
+        log = partition.log
+        state = HandedOver(
+            *partition.key,
+            self._broker_id,
+            epoch,
+            border,
+            log.log_start_offset,
+            encode_producer_snapshot(log.producers.state),
+            [(each.epoch, each.start_offset) for each in log.leader_epochs.entries],
+        )
+        answers = await asyncio.gather(
+            *(self._peers.hand_over(each, state) for each in brokers), return_exceptions=True
+        )
+        in_sync = []
+        for broker, answer in zip(brokers, answers, strict=True):
+            if answer is None:
+                in_sync.append(broker)
+            elif isinstance(answer, KafkaError):
+                logger.warning(
+                    "broker %d has not taken over a chunk of %s: %s", broker, partition.topic, answer
+                )
+            else:
+                raise answer
+        if len(in_sync) < min(partition.min_in_sync, len(brokers)):
+            reason = f"only brokers {in_sync} have taken over the state at the border"
+            raise _refusal(ErrorCode.not_enough_replicas, reason)
+        return in_sync
+
+    def _request(
+        self,
+        topic: Topic,
+        partition: ClassicPartition,
+        border: int,
+        brokers: Sequence[int],
+        in_sync: Sequence[int],
+    ) -> CreateChunksRequest:
+        log, metadata = partition.log, topic.partitions[partition.key.partition]
+        newest = self._image().topics.get(topic.name)
+        if newest is not None and newest.topic_id == topic.topic_id:
+            metadata = newest.partitions[partition.key.partition]
+        is_first = metadata.start_offset < 0
+        segments = log.segments.segments
+        row = CreateChunksTopicPartition(
+            topic_name=topic.name,
+            partition_id=partition.key.partition,
+            broker_ids=brokers,
+            start_offset=border,
+            start_timestamp=self._machine.clock.now_ms(),
+            prev_stop_offset=border - 1,
+            topic_id=topic.topic_id,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=metadata.partition_epoch,
+            in_sync=in_sync,
+            max_timestamp=max(segment.max_timestamp_ms for segment in segments),
+            size_bytes=log.size_bytes,
+            first_offset=log.log_start_offset if is_first else -1,
+            first_timestamp=segments[0].first_timestamp_ms if is_first else -1,
+        )
+        return CreateChunksRequest(
+            topic_partitions=[row], broker_id=self._broker_id, broker_epoch=self._broker_epoch()
+        )
+
+    async def _switch(
+        self, partition: ClassicPartition, epoch: int, border: int, request: CreateChunksRequest
+    ) -> int:
+        """Send the request until its outcome is known: by an answer, by the image, or by another epoch."""
+        while True:
+            try:
+                self._raise_refusal(await self._channel.send(request))
+            except KafkaError as error:
+                if error.code not in _UNKNOWN_OUTCOME:
+                    raise
+                logger.info("the outcome of a new chunk of %s is not known: %s", partition.topic, error)
+            else:
+                await self._until_shown(partition, epoch, border)
+            if self._begins_at(partition) == border:
+                return border
+            self._check_leads(partition, epoch)
+            await asyncio.sleep(RETRY_S)
+
+    @staticmethod
+    def _raise_refusal(response: Any) -> None:
+        for answer in (response, *response.results):
+            if answer.error_code is not ErrorCode.none:
+                raise KafkaError(answer.error_code, answer.error_message)
+
+    async def _until_shown(self, partition: ClassicPartition, epoch: int, border: int) -> None:
+        while self._begins_at(partition) != border:
+            self._check_leads(partition, epoch)
+            await asyncio.sleep(POLL_S)
+
+    def _begins_at(self, partition: ClassicPartition) -> int:
+        topic = self._image().topics.get(partition.topic)
+        if topic is None or topic.topic_id != partition.key.topic_id:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        return topic.partitions[partition.key.partition].start_offset
+
+
+_UNKNOWN_OUTCOME: Final = frozenset(
+    {ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.network_exception}
+)
+
+
+def _refusal(code: ErrorCode, reason: str) -> KafkaError:
+    return KafkaError(code, reason)

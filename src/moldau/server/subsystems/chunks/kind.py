@@ -1,0 +1,164 @@
+"""Classic partitions whose past may be in inactive chunks (KIP-1114).
+
+The log of the active chunk is the log of the partition. When the image shows that a chunk has ended, the old
+log becomes the chunk's, and the replicas of the new active chunk begin at the border.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from moldau.chunks.fates import Fate, LogRange, fate_of
+from moldau.chunks.hand_overs import HandOvers
+from moldau.chunks.reading import ChunkedPart, ChunkReads
+from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import PartitionRegistration
+from moldau.cluster.image.topics_image import Topic
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import StopReason
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.topics.partition_kinds import PartitionKind
+from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class ChunkLogs:
+    """The logs and the chunks of this broker, and what becomes of the logs."""
+
+    def __init__(self, broker_id: int, logs: LogManager, store: ChunkStore, hand_overs: HandOvers) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._store = store
+        self._hand_overs = hand_overs
+
+    def fate(self, topic: Topic, index: int) -> tuple[Fate, ChunkRegistration | None]:
+        """The next step for the log of a partition; KEEP if there is none."""
+        partition = topic.partitions[index]
+        if partition.start_offset < 0:
+            return Fate.KEEP, None
+        log = self._logs.get(TopicPartition(topic.name, index))
+        if log is None or log.topic_id != topic.topic_id or log.is_offline:
+            return Fate.KEEP, None
+        found = LogRange(log.segments.segments[0].base_offset, log.log_end_offset)
+        state = self._hand_overs.at(topic.topic_id, index, partition.start_offset)
+        fate, chunk = fate_of(found, partition, self._broker_id, has_state=state is not None, has_chunk=False)
+        if fate is Fate.CARVE and chunk is not None and self._id(topic, index, chunk) in self._store:
+            return Fate.DISCARD, chunk
+        return fate, chunk
+
+    async def exchange(self, topic: Topic, index: int) -> None:
+        """Do the next step for the log of a partition that is closed. Raises ``KafkaError``."""
+        name = TopicPartition(topic.name, index)
+        fate, chunk = self.fate(topic, index)
+        if fate is Fate.CARVE and chunk is not None:
+            await self._store.carve(name, self._id(topic, index, chunk), chunk.end_offset + 1)
+        elif fate is Fate.DISCARD:
+            logger.warning("%s: the log of an earlier chunk is removed: %s", name, fate.value)
+            self._logs.delete(name)
+        elif fate is Fate.BEGIN:
+            border = topic.partitions[index].start_offset
+            log, state = self._logs.get(name), self._hand_overs.at(topic.topic_id, index, border)
+            assert log is not None, f"{name} has no log"
+            if state is None:
+                raise KafkaError(ErrorCode.kafka_storage_error, f"{name}: the state at {border} is missing")
+            await log.begin_behind_remote(state)
+
+    def prepare(self, topic: Topic, index: int) -> None:
+        """Set the facts about an active chunk's log that is not open yet."""
+        name, border = TopicPartition(topic.name, index), topic.partitions[index].start_offset
+        log, home = self._logs.get(name), self._logs.home_of(name)
+        if border < 0 or log is None or home is None:
+            return
+        log.start.has_chunks = True
+        # All records before the border are committed.
+        home.high_watermarks[name] = max(home.high_watermarks.get(name, 0), border)
+
+    @staticmethod
+    def _id(topic: Topic, index: int, chunk: ChunkRegistration) -> ChunkId:
+        return ChunkId(topic.topic_id, index, chunk.start_offset)
+
+
+class ChunkedKind(PartitionKind[ClassicPartition]):
+    """Wraps the kind of classic partitions. Partitions without chunks are left to it."""
+
+    def __init__(
+        self,
+        inner: PartitionKind[ClassicPartition],
+        logs: ChunkLogs,
+        reads: ChunkReads,
+        image: Callable[[], MetadataImage],
+        run: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """``run`` runs a task until the broker stops."""
+        self._inner = inner
+        self._logs = logs
+        self._reads = reads
+        self._image = image
+        self._run = run
+        self._exchanging = asyncio.Lock()
+
+    def log_config(self, topic: Topic) -> LogConfig | None:
+        return self._inner.log_config(topic)
+
+    def must_exchange(self, topic: Topic, index: int) -> bool:
+        if topic.partitions[index].start_offset < 0:
+            return False
+        return self._logs.fate(topic, index)[0] is not Fate.KEEP
+
+    async def exchange(self, topic: Topic, index: int) -> None:
+        async with self._exchanging:
+            await self._logs.exchange(topic, index)
+
+    def retire(self, topic: Topic, index: int) -> bool:
+        if index >= len(topic.partitions) or self._logs.fate(topic, index)[0] is not Fate.CARVE:
+            return False
+        self._run(self._carve(topic, index))
+        return True
+
+    async def _carve(self, topic: Topic, index: int) -> None:
+        try:
+            await self.exchange(topic, index)
+        except KafkaError as error:
+            logger.error("%s-%d cannot become a chunk: %s", topic.name, index, error)
+
+    def open(self, topic: Topic, index: int) -> ClassicPartition:
+        self._logs.prepare(topic, index)
+        return self._inner.open(topic, index)
+
+    def take_role(self, partition: ClassicPartition, topic: Topic, taken: Callable[[], None]) -> None:
+        if topic.partitions[partition.key.partition].start_offset >= 0 and partition.remote.part is None:
+            partition.remote.begin(ChunkedPart(partition, self._registration_of(partition), self._reads))
+        self._inner.take_role(partition, topic, taken)
+
+    def _registration_of(self, partition: ClassicPartition) -> Callable[[], PartitionRegistration | None]:
+        topic_id, index = partition.key
+
+        def registration() -> PartitionRegistration | None:
+            topic = self._image().topics.get_by_id(topic_id)
+            return None if topic is None else topic.partitions[index]
+
+        return registration
+
+    def reconfigure(self, partition: ClassicPartition) -> None:
+        self._inner.reconfigure(partition)
+
+    def close(self, partition: ClassicPartition, reason: StopReason) -> None:
+        topic, index = self._image().topics.get_by_id(partition.key.topic_id), partition.key.partition
+        is_removed = reason is StopReason.REPLICA_REMOVED and topic is not None
+        if is_removed and topic is not None and self._logs.fate(topic, index)[0] is Fate.CARVE:
+            self._inner.close(partition, StopReason.KEPT)
+            self._run(self._carve(topic, index))
+        else:
+            self._inner.close(partition, reason)
+
+    def may_suspend(self, partition: ClassicPartition) -> bool:
+        return self._inner.may_suspend(partition)
+
+    def coordinator_replica(self, partition: ClassicPartition) -> ClassicPartition | None:
+        return self._inner.coordinator_replica(partition)

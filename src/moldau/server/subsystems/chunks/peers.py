@@ -1,0 +1,134 @@
+"""The brokers that have inactive chunks: reads of this broker's chunks, and calls to other brokers."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar
+
+from crc32c import crc32c
+
+from moldau.chunks.calls import (
+    FIND_IN_CHUNK,
+    HAND_OVER_CHUNK,
+    READ_CHUNK,
+    ChunkRead,
+    ChunkRecords,
+    ChunkSearch,
+    HandedOver,
+)
+from moldau.chunks.hand_overs import HandOvers
+from moldau.chunks.holder import ChunkHolder
+from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.network.client import RpcClient
+from moldau.network.own_calls import BrokerCall, BrokerChannel
+from moldau.replication.lookups.record_lookup import RecordLookup
+from moldau.replication.partition import FoundOffset
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.context import BrokerContext
+from moldau.storage.chunks.chunk_store import ChunkId
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+A = TypeVar("A", ChunkRead, ChunkSearch)
+
+READ_TIMEOUT_MS: Final = 10_000
+"""Time-out of a call that reads a chunk, after which another holder is asked."""
+HAND_OVER_TIMEOUT_MS: Final = 5_000
+
+
+class ChunkPeers:
+    """Implements :class:`moldau.chunks.reading.ChunkReads` over this broker's disks and the network."""
+
+    def __init__(self, context: BrokerContext, holder: ChunkHolder, hand_overs: HandOvers) -> None:
+        self._view = context.view
+        self._listener_name = context.config.inter_broker_listener_name
+        self._rack = context.config.rack
+        self._client = RpcClient(context.machine.entropy, client_id=f"chunks-{context.view.local_id}")
+        self._holder = holder
+        self._hand_overs = hand_overs
+        self.proxied_bytes = 0
+        """Bytes that other brokers have read for clients of this broker."""
+
+    async def read(self, topic: str, chunk: ChunkRegistration, wanted: ChunkRead) -> ChunkRecords:
+        if self._has(chunk, wanted):
+            return await self._holder.read(topic, wanted)
+        found = await self._call_holder(READ_CHUNK, chunk, wanted)
+        self.proxied_bytes += found.size_bytes
+        return found
+
+    async def find(
+        self, topic: str, chunk: ChunkRegistration, wanted: ChunkSearch, lookup: RecordLookup
+    ) -> FoundOffset:
+        if self._has(chunk, wanted):
+            return await self._holder.find(topic, wanted, lookup)
+        return await self._call_holder(FIND_IN_CHUNK, chunk, wanted)
+
+    def _has(self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch) -> bool:
+        return self._view.local_id in chunk.isr and self._holder.has(ChunkId(*wanted[:3]))
+
+    async def _call_holder(self, call: BrokerCall[Any, A, R], chunk: ChunkRegistration, wanted: A) -> R:
+        """Ask the holders one after the other. Raises the error of the last one."""
+        error = KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
+        for broker_id in self._holders(chunk, wanted):
+            try:
+                return await self._channel(broker_id, READ_TIMEOUT_MS).call(call, wanted)
+            except KafkaError as failure:
+                logger.info("broker %d cannot read chunk %d: %s", broker_id, chunk.start_offset, failure)
+                error = failure
+        raise error
+
+    def _holders(self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch) -> Iterator[int]:
+        """The brokers that have a chunk: those of this rack first, and in an order by a hash of the chunk."""
+        brokers = self._view.image.brokers
+        alive = [each for each in chunk.isr if each in brokers and each != self._view.local_id]
+        key = f"{wanted.topic_id}-{wanted.partition_index}-{wanted.start_offset}-".encode()
+        alive.sort(
+            key=lambda each: (
+                brokers[each].fenced,
+                self._rack is None or brokers[each].rack != self._rack,
+                crc32c(key + str(each).encode()),
+            )
+        )
+        return iter(alive)
+
+    async def hand_over(self, broker_id: int, state: HandedOver) -> None:
+        """Give a broker, or this one, the state at a border. Raises ``KafkaError``."""
+        if broker_id == self._view.local_id:
+            await self._hand_overs.keep(state)
+            return
+        await self._channel(broker_id, HAND_OVER_TIMEOUT_MS).call(HAND_OVER_CHUNK, state)
+
+    def _channel(self, broker_id: int, timeout_ms: int) -> BrokerChannel:
+        address = self._view.address(broker_id, self._listener_name)
+        if address is None:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not known")
+        return BrokerChannel(self._client, *address, timeout_ms)
+
+    async def close(self) -> None:
+        """Close the connections. Calls in progress fail."""
+        await self._client.close()
+
+
+class ChunkCallService:
+    """Answers the calls of other brokers: a :class:`moldau.chunks.calls.ChunkService`."""
+
+    def __init__(self, context: BrokerContext, holder: ChunkHolder, hand_overs: HandOvers) -> None:
+        self._view = context.view
+        self._holder = holder
+        self._hand_overs = hand_overs
+
+    async def read(self, wanted: ChunkRead) -> ChunkRecords:
+        return await self._holder.read(self._topic(wanted), wanted)
+
+    async def find(self, wanted: ChunkSearch) -> FoundOffset:
+        topic = self._topic(wanted)
+        return await self._holder.find(topic, wanted, self._holder.lookup(topic, wanted.partition_index))
+
+    async def take_over(self, state: HandedOver) -> None:
+        await self._hand_overs.keep(state)
+
+    def _topic(self, wanted: ChunkRead | ChunkSearch) -> str:
+        name = self._view.image.topics.name_of(wanted.topic_id)
+        if name is None:
+            raise KafkaError(ErrorCode.unknown_topic_id)
+        return name

@@ -1,0 +1,123 @@
+"""Partition chunks of a broker (KIP-1114): the kind of its partitions, reads, and calls."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from moldau.chunks.calls import FIND_IN_CHUNK, HAND_OVER_CHUNK, READ_CHUNK, ChunkService
+from moldau.chunks.hand_overs import HandOvers
+from moldau.chunks.holder import ChunkHolder
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import INTERNAL_TOPICS
+from moldau.network.own_serving import BrokerCallHandlers
+from moldau.replication.classic import ClassicPartition
+from moldau.server.context import BrokerContext
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.chunks.creation import ChunkCreation
+from moldau.server.subsystems.chunks.handlers import CreateChunksHandler
+from moldau.server.subsystems.chunks.kind import ChunkedKind, ChunkLogs
+from moldau.server.subsystems.chunks.peers import ChunkCallService, ChunkPeers
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.server.topics.partition_kinds import KindClaim, PartitionKind
+from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class ChunksSubsystem(Subsystem):
+    """The chunks on this broker. Topics whose partitions have none are left to the kinds before."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        partitions: PartitionsSubsystem,
+        tiered: PartitionKind[ClassicPartition] | None,
+    ) -> None:
+        """``tiered`` is the kind of classic partitions on a broker with a remote tier."""
+        self._context = context
+        self._tasks: set[asyncio.Task[None]] = set()
+        logs, machine, view = context.logs, context.machine, context.view
+        self.store = ChunkStore(machine, logs)
+        self._hand_overs = HandOvers(machine, logs.directories[0])
+        self._holder = ChunkHolder(machine, self.store)
+        self.peers = ChunkPeers(context, self._holder, self._hand_overs)
+        self._inner = partitions.classic if tiered is None else tiered
+        chunk_logs = ChunkLogs(view.local_id, logs, self.store, self._hand_overs)
+        self._kind = ChunkedKind(self._inner, chunk_logs, self.peers, lambda: view.image, self._run)
+        self._creation = ChunkCreation(
+            view.local_id,
+            machine,
+            context.partitions,
+            context.channel,
+            lambda: view.image,
+            self.peers,
+            lambda: partitions.replication.local_epoch,
+        )
+
+    def contribution(self) -> Contribution:
+        calls = {call.api_key: call for call in (READ_CHUNK, FIND_IN_CHUNK, HAND_OVER_CHUNK)}
+        context = self._context
+        service = ChunkCallService(context, self._holder, self._hand_overs)
+        return Contribution(
+            handlers={
+                **BrokerCallHandlers[ChunkService](calls, service, context.authorizer).table(),
+                **CreateChunksHandler(self._creation, context.authorizer).table(),
+            },
+            kinds=[KindClaim(self._kind, lambda topic: topic.name not in INTERNAL_TOPICS, wraps=self._inner)],
+        )
+
+    async def start(self) -> None:
+        await self.store.load()
+        await self._hand_overs.load()
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Remove the chunks that this broker does not have any more by the metadata."""
+        removed = {topic.topic_id: topic.name for topic in delta.topics.removed.values()}
+        for chunk in self.store:
+            topic = image.topics.get_by_id(chunk.topic_id)
+            name = removed.get(chunk.topic_id) if topic is None else topic.name
+            if name is not None and (topic is None or not self._is_held(topic, chunk)):
+                self._drop(name, chunk)
+        if removed:
+            self._run(self._forget(removed))
+
+    def _is_held(self, topic: Topic, chunk: ChunkId) -> bool:
+        found = topic.partitions[chunk.partition].chunk_at(chunk.start_offset)
+        return found is not None and self._context.view.local_id in found.replicas
+
+    def _drop(self, topic: str, chunk: ChunkId) -> None:
+        logger.info("chunk %d of %s-%d is removed", chunk.start_offset, topic, chunk.partition)
+        self._run(self.store.drop(TopicPartition(topic, chunk.partition), chunk))
+
+    async def _forget(self, topic_ids: Iterable[Any]) -> None:
+        gone = set(topic_ids)
+        for topic_id, partition in self._hand_overs:
+            if topic_id in gone:
+                await self._hand_overs.forget(topic_id, partition)
+
+    async def serve(self) -> None:
+        """Report the chunks of unknown topics, which are kept: the metadata are complete at this step."""
+        topics = self._context.view.image.topics
+        unknown = [chunk for chunk in self.store if topics.get_by_id(chunk.topic_id) is None]
+        for chunk in unknown:
+            logger.warning("a chunk of the unknown topic %s is kept: %s", chunk.topic_id, chunk)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("work on a chunk failed", exc_info=error)
+
+    async def stop(self) -> None:
+        # A carve that has begun is completed; what waits is cancelled, and done at the next start.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.peers.close()
+        self.store.close()

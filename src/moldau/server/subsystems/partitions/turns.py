@@ -1,0 +1,34 @@
+"""The topics of an image, as the hosting of partitions follows them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import NO_LEADER
+from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import STATE_TOPICS
+
+_MANY_PARTITIONS: Final = 400
+"""Number of partitions from which on the order of topics matters, because following takes many turns."""
+
+
+def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
+    """The topics with these names. If they have many partitions, nodes' own state comes first, because other
+    topics wait for its coordinators, and small topics come before large ones.
+    """
+    topics = (image.topics.get(name) for name in names)
+    found = [topic for topic in topics if topic is not None]
+    if sum(len(topic.partitions) for topic in found) < _MANY_PARTITIONS:
+        return found
+    return sorted(found, key=lambda topic: (topic.name not in STATE_TOPICS, len(topic.partitions)))
+
+
+def without_leader(topic: Topic, leader: int) -> Topic:
+    """A copy of the topic in which this broker leads no partition."""
+    return replace(
+        topic,
+        partitions=tuple(
+            replace(each, leader=NO_LEADER) if each.leader == leader else each for each in topic.partitions
+        ),
+    )

@@ -1,4 +1,4 @@
-"""What becomes of a partition's log on a broker when the image says where the active chunk begins. Pure.
+"""The next step for a partition's log on a broker, by the start of the active chunk in the image. Pure.
 
 A log that begins before the active chunk is the log of an earlier chunk, because the log of the active chunk
 begins at its first offset or later. The rules are the same when the image changes and at a start, so that a
@@ -13,7 +13,7 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 
 
-class Fate(Enum):
+class LogFate(Enum):
     """The next step for a log."""
 
     KEEP = "it is the log of the active chunk, or will be made to by the leader"
@@ -31,21 +31,21 @@ class LogRange(NamedTuple):
 
 def fate_of(
     log: LogRange, partition: PartitionRegistration, broker_id: int, *, has_state: bool, has_chunk: bool
-) -> tuple[Fate, ChunkRegistration | None]:
+) -> tuple[LogFate, ChunkRegistration | None]:
     """The fate of a log, and the inactive chunk to which it belongs.
 
     ``has_state``: the state at the border was handed over to this broker. ``has_chunk``: the folder of the
     chunk exists already.
     """
     if partition.start_offset < 0 or log.start_offset >= partition.start_offset:
-        return Fate.KEEP, None
+        return LogFate.KEEP, None
     if log.start_offset == log.end_offset:
         is_replica = broker_id in partition.replicas
-        return (Fate.BEGIN if is_replica and has_state else Fate.KEEP), None
+        return (LogFate.BEGIN if is_replica and has_state else LogFate.KEEP), None
     chunk = earlier_chunk(log, partition)
     if chunk is None or has_chunk or broker_id not in chunk.isr or log.end_offset <= chunk.end_offset:
-        return Fate.DISCARD, chunk
-    return Fate.CARVE, chunk
+        return LogFate.DISCARD, chunk
+    return LogFate.CARVE, chunk
 
 
 def earlier_chunk(log: LogRange, partition: PartitionRegistration) -> ChunkRegistration | None:

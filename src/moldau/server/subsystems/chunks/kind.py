@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from moldau.chunks.fates import Fate, LogRange, fate_of
+from moldau.chunks.fates import LogFate, LogRange, fate_of
 from moldau.chunks.hand_overs import HandOvers
 from moldau.chunks.reading import ChunkedPart, ChunkReads
 from moldau.cluster.image.chunks import ChunkRegistration
@@ -37,31 +37,31 @@ class ChunkLogs:
         self._store = store
         self._hand_overs = hand_overs
 
-    def fate(self, topic: Topic, index: int) -> tuple[Fate, ChunkRegistration | None]:
+    def fate(self, topic: Topic, index: int) -> tuple[LogFate, ChunkRegistration | None]:
         """The next step for the log of a partition; KEEP if there is none."""
         partition = topic.partitions[index]
         if partition.start_offset < 0:
-            return Fate.KEEP, None
+            return LogFate.KEEP, None
         log = self._logs.get(TopicPartition(topic.name, index))
         if log is None or log.topic_id != topic.topic_id or log.is_offline:
-            return Fate.KEEP, None
+            return LogFate.KEEP, None
         found = LogRange(log.segments.segments[0].base_offset, log.log_end_offset)
         state = self._hand_overs.at(topic.topic_id, index, partition.start_offset)
         fate, chunk = fate_of(found, partition, self._broker_id, has_state=state is not None, has_chunk=False)
-        if fate is Fate.CARVE and chunk is not None and self._id(topic, index, chunk) in self._store:
-            return Fate.DISCARD, chunk
+        if fate is LogFate.CARVE and chunk is not None and self._id(topic, index, chunk) in self._store:
+            return LogFate.DISCARD, chunk
         return fate, chunk
 
     async def exchange(self, topic: Topic, index: int) -> None:
         """Do the next step for the log of a partition that is closed. Raises ``KafkaError``."""
         name = TopicPartition(topic.name, index)
         fate, chunk = self.fate(topic, index)
-        if fate is Fate.CARVE and chunk is not None:
+        if fate is LogFate.CARVE and chunk is not None:
             await self._store.carve(name, self._id(topic, index, chunk), chunk.end_offset + 1)
-        elif fate is Fate.DISCARD:
+        elif fate is LogFate.DISCARD:
             logger.warning("%s: the log of an earlier chunk is removed: %s", name, fate.value)
             self._logs.delete(name)
-        elif fate is Fate.BEGIN:
+        elif fate is LogFate.BEGIN:
             border = topic.partitions[index].start_offset
             log, state = self._logs.get(name), self._hand_overs.at(topic.topic_id, index, border)
             assert log is not None, f"{name} has no log"
@@ -109,14 +109,14 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
     def must_exchange(self, topic: Topic, index: int) -> bool:
         if topic.partitions[index].start_offset < 0:
             return False
-        return self._logs.fate(topic, index)[0] is not Fate.KEEP
+        return self._logs.fate(topic, index)[0] is not LogFate.KEEP
 
     async def exchange(self, topic: Topic, index: int) -> None:
         async with self._exchanging:
             await self._logs.exchange(topic, index)
 
     def retire(self, topic: Topic, index: int) -> bool:
-        if index >= len(topic.partitions) or self._logs.fate(topic, index)[0] is not Fate.CARVE:
+        if index >= len(topic.partitions) or self._logs.fate(topic, index)[0] is not LogFate.CARVE:
             return False
         self._run(self._carve(topic, index))
         return True
@@ -151,7 +151,7 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
     def close(self, partition: ClassicPartition, reason: StopReason) -> None:
         topic, index = self._image().topics.get_by_id(partition.key.topic_id), partition.key.partition
         is_removed = reason is StopReason.REPLICA_REMOVED and topic is not None
-        if is_removed and topic is not None and self._logs.fate(topic, index)[0] is Fate.CARVE:
+        if is_removed and topic is not None and self._logs.fate(topic, index)[0] is LogFate.CARVE:
             self._inner.close(partition, StopReason.KEPT)
             self._run(self._carve(topic, index))
         else:

@@ -1,5 +1,6 @@
 """The next step for the log of a partition when the image shows where the active chunk begins."""
 
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_carved_log_has_all_records_of_its_chunk_and_each_step_makes_progress(
     sizes: list[int], start: int, size: int, is_replica: bool, has_state: bool, has_chunk: bool
 ) -> None:
     borders = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
-    chunks = [chunk(first, end - 1, 1) for first, end in zip(borders, borders[1:], strict=False)]
+    chunks = [chunk(first, end - 1, 1) for first, end in pairwise(borders)]
     registration = partition(*chunks, replicas=(1, 2) if is_replica else (2, 3))
     log = LogRange(start, start + size)
     fate, found = fate_of(log, registration, BROKER, has_state=has_state, has_chunk=has_chunk)

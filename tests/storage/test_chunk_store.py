@@ -38,7 +38,7 @@ def test_the_name_of_a_chunk_gives_its_partition_and_start() -> None:
     assert partition_of(name) is None
     assert chunk_of("a-b-7") is None
     assert chunk_of(chunk_folder(TopicPartition("x" * 249, 12345), 2**62)) == (12345, 2**62)
-    assert len(chunk_folder(TopicPartition("x" * 249, 12345), 2**62)) == 255
+    assert len(chunk_folder(TopicPartition("x" * 249, 12345), 2**62)) == 251
 
 
 def test_a_carved_log_is_read_as_a_chunk_also_after_a_restart(box: Any) -> None:

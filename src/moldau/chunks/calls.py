@@ -1,18 +1,21 @@
-"""The calls between brokers about chunks (APIs 11142-11144)."""
+"""The calls between brokers about chunks (APIs 11142-11144 and 11147)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.network.own_calls import BrokerCall, Fields
-from moldau.protocol.own.chunks import find_in_chunk, hand_over_chunk, read_chunk
+from moldau.protocol.own.chunks import fetch_chunk_file, find_in_chunk, hand_over_chunk, read_chunk
 from moldau.protocol.own.rights import Right
 from moldau.replication.partition import AbortedTransaction, FoundOffset
 
 __all__ = [
+    "FETCH_CHUNK_FILE",
     "FIND_IN_CHUNK",
     "HAND_OVER_CHUNK",
     "READ_CHUNK",
+    "ChunkFileFetch",
+    "ChunkFilePiece",
     "ChunkRead",
     "ChunkRecords",
     "ChunkSearch",
@@ -57,6 +60,26 @@ class ChunkSearch(NamedTuple):
     from_offset: int = -1
 
 
+class ChunkFileFetch(NamedTuple):
+    """A request for a piece of a chunk's file, or for the list of files. The fields are those of the
+    request."""
+
+    topic_id: UUID
+    partition_index: int
+    start_offset: int
+    name: str = ""
+    position: int = 0
+    max_bytes: int = 0
+
+
+class ChunkFilePiece(NamedTuple):
+    """A piece of a file with its CRC-32C, or the sizes of all files by name."""
+
+    files: Mapping[str, int]
+    content: bytes = b""
+    checksum: int = 0
+
+
 class HandedOver(NamedTuple):
     """The state at the border, for a replica of the next active chunk. The fields are those of the request,
     without the leader epochs' class."""
@@ -78,6 +101,8 @@ class ChunkService(Protocol):
 
     async def find(self, wanted: ChunkSearch) -> FoundOffset: ...
 
+    async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece: ...
+
     async def take_over(self, state: HandedOver) -> None:
         """Keep the state durably."""
         ...
@@ -89,6 +114,10 @@ async def _read(service: ChunkService, wanted: ChunkRead) -> ChunkRecords:
 
 async def _find(service: ChunkService, wanted: ChunkSearch) -> FoundOffset:
     return await service.find(wanted)
+
+
+async def _fetch_file(service: ChunkService, wanted: ChunkFileFetch) -> ChunkFilePiece:
+    return await service.fetch_file(wanted)
 
 
 async def _take_over(service: ChunkService, state: HandedOver) -> None:
@@ -178,4 +207,22 @@ HAND_OVER_CHUNK: Final[BrokerCall[ChunkService, HandedOver, None]] = BrokerCall(
     arguments=handed_over,
     response_fields=lambda _, version: {},
     result=lambda response: None,
+)
+FETCH_CHUNK_FILE: Final[BrokerCall[ChunkService, ChunkFileFetch, ChunkFilePiece]] = BrokerCall(
+    request=fetch_chunk_file.REQUEST,
+    response=fetch_chunk_file.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=_fetch_file,
+    request_fields=_fields,
+    arguments=lambda request: ChunkFileFetch(*(getattr(request, name) for name in ChunkFileFetch._fields)),
+    response_fields=lambda piece, version: {
+        "files": [
+            fetch_chunk_file.ChunkFile(name=name, size_bytes=size) for name, size in piece.files.items()
+        ],
+        "content": piece.content,
+        "checksum": piece.checksum,
+    },
+    result=lambda response: ChunkFilePiece(
+        {each.name: each.size_bytes for each in response.files}, bytes(response.content), response.checksum
+    ),
 )

@@ -1,8 +1,11 @@
 """Reads of the inactive chunks on this broker's disks."""
 
 import asyncio
+from typing import Final
 
-from moldau.chunks.calls import ChunkRead, ChunkRecords, ChunkSearch
+from crc32c import crc32c
+
+from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, ChunkRecords, ChunkSearch
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import AbortedTransaction, FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -11,6 +14,9 @@ from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
+
+PIECE_MAX_BYTES: Final = 1024 * 1024
+"""Largest piece of a file in an answer."""
 
 
 class ChunkHolder:
@@ -63,6 +69,15 @@ class ChunkHolder:
             offset = step.next_offset
             await asyncio.sleep(0)
         return FoundOffset()
+
+    async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
+        """A piece of a chunk's file, or the list of files. Raises ``KafkaError``."""
+        chunk = ChunkId(*wanted[:3])
+        if not wanted.name:
+            return ChunkFilePiece(await self._store.files(chunk))
+        size_bytes = min(wanted.max_bytes, PIECE_MAX_BYTES)
+        content = await self._store.read_file(chunk, wanted.name, wanted.position, size_bytes)
+        return ChunkFilePiece({}, content, crc32c(content))
 
     def lookup(self, topic: str, partition: int) -> RecordLookup:
         """A lookup for a search of another broker."""

@@ -9,15 +9,19 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from moldau.chunks.calls import ChunkRead, ChunkRecords, ChunkSearch
+from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, ChunkRecords, ChunkSearch
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import AbortedTransaction, FoundOffset, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.folders.checkpoint import CheckpointError
+from moldau.storage.folders.file_names import LEADER_EPOCHS, PRODUCER_SNAPSHOT_SUFFIX, segment_file
 from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.auxiliary_state import AuxiliaryState
+from moldau.storage.log.leader_epochs import parse_leader_epochs
+from moldau.storage.producers.producer_snapshot import CorruptSnapshotError, decode_producer_snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +33,8 @@ class ChunkReads(Protocol):
     """Reads chunks wherever they are. The methods raise ``KafkaError``."""
 
     async def read(self, topic: str, chunk: ChunkRegistration, wanted: ChunkRead) -> ChunkRecords: ...
+
+    async def fetch_file(self, chunk: ChunkRegistration, wanted: ChunkFileFetch) -> ChunkFilePiece: ...
 
     async def find(
         self, topic: str, chunk: ChunkRegistration, wanted: ChunkSearch, lookup: RecordLookup
@@ -172,7 +178,31 @@ class ChunkedPart:
     async def auxiliary_state(
         self, leader_epoch: int, end_offset: int, log_start_offset: int
     ) -> AuxiliaryState:
-        raise KafkaError(
-            ErrorCode.offset_moved_to_tiered_storage,
-            f"the state at offset {end_offset}, at which the active chunk begins, was not handed over",
-        )
+        """The state at the end of the last inactive chunk, from a broker that has it."""
+        chunk = next((each for each in self._chunks if each.end_offset == end_offset - 1), None)
+        if chunk is None:
+            raise KafkaError(
+                ErrorCode.offset_moved_to_tiered_storage, f"no inactive chunk ends before {end_offset}"
+            )
+        files = ChunkFileFetch(*self._partition.key, chunk.start_offset)
+        names = (await self._reads.fetch_file(chunk, files)).files
+        snapshot, producers = segment_file(end_offset, PRODUCER_SNAPSHOT_SUFFIX), []
+        epochs = await self._file(chunk, LEADER_EPOCHS)
+        try:
+            if snapshot in names:
+                producers = decode_producer_snapshot(await self._file(chunk, snapshot), snapshot)
+            entries = parse_leader_epochs(epochs, LEADER_EPOCHS)
+            return AuxiliaryState(end_offset, log_start_offset, entries, producers)
+        except (CorruptSnapshotError, CheckpointError) as error:
+            raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
+
+    async def _file(self, chunk: ChunkRegistration, name: str) -> bytes:
+        content = b""
+        while True:
+            wanted = ChunkFileFetch(
+                *self._partition.key, chunk.start_offset, name, len(content), READ_MAX_BYTES
+            )
+            piece = (await self._reads.fetch_file(chunk, wanted)).content
+            content += piece
+            if not piece:
+                return content

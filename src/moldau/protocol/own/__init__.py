@@ -34,6 +34,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11144: (".chunks.find_in_chunk", "0", "0+"),
     11145: (".chunks.report_chunks", "0", "0+"),
     11146: (".chunks.drop_chunks", "0", "0+"),
+    11147: (".chunks.fetch_chunk_file", "0", "0+"),
     # The diskless coordinator: 11640 + n - 93 is KIP-1164's API n, and 11650 and above are additional calls.
     11640: (".diskless.create_partitions", "0", "0+"),
     11641: (".diskless.delete_topics", "0", "0+"),

@@ -7,15 +7,21 @@ opened by the first read, and nothing is appended to it.
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.storage.folders.file_names import chunk_folder, chunk_of, deleted_folder
+from moldau.storage.folders.file_names import (
+    chunk_copy_folder,
+    chunk_folder,
+    chunk_of,
+    deleted_folder,
+    is_chunk_copy,
+)
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.folders.partition_metadata import MalformedMetadataError, read_partition_metadata
 from moldau.storage.log.files.steps import run_whole
@@ -35,6 +41,18 @@ class ChunkId(NamedTuple):
     topic_id: UUID
     partition: int
     start_offset: int
+
+
+class ChunkSource(Protocol):
+    """A chunk on another broker, which is copied. The methods raise ``KafkaError``."""
+
+    async def files(self) -> Mapping[str, int]:
+        """The sizes of the chunk's files, by name."""
+        ...
+
+    async def read(self, name: str, position: int) -> bytes:
+        """A piece of a file; empty at its end."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +84,8 @@ class ChunkStore:
         disk, found = self._machine.disk, []
         for name in disk.list(directory.path):
             named, path = chunk_of(name), f"{directory.path}/{name}"
+            if is_chunk_copy(name):
+                disk.remove_tree(path)
             if named is None:
                 continue
             try:
@@ -131,6 +151,88 @@ class ChunkStore:
         return PartitionLog.open(
             self._machine, path, name, topic_id=chunk.topic_id, clean_shutdown=True, may_be_tiered=True
         )
+
+    async def files(self, chunk: ChunkId) -> dict[str, int]:
+        """The sizes of a chunk's files, by name. Raises ``KafkaError``."""
+        folder = self._folder(chunk)
+        return await self._machine.workers.run(self._sizes, folder.path)
+
+    def _sizes(self, path: str) -> dict[str, int]:
+        disk = self._machine.disk
+        return {name: disk.size(f"{path}/{name}") for name in disk.list(path)}
+
+    async def read_file(self, chunk: ChunkId, name: str, position: int, size_bytes: int) -> bytes:
+        """Bytes of a chunk's file. Raises ``KafkaError``, also for a name that is not in :meth:`files`."""
+        if name not in await self.files(chunk):
+            raise KafkaError(ErrorCode.invalid_request, f"the chunk has no file {name!r}")
+        path = f"{self._folder(chunk).path}/{name}"
+        return await self._machine.workers.run(self._read_file, path, position, size_bytes)
+
+    def _read_file(self, path: str, position: int, size_bytes: int) -> bytes:
+        file = self._machine.disk.open(path, read_only=True)
+        try:
+            return file.read_at(position, min(size_bytes, max(0, file.size() - position)))
+        finally:
+            file.close()
+
+    def _folder(self, chunk: ChunkId) -> _Folder:
+        folder = self._folders.get(chunk)
+        if folder is None or not folder.directory.is_online:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"chunk {chunk.start_offset} is not here")
+        return folder
+
+    async def copy(self, name: TopicPartition, chunk: ChunkId, end_offset: int, source: ChunkSource) -> None:
+        """Copy a chunk that ends before ``end_offset`` into the log directory with the fewest chunks.
+
+        The copy is complete and checked before it gets the chunk's name. Raises ``KafkaError`` and
+        ``OSError``.
+        """
+        counts = Counter(folder.directory for folder in self._folders.values())
+        online = [each for each in self._logs.directories if each.is_online]
+        if not online:
+            raise KafkaError(ErrorCode.kafka_storage_error, "every log folder is offline")
+        directory = min(online, key=lambda each: counts[each])
+        path = f"{directory.path}/{chunk_copy_folder(name, chunk.start_offset)}"
+        run = self._machine.workers.run
+        await run(self._begin_copy, path)
+        for file, size_bytes in (await source.files()).items():
+            position = 0
+            while position < size_bytes or not position:
+                piece = await source.read(file, position)
+                await run(self._write, f"{path}/{file}", position, piece)
+                position += len(piece)
+                if not piece:
+                    break
+        target = f"{directory.path}/{chunk_folder(name, chunk.start_offset)}"
+        await run(self._finish_copy, path, target, name, chunk, end_offset)
+        self._folders[chunk] = _Folder(target, directory, asyncio.Lock())
+
+    def _begin_copy(self, path: str) -> None:
+        if self._machine.disk.is_dir(path):
+            self._machine.disk.remove_tree(path)
+        self._machine.disk.make_dirs(path)
+
+    def _write(self, path: str, position: int, piece: bytes) -> None:
+        file = self._machine.disk.open(path, create=True)
+        try:
+            file.write_at(position, [piece])
+            file.sync()
+        finally:
+            file.close()
+
+    def _finish_copy(
+        self, path: str, target: str, name: TopicPartition, chunk: ChunkId, end_offset: int
+    ) -> None:
+        disk = self._machine.disk
+        # Without a recovery point, every batch is checked by its own checksum.
+        log = PartitionLog.open(self._machine, path, name, topic_id=chunk.topic_id, may_be_tiered=True)
+        found = log.log_end_offset
+        log.close()
+        if found != end_offset:
+            raise KafkaError(ErrorCode.corrupt_message, f"{path} ends at {found}, not at {end_offset}")
+        disk.sync_dir(path)
+        disk.rename(path, target)
+        disk.sync_dir(target.rpartition("/")[0])
 
     async def drop(self, name: TopicPartition, chunk: ChunkId) -> None:
         """Remove a chunk from the disk. Raises ``OSError``."""

@@ -39,6 +39,7 @@ _STRAY_MARK = "-stray"
 _FUTURE_MARK = "-future"
 _MAX_FOLDER_NAME_LENGTH = 255
 _CHUNK_MARK = "-chunk"
+_COPY_MARK = "-chunkcopy"
 _CHUNK = re.compile(r".*-(\d+)\.(\d{20})-chunk")
 HAND_OVERS = "chunk-hand-overs"
 """The folder with the states that this broker was given for chunks that begin."""
@@ -118,8 +119,9 @@ def chunk_folder(topic_partition: TopicPartition, start_offset: int) -> str:
 
     The name of a long topic is cut, so that the topic id in the folder identifies the topic.
     """
-    tail = f"-{topic_partition.partition}.{start_offset:020d}{_CHUNK_MARK}"
-    return topic_partition.topic[: _MAX_FOLDER_NAME_LENGTH - len(tail)] + tail
+    name = f"-{topic_partition.partition}.{start_offset:020d}"
+    room = _MAX_FOLDER_NAME_LENGTH - len(name) - len(_COPY_MARK)
+    return topic_partition.topic[:room] + name + _CHUNK_MARK
 
 
 def chunk_of(folder: str) -> tuple[int, int] | None:
@@ -128,9 +130,19 @@ def chunk_of(folder: str) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
+def chunk_copy_folder(topic_partition: TopicPartition, start_offset: int) -> str:
+    """The name of an incomplete copy of a chunk, which is removed at a start."""
+    return chunk_folder(topic_partition, start_offset).removesuffix(_CHUNK_MARK) + _COPY_MARK
+
+
+def is_chunk_copy(folder: str) -> bool:
+    """Whether a folder is an incomplete copy of a chunk."""
+    return folder.endswith(_COPY_MARK)
+
+
 def is_other_folder(folder: str) -> bool:
     """Whether a folder in a log directory is known, and is not that of a partition."""
-    return folder in _OTHER_FOLDERS or folder.endswith(_CHUNK_MARK)
+    return folder in _OTHER_FOLDERS or folder.endswith((_CHUNK_MARK, _COPY_MARK))
 
 
 def is_deleted_folder(folder: str) -> bool:

@@ -160,6 +160,15 @@ def _start_of(entry: EpochEntry) -> int:
     return entry.start_offset
 
 
+def parse_leader_epochs(content: bytes, path: str) -> list[EpochEntry]:
+    """The epochs in the content of a file. Raises ``CheckpointError``, which names ``path``."""
+    rows = parse_checkpoint(content, path, 2)
+    return [
+        EpochEntry(parse_number(epoch, path, line), parse_number(offset, path, line))
+        for line, (epoch, offset) in enumerate(rows, start=3)
+    ]
+
+
 class LeaderEpochFile:
     """The ``leader-epoch-checkpoint`` of a partition's folder. Blocking.
 
@@ -179,11 +188,7 @@ class LeaderEpochFile:
             content = self._disk.read(self.path)
         except FileNotFoundError:
             return LeaderEpochs()
-        rows = parse_checkpoint(content, self.path, 2)
-        return LeaderEpochs(
-            EpochEntry(parse_number(epoch, self.path, line), parse_number(offset, self.path, line))
-            for line, (epoch, offset) in enumerate(rows, start=3)
-        )
+        return LeaderEpochs(parse_leader_epochs(content, self.path))
 
     def save(self, entries: Iterable[EpochEntry], version: int) -> None:
         """Replace the file durably, unless it already has this version or a later one."""

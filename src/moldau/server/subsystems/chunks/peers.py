@@ -7,9 +7,12 @@ from typing import Any, Final, TypeVar
 from crc32c import crc32c
 
 from moldau.chunks.calls import (
+    FETCH_CHUNK_FILE,
     FIND_IN_CHUNK,
     HAND_OVER_CHUNK,
     READ_CHUNK,
+    ChunkFileFetch,
+    ChunkFilePiece,
     ChunkRead,
     ChunkRecords,
     ChunkSearch,
@@ -29,7 +32,7 @@ from moldau.storage.chunks.chunk_store import ChunkId
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
-A = TypeVar("A", ChunkRead, ChunkSearch)
+A = TypeVar("A", ChunkRead, ChunkSearch, ChunkFileFetch)
 
 READ_TIMEOUT_MS: Final = 10_000
 """Time-out of a call that reads a chunk, after which another holder is asked."""
@@ -63,7 +66,16 @@ class ChunkPeers:
             return await self._holder.find(topic, wanted, lookup)
         return await self._call_holder(FIND_IN_CHUNK, chunk, wanted)
 
-    def _has(self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch) -> bool:
+    async def fetch_file(self, chunk: ChunkRegistration, wanted: ChunkFileFetch) -> ChunkFilePiece:
+        """Files of a chunk, from this broker or another one. Raises ``KafkaError``."""
+        if self._has(chunk, wanted):
+            return await self._holder.fetch_file(wanted)
+        piece = await self._call_holder(FETCH_CHUNK_FILE, chunk, wanted)
+        if crc32c(piece.content) != piece.checksum:
+            raise KafkaError(ErrorCode.corrupt_message, f"a piece of {wanted.name} was changed on its way")
+        return piece
+
+    def _has(self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch | ChunkFileFetch) -> bool:
         return self._view.local_id in chunk.isr and self._holder.has(ChunkId(*wanted[:3]))
 
     async def _call_holder(self, call: BrokerCall[Any, A, R], chunk: ChunkRegistration, wanted: A) -> R:
@@ -77,7 +89,9 @@ class ChunkPeers:
                 error = failure
         raise error
 
-    def _holders(self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch) -> Iterator[int]:
+    def _holders(
+        self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch | ChunkFileFetch
+    ) -> Iterator[int]:
         """The brokers that have a chunk: those of this rack first, and in an order by a hash of the chunk."""
         brokers = self._view.image.brokers
         alive = [each for each in chunk.isr if each in brokers and each != self._view.local_id]
@@ -123,6 +137,9 @@ class ChunkCallService:
     async def find(self, wanted: ChunkSearch) -> FoundOffset:
         topic = self._topic(wanted)
         return await self._holder.find(topic, wanted, self._holder.lookup(topic, wanted.partition_index))
+
+    async def fetch_file(self, wanted: ChunkFileFetch) -> ChunkFilePiece:
+        return await self._holder.fetch_file(wanted)
 
     async def take_over(self, state: HandedOver) -> None:
         await self._hand_overs.keep(state)

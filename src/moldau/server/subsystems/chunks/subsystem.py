@@ -5,13 +5,14 @@ import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from moldau.chunks.calls import FIND_IN_CHUNK, HAND_OVER_CHUNK, READ_CHUNK, ChunkService
+from moldau.chunks.calls import FETCH_CHUNK_FILE, FIND_IN_CHUNK, HAND_OVER_CHUNK, READ_CHUNK, ChunkService
 from moldau.chunks.hand_overs import HandOvers
 from moldau.chunks.holder import ChunkHolder
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS
+from moldau.diskless.upkeep.repeating import Repeating
 from moldau.network.own_serving import BrokerCallHandlers
 from moldau.replication.classic import ClassicPartition
 from moldau.server.context import BrokerContext
@@ -20,6 +21,7 @@ from moldau.server.subsystems.chunks.creation import ChunkCreation
 from moldau.server.subsystems.chunks.handlers import CreateChunksHandler
 from moldau.server.subsystems.chunks.kind import ChunkedKind, ChunkLogs
 from moldau.server.subsystems.chunks.peers import ChunkCallService, ChunkPeers
+from moldau.server.subsystems.chunks.upkeep import ChunkCopies, ChunkRetention, ControllerReports
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim, PartitionKind
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
@@ -40,6 +42,7 @@ class ChunksSubsystem(Subsystem):
         """``tiered`` is the kind of classic partitions on a broker with a remote tier."""
         self._context = context
         self._tasks: set[asyncio.Task[None]] = set()
+        self._copying: asyncio.Task[None] | None = None
         logs, machine, view = context.logs, context.machine, context.view
         self.store = ChunkStore(machine, logs)
         self._hand_overs = HandOvers(machine, logs.directories[0])
@@ -48,6 +51,16 @@ class ChunksSubsystem(Subsystem):
         self._inner = partitions.classic if tiered is None else tiered
         chunk_logs = ChunkLogs(view.local_id, logs, self.store, self._hand_overs)
         self._kind = ChunkedKind(self._inner, chunk_logs, self.peers, lambda: view.image, self._run)
+        self._partitions = partitions
+        reports = ControllerReports(
+            view.local_id, context.channel, lambda: partitions.replication.local_epoch
+        )
+        retention = ChunkRetention(machine, context.partitions, lambda: view.image, reports)
+        interval_ms = context.config.integer("log.retention.check.interval.ms")
+        self._retention = Repeating(
+            "retention of chunks", retention.run_once, interval_ms, unexpected=machine.unexpected
+        )
+        self._copies = ChunkCopies(context, self.store, self.peers, reports, self._settled)
         self._creation = ChunkCreation(
             view.local_id,
             machine,
@@ -59,7 +72,9 @@ class ChunksSubsystem(Subsystem):
         )
 
     def contribution(self) -> Contribution:
-        calls = {call.api_key: call for call in (READ_CHUNK, FIND_IN_CHUNK, HAND_OVER_CHUNK)}
+        calls = {
+            call.api_key: call for call in (READ_CHUNK, FIND_IN_CHUNK, HAND_OVER_CHUNK, FETCH_CHUNK_FILE)
+        }
         context = self._context
         service = ChunkCallService(context, self._holder, self._hand_overs)
         return Contribution(
@@ -77,6 +92,10 @@ class ChunksSubsystem(Subsystem):
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Remove the chunks that this broker does not have any more by the metadata."""
         removed = {topic.topic_id: topic.name for topic in delta.topics.removed.values()}
+        if not (removed or delta.topics.changed):
+            return
+        if self._copies.changed((topic.name for topic in delta.topics.changed.values()), image):
+            self._copies.wake.set()
         for chunk in self.store:
             topic = image.topics.get_by_id(chunk.topic_id)
             name = removed.get(chunk.topic_id) if topic is None else topic.name
@@ -106,6 +125,15 @@ class ChunksSubsystem(Subsystem):
         for chunk in unknown:
             logger.warning("a chunk of the unknown topic %s is kept: %s", chunk.topic_id, chunk)
 
+        self._copying = asyncio.get_running_loop().create_task(self._copies.run(), name="copies of chunks")
+        self._retention.start()
+
+    async def _settled(self) -> None:
+        """Return when the logs of this broker are in the state of the image."""
+        await self._partitions.settled()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -117,6 +145,10 @@ class ChunksSubsystem(Subsystem):
             logger.error("work on a chunk failed", exc_info=error)
 
     async def stop(self) -> None:
+        await self._retention.stop()
+        if self._copying is not None:
+            self._copying.cancel()
+            await asyncio.gather(self._copying, return_exceptions=True)
         # A carve that has begun is completed; what waits is cancelled, and done at the next start.
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.peers.close()

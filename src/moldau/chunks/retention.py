@@ -1,0 +1,40 @@
+"""The retention of a partition with inactive chunks, which goes by whole chunks. Pure."""
+
+from collections.abc import Sequence
+
+from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.storage.log.config import LogConfig
+
+
+def retained_start(
+    chunks: Sequence[ChunkRegistration],
+    config: LogConfig,
+    *,
+    log_start_offset: int,
+    active_size_bytes: int,
+    now_ms: int,
+) -> int:
+    """The first offset that the partition keeps, by ``retention.ms`` and ``retention.bytes``.
+
+    It is the start of the log, or the end of the last inactive chunk that is too old or one too many. A chunk
+    is removed only after all earlier ones. ``active_size_bytes`` is the size of the active chunk.
+    """
+    start_offset = log_start_offset
+    if not config.cleanup_delete:
+        return start_offset
+    kept = [chunk for chunk in chunks if chunk.end_offset >= log_start_offset]
+    excess_bytes = active_size_bytes + sum(chunk.size_bytes for chunk in kept) - config.retention_bytes
+    for chunk in kept:
+        is_old = chunk.max_timestamp_ms >= 0 and now_ms - chunk.max_timestamp_ms > config.retention_ms
+        is_old = is_old and config.retention_ms >= 0
+        is_too_many = config.retention_bytes >= 0 and excess_bytes >= chunk.size_bytes
+        if not (is_old or is_too_many):
+            break
+        excess_bytes -= chunk.size_bytes
+        start_offset = chunk.end_offset + 1
+    return start_offset
+
+
+def has_removable(chunks: Sequence[ChunkRegistration], log_start_offset: int) -> bool:
+    """Whether a chunk ends before the start of the log, so that the controller must be told."""
+    return bool(chunks) and chunks[0].end_offset < log_start_offset

@@ -1,0 +1,235 @@
+"""Work on chunks in the background: retention at leaders, and copies and reports at the brokers with chunks.
+
+Each round compares the image with this broker's folders, so that a failed step is tried again in a later
+round.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from moldau.chunks.calls import ChunkFileFetch
+from moldau.chunks.holder import PIECE_MAX_BYTES
+from moldau.chunks.retention import has_removable, retained_start
+from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.cluster.image.directories import MIGRATING_DIRECTORY
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.topics_image import Topic
+from moldau.protocol.own.chunks.drop_chunks import DropChunksPartition, DropChunksRequest
+from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest, ReportedChunk
+from moldau.replication.classic import ClassicPartition
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.machine import Machine
+from moldau.server.context import BrokerContext
+from moldau.server.subsystems.chunks.peers import ChunkPeers
+from moldau.server.topics.registry import PartitionRegistry
+from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+COPY_INTERVAL_S: Final = 1.0
+"""Pause between two rounds of copies while the image changes."""
+
+
+class _RemoteChunk:
+    """A chunk at another broker: a :class:`moldau.storage.chunks.chunk_store.ChunkSource`."""
+
+    def __init__(self, peers: ChunkPeers, chunk: ChunkRegistration, chunk_id: ChunkId) -> None:
+        self._peers = peers
+        self._chunk = chunk
+        self._id = chunk_id
+
+    async def files(self) -> Mapping[str, int]:
+        return (await self._peers.fetch_file(self._chunk, ChunkFileFetch(*self._id))).files
+
+    async def read(self, name: str, position: int) -> bytes:
+        wanted = ChunkFileFetch(*self._id, name, position, PIECE_MAX_BYTES)
+        return (await self._peers.fetch_file(self._chunk, wanted)).content
+
+
+class _OwnChunk(NamedTuple):
+    """A chunk that this broker has by the metadata."""
+
+    topic: Topic
+    chunk_id: ChunkId
+    chunk: ChunkRegistration
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic.name, self.chunk_id.partition)
+
+
+class ControllerReports:
+    """Tells the controller about this broker's chunks."""
+
+    def __init__(self, broker_id: int, channel: ControllerChannel, broker_epoch: Callable[[], int]) -> None:
+        self._broker_id = broker_id
+        self._channel = channel
+        self._broker_epoch = broker_epoch
+
+    async def held(self, chunk: ChunkId, directory_id: Any, *, is_held: bool) -> None:
+        """Report that a chunk is complete on this broker, or lost. Raises ``KafkaError``."""
+        row = ReportedChunk(
+            topic_id=chunk.topic_id,
+            partition_index=chunk.partition,
+            start_offset=chunk.start_offset,
+            is_held=is_held,
+            directory_id=directory_id or MIGRATING_DIRECTORY,
+        )
+        request = ReportChunksRequest(
+            broker_id=self._broker_id, broker_epoch=self._broker_epoch(), chunks=[row]
+        )
+        answer = await self._channel.send(request)
+        _raise_errors(answer, answer.chunks)
+
+    async def dropped(self, partition: ClassicPartition) -> None:
+        """Report the start of a log that this broker leads. Raises ``KafkaError``."""
+        row = DropChunksPartition(
+            topic_id=partition.key.topic_id,
+            partition_index=partition.key.partition,
+            leader_epoch=partition.leader_epoch,
+            log_start_offset=partition.log.log_start_offset,
+        )
+        request = DropChunksRequest(
+            broker_id=self._broker_id, broker_epoch=self._broker_epoch(), partitions=[row]
+        )
+        answer = await self._channel.send(request)
+        _raise_errors(answer, answer.partitions)
+
+
+def _raise_errors(answer: Any, rows: Any) -> None:
+    for each in (answer, *rows):
+        if each.error_code is not ErrorCode.none:
+            raise KafkaError(each.error_code, each.error_message)
+
+
+class ChunkRetention:
+    """Removes the chunks of the partitions that this broker leads when they are past their retention."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        partitions: PartitionRegistry,
+        image: Callable[[], MetadataImage],
+        reports: ControllerReports,
+    ) -> None:
+        self._machine = machine
+        self._partitions = partitions
+        self._image = image
+        self._reports = reports
+
+    async def run_once(self) -> None:
+        """Move the starts of logs, and have the chunks before them removed. Raises ``KafkaError``."""
+        for partition in self._partitions:
+            if not isinstance(partition, ClassicPartition) or partition.remote.part is None:
+                continue
+            metadata = self._image().topics.partition(*partition.key)
+            if metadata is None or not metadata.chunks or not partition.is_leader:
+                continue
+            log = partition.log
+            start_offset = retained_start(
+                metadata.chunks,
+                log.config,
+                log_start_offset=log.log_start_offset,
+                active_size_bytes=log.size_bytes,
+                now_ms=self._machine.deletion_clock.now_ms(),
+            )
+            if log.update_log_start_offset(start_offset):
+                await log.persist_start()
+            if has_removable(metadata.chunks, log.log_start_offset):
+                await self._reports.dropped(partition)
+
+
+class ChunkCopies:
+    """Copies the chunks that this broker must get, and reports those that it has got or lost."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        store: ChunkStore,
+        peers: ChunkPeers,
+        reports: ControllerReports,
+        settled: Callable[[], Any],
+    ) -> None:
+        """``settled`` returns when the logs of this broker are in the state of the image."""
+        self._view = context.view
+        self._logs = context.logs
+        self._store = store
+        self._peers = peers
+        self._reports = reports
+        self._settled = settled
+        self.wake = asyncio.Event()
+        """Set when the image has changed."""
+        self._chunked: set[str] = set()
+        """Topics with inactive chunks."""
+
+    def changed(self, topics: Iterable[str], image: MetadataImage) -> bool:
+        """Note changed topics; returns whether one of them has inactive chunks."""
+        found = False
+        for name in topics:
+            topic = image.topics.get(name)
+            self._chunked.discard(name)
+            if topic is not None and any(each.chunks for each in topic.partitions):
+                self._chunked.add(name)
+                found = True
+        return found
+
+    async def run(self) -> None:
+        """Run rounds until the task is cancelled."""
+        while True:
+            await self.wake.wait()
+            self.wake.clear()
+            try:
+                await self._settled()
+                is_complete = await self._round()
+            except Exception:
+                logger.exception("a round of copies of chunks failed")
+                is_complete = False
+            await asyncio.sleep(COPY_INTERVAL_S)
+            if not is_complete:
+                self.wake.set()
+
+    async def _round(self) -> bool:
+        """Do all steps that are due. Returns False if one of them must be tried again."""
+        is_complete = True
+        for own in self._own_chunks():
+            try:
+                await self._step(own)
+            except (KafkaError, OSError) as error:
+                is_complete = False
+                logger.info("chunk %d of %s: %s", own.chunk.start_offset, own.name, error)
+        return is_complete
+
+    async def _step(self, own: _OwnChunk) -> None:
+        is_here, in_sync = own.chunk_id in self._store, self._view.local_id in own.chunk.isr
+        if is_here == in_sync:
+            if is_here or not own.chunk.isr:
+                return
+            source = _RemoteChunk(self._peers, own.chunk, own.chunk_id)
+            await self._store.copy(own.name, own.chunk_id, own.chunk.end_offset + 1, source)
+            logger.info("chunk %d of %s is copied", own.chunk.start_offset, own.name)
+            is_here = True
+        elif in_sync:
+            if self._may_be_carved(own):
+                raise KafkaError(ErrorCode.kafka_storage_error, "its log is not renamed yet")
+            logger.error("chunk %d of %s is not on this broker any more", own.chunk.start_offset, own.name)
+        home = self._store.directory_of(own.chunk_id)
+        await self._reports.held(own.chunk_id, None if home is None else home.directory_id, is_held=is_here)
+
+    def _may_be_carved(self, own: _OwnChunk) -> bool:
+        """Whether the partition's log may still become the log of a chunk, or its folder is offline."""
+        log = self._logs.get(own.name)
+        is_older = log is not None and log.segments.segments[0].base_offset <= own.chunk.end_offset
+        return is_older or not all(each.is_online for each in self._logs.directories)
+
+    def _own_chunks(self) -> Iterator[_OwnChunk]:
+        local_id = self._view.local_id
+        topics = self._view.image.topics
+        for topic in filter(None, map(topics.get, tuple(self._chunked))):
+            for index, partition in enumerate(topic.partitions):
+                for chunk in partition.chunks:
+                    if local_id in chunk.replicas:
+                        yield _OwnChunk(topic, ChunkId(topic.topic_id, index, chunk.start_offset), chunk)

@@ -1,0 +1,244 @@
+"""A partition's chunks on three brokers, written and read by an unmodified client."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import moldau.testing
+from moldau.network.client import RpcClient
+from moldau.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from moldau.protocol.own.chunks.alter_chunk_assignments import (
+    AlterChunkAssignment,
+    AlterChunkAssignmentsRequest,
+)
+from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
+from moldau.protocol.schema import Message
+from moldau.runtime.entropy import SystemEntropy
+
+QUIET = {"log_level": 0}
+LIMIT_S = 30
+FAST = {"log.retention.check.interval.ms": "200"}
+COMMITTED = {"isolation.level": "read_committed"}
+UNCOMMITTED = {"isolation.level": "read_uncommitted"}
+FIRST_MS = 1_700_000_000_000
+
+
+def ask(address: str, request: Message, version: int | None = None) -> Any:
+    """The answer of a broker."""
+
+    async def asking() -> Any:
+        client = RpcClient(SystemEntropy(), client_id="test")
+        host, _, port = address.rpartition(":")
+        try:
+            if version is None:
+                await client.version_of(host, int(port), request.API_KEY)
+            return await client.request(host, int(port), request.API_KEY, version, request, LIMIT_S * 1000)
+        finally:
+            await client.close()
+
+    return asyncio.run(asking())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.05)
+
+
+class Chunks:
+    """A topic of one partition, whose chunks are created by a tool."""
+
+    def __init__(self, cluster: moldau.testing.Cluster, topic: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.server = {"bootstrap.servers": cluster.bootstrap_servers, **QUIET}
+        self.admin = AdminClient(self.server)
+
+    def create_topic(self, brokers: Sequence[int]) -> None:
+        topic = NewTopic(self.topic, 1, replica_assignment=[list(brokers)])
+        self.admin.create_topics([topic])[self.topic].result(LIMIT_S)
+
+    def leader(self) -> int:
+        return self.admin.list_topics(self.topic, timeout=LIMIT_S).topics[self.topic].partitions[0].leader
+
+    def create(self, brokers: Sequence[int]) -> int:
+        row = CreateChunksTopicPartition(topic_name=self.topic, partition_id=0, broker_ids=brokers)
+        answer = ask(self.cluster.address(self.leader()), CreateChunksRequest(topic_partitions=[row]))
+        result = answer.results[0]
+        assert not result.error_code, (result.error_code, result.error_message)
+        return int(result.start_offset)
+
+    def folders(self) -> dict[int, list[str]]:
+        """The folders of the topic's chunks on each broker."""
+        names = {
+            broker: [each for each in os.listdir(self.cluster.log_dirs(broker)[0]) if self.is_chunk(each)]
+            for broker in self.cluster.brokers
+        }
+        return {broker: found for broker, found in names.items() if found}
+
+    def is_chunk(self, name: str) -> bool:
+        return name.startswith(f"{self.topic}-0.") and name.endswith("-chunk")
+
+    def produce(self, first: int, count: int) -> None:
+        producer = Producer({**self.server, "enable.idempotence": True})
+        for number in range(first, first + count):
+            producer.produce(self.topic, str(number).encode(), partition=0)
+        assert producer.flush(LIMIT_S) == 0
+
+    def read(self, count: int, **config: str) -> list[tuple[int, int]]:
+        """The offsets and the values of records from the beginning on."""
+        consumer = Consumer({**self.server, "group.id": "g", "enable.auto.commit": False, **config})
+        consumer.assign([TopicPartition(self.topic, 0, 0)])
+        found: list[tuple[int, int]] = []
+        deadline = time.monotonic() + LIMIT_S
+        while len(found) < count and time.monotonic() < deadline:
+            record = consumer.poll(0.2)
+            if record is not None and record.error() is None:
+                found.append((record.offset(), int(record.value())))
+        consumer.close()
+        return found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[moldau.testing.Cluster]:
+    with moldau.testing.Cluster(brokers=3, properties=FAST) as cluster:
+        update = FeatureUpdateKey(feature="moldau.chunk.version", max_version_level=1, upgrade_type=1)
+        answer = ask(cluster.address(1), UpdateFeaturesRequest(feature_updates=[update]), 1)
+        assert not answer.error_code, answer
+        yield cluster
+
+
+def test_a_client_reads_all_chunks_in_order(
+    cluster: moldau.testing.Cluster,
+) -> None:
+    everything = [(number, number) for number in range(30)]
+    chunks = Chunks(cluster, "simple")
+    chunks.create_topic([1])
+    chunks.produce(0, 10)
+    assert chunks.create([2]) == 10
+    chunks.produce(10, 10)
+    assert chunks.leader() == 2
+    assert chunks.read(20) == everything[:20]
+    assert chunks.create([3]) == 20
+    chunks.produce(20, 10)
+    assert chunks.read(30) == everything
+
+
+def test_a_transaction_over_the_border_is_read_whole_or_not_at_all(cluster: moldau.testing.Cluster) -> None:
+    chunks = Chunks(cluster, "transactional")
+    chunks.create_topic([1, 2])
+    chunks.produce(0, 5)
+    open_ones = []
+    for name in ("aborted", "committed"):
+        producer = Producer({**chunks.server, "transactional.id": name})
+        producer.init_transactions(LIMIT_S)
+        producer.begin_transaction()
+        open_ones.append(producer)
+    for producer, number in zip(open_ones, (100, 200), strict=True):
+        producer.produce(chunks.topic, str(number).encode(), partition=0)
+        assert producer.flush(LIMIT_S) == 0
+    chunks.produce(5, 3)
+    assert chunks.create([2, 3]) == 10
+    for producer, number in zip(open_ones, (101, 201), strict=True):
+        producer.produce(chunks.topic, str(number).encode(), partition=0)
+        assert producer.flush(LIMIT_S) == 0
+    assert [value for _, value in chunks.read(5, **COMMITTED)] == [0, 1, 2, 3, 4], "the rest is undecided"
+    open_ones[0].abort_transaction(LIMIT_S)
+    open_ones[1].commit_transaction(LIMIT_S)
+    committed = [0, 1, 2, 3, 4, 200, 5, 6, 7, 201]
+    assert [value for _, value in chunks.read(10, **COMMITTED)] == committed
+    assert [value for _, value in chunks.read(12, **UNCOMMITTED)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        100,
+        200,
+        5,
+        6,
+        7,
+        101,
+        201,
+    ]
+    assert chunks.create([3, 1]) == 14
+    chunks.produce(8, 2)
+    for broker in cluster.brokers:
+        cluster.restart(broker)
+    assert [value for _, value in chunks.read(12, **COMMITTED)] == [*committed, 8, 9]
+
+
+def test_producers_and_a_consumer_go_on_while_chunks_are_created(cluster: moldau.testing.Cluster) -> None:
+    chunks = Chunks(cluster, "busy")
+    chunks.create_topic([1, 2, 3])
+    producer = Producer({**chunks.server, "enable.idempotence": True, "linger.ms": 1})
+    number = 0
+    for brokers in ([2, 3, 1], [3, 2, 1], [1, 2, 3], [2, 1, 3]):
+        done: list[int] = []
+        thread = threading.Thread(target=lambda to=brokers, out=done: out.append(chunks.create(to)))
+        for _ in range(100):
+            producer.produce(chunks.topic, str(number).encode(), partition=0)
+            number += 1
+        assert producer.flush(LIMIT_S) == 0
+        thread.start()
+        while thread.is_alive():
+            producer.produce(chunks.topic, str(number).encode(), partition=0)
+            producer.poll(0.001)
+            number += 1
+        thread.join()
+        assert done
+        assert chunks.leader() == brokers[0]
+    assert producer.flush(LIMIT_S) == 0
+    assert chunks.read(number) == [(each, each) for each in range(number)]
+
+
+def test_records_are_found_by_time_and_deleted_over_chunks(cluster: moldau.testing.Cluster) -> None:
+    chunks = Chunks(cluster, "timed")
+    chunks.create_topic([1])
+    producer = Producer(chunks.server)
+    for number in range(30):
+        producer.produce(chunks.topic, str(number).encode(), partition=0, timestamp=FIRST_MS + number * 1000)
+        assert producer.flush(LIMIT_S) == 0
+        if number in (9, 19):
+            chunks.create([2 if number == 9 else 1])
+    consumer = Consumer({**chunks.server, "group.id": "g"})
+    for number in (0, 5, 9, 10, 15, 19, 20, 29):
+        wanted = TopicPartition(chunks.topic, 0, FIRST_MS + number * 1000 - 500)
+        assert consumer.offsets_for_times([wanted], LIMIT_S)[0].offset == number
+    assert consumer.get_watermark_offsets(TopicPartition(chunks.topic, 0), LIMIT_S) == (0, 30)
+    chunks.leader()  # The client then knows the new leader.
+    deletion = chunks.admin.delete_records([TopicPartition(chunks.topic, 0, 15)])
+    assert next(iter(deletion.values())).result(LIMIT_S).low_watermark == 15
+    assert consumer.get_watermark_offsets(TopicPartition(chunks.topic, 0), LIMIT_S) == (15, 30)
+    consumer.close()
+    assert chunks.read(15, **{"auto.offset.reset": "earliest"}) == [(each, each) for each in range(15, 30)]
+
+
+def test_a_chunk_is_copied_to_another_broker_and_removed_by_retention(cluster: moldau.testing.Cluster) -> None:
+    chunks = Chunks(cluster, "moved")
+    chunks.create_topic([1])
+    chunks.produce(0, 10)
+    chunks.create([2])
+    chunks.produce(10, 10)
+    row = AlterChunkAssignment(topic_name="moved", partition_id=0, start_offset=0, broker_ids=[3])
+    answer = ask(cluster.address(1), AlterChunkAssignmentsRequest(chunks=[row]))
+    assert not answer.results[0].error_code, answer
+    until(lambda: chunks.folders() == {3: ["moved-0.00000000000000000000-chunk"]})
+    assert chunks.read(20) == [(number, number) for number in range(20)]
+    chunks.leader()
+    deletion = chunks.admin.delete_records([TopicPartition("moved", 0, 12)])
+    assert next(iter(deletion.values())).result(LIMIT_S).low_watermark == 12
+    until(lambda: not chunks.folders())
+    assert chunks.read(8, **{"auto.offset.reset": "earliest"}) == [(each, each) for each in range(12, 20)]
+    chunks.create([1])
+    assert chunks.folders()
+    chunks.admin.delete_topics(["moved"])["moved"].result(LIMIT_S)
+    until(lambda: not chunks.folders())

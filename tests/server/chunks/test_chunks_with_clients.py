@@ -229,7 +229,8 @@ def test_a_chunk_is_copied_to_another_broker_and_removed_by_retention(cluster: m
     chunks.create([2])
     chunks.produce(10, 10)
     row = AlterChunkAssignment(topic_name="moved", partition_id=0, start_offset=0, broker_ids=[3])
-    answer = ask(cluster.address(1), AlterChunkAssignmentsRequest(chunks=[row]))
+    controller = cluster.address(cluster.controllers[0])
+    answer = ask(controller, AlterChunkAssignmentsRequest(chunks=[row]))
     assert not answer.results[0].error_code, answer
     until(lambda: chunks.folders() == {3: ["moved-0.00000000000000000000-chunk"]})
     assert chunks.read(20) == [(number, number) for number in range(20)]
@@ -239,6 +240,6 @@ def test_a_chunk_is_copied_to_another_broker_and_removed_by_retention(cluster: m
     until(lambda: not chunks.folders())
     assert chunks.read(8, **{"auto.offset.reset": "earliest"}) == [(each, each) for each in range(12, 20)]
     chunks.create([1])
-    assert chunks.folders()
+    until(lambda: bool(chunks.folders()))
     chunks.admin.delete_topics(["moved"])["moved"].result(LIMIT_S)
     until(lambda: not chunks.folders())

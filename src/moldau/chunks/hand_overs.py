@@ -69,7 +69,10 @@ class HandOvers:
             raise KafkaError(
                 ErrorCode.fenced_leader_epoch, f"epoch {known.leader_epoch} has handed over here"
             )
-        decode_producer_snapshot(state.producer_snapshot)
+        try:
+            decode_producer_snapshot(state.producer_snapshot)
+        except CorruptSnapshotError as error:
+            raise KafkaError(ErrorCode.invalid_request, str(error)) from error
         body = encode_versioned(HAND_OVER_CHUNK.ask(state, 0, 0))
         async with self._writing:
             try:

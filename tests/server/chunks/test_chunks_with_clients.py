@@ -222,7 +222,7 @@ def test_records_are_found_by_time_and_deleted_over_chunks(cluster: moldau.testi
     assert chunks.read(15, **{"auto.offset.reset": "earliest"}) == [(each, each) for each in range(15, 30)]
 
 
-def test_a_chunk_is_copied_to_another_broker_and_removed_by_retention(cluster: moldau.testing.Cluster) -> None:
+def test_a_chunk_is_copied_to_a_broker_and_removed_by_retention(cluster: moldau.testing.Cluster) -> None:
     chunks = Chunks(cluster, "moved")
     chunks.create_topic([1])
     chunks.produce(0, 10)

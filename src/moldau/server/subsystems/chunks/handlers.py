@@ -1,6 +1,7 @@
 """CreateChunks of a tool, at the leaders of the partitions."""
 
 import asyncio
+from typing import Final
 
 from moldau.network.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.network.context import RequestContext
@@ -8,6 +9,10 @@ from moldau.network.served import Handler
 from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksResponse
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.creation import ChunkCreation
+
+
+ROWS_MAX: Final = 100
+"""Chunks that one request creates at most; each holds back the producers of a partition."""
 
 
 class CreateChunksHandler:
@@ -24,5 +29,8 @@ class CreateChunksHandler:
         """End the active chunks of partitions that this broker leads. A row may fail alone."""
         if not self._authorizer.allows(context, AclOperation.ALTER, AclResourceType.CLUSTER, CLUSTER_NAME):
             raise KafkaError(ErrorCode.cluster_authorization_failed)
+        if len(request.topic_partitions) > ROWS_MAX:
+            reason = f"a request creates {ROWS_MAX} chunks at most"
+            raise KafkaError(ErrorCode.invalid_request, reason)
         results = await asyncio.gather(*map(self._creation.create, request.topic_partitions))
         return CreateChunksResponse(results=results)

@@ -10,7 +10,6 @@ from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, Create
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.creation import ChunkCreation
 
-
 ROWS_MAX: Final = 100
 """Chunks that one request creates at most; each holds back the producers of a partition."""
 

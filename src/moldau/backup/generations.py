@@ -1,14 +1,15 @@
 """The generation of a cluster in its object store, and the end of nodes of earlier generations.
 
 A restore begins a new generation, with an object that says so. An object store cannot be fenced: a node of
-the old cluster, if one is still running, goes on until it looks for that object again.
+the old cluster, if one is still running, looks for that object before it changes the store.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
 
-from moldau.objects.storage import ObjectStorage
+from moldau.objects.storage import ObjectStorage, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,12 @@ async def begin_generation(storage: ObjectStorage, generation: int, cluster_id: 
 
 
 class GenerationGuard:
-    """Ends this node when its cluster was restored from the store, where the restored cluster goes on."""
+    """Ends this node when its cluster was restored from the store, where the restored cluster goes on.
+
+    Implements :class:`moldau.objects.guard.StoreGuard`. A deletion looks for a later generation directly
+    before it: a restore first announces its generation, and then chooses the state, so it chooses one that
+    knows of all deletions. An upload relies on a look that is at most ``lease_s`` old.
+    """
 
     def __init__(
         self,
@@ -44,6 +50,7 @@ class GenerationGuard:
         generation: Callable[[], int],
         changes: Callable[[], float],
         fail: Callable[[str], None],
+        lease_s: float,
     ) -> None:
         """``generation`` is that of this node's metadata. ``changes`` counts the requests with which this
         node has changed the store. ``fail`` ends the node with a reason.
@@ -52,7 +59,12 @@ class GenerationGuard:
         self._generation = generation
         self._changes = changes
         self._fail = fail
+        self._lease_s = lease_s
         self._changes_seen = -1.0
+        self._looked_s = float("-inf")
+        """When the last look began that found no later generation."""
+        self.has_metadata = False
+        """Whether the node's metadata are complete. Before that, they may be of an earlier generation."""
 
     async def run_once(self) -> None:
         """Look for a newer generation if this node has changed the store since the last look, so that an
@@ -61,11 +73,29 @@ class GenerationGuard:
         changes = self._changes()
         if changes == self._changes_seen:
             return
-        latest, own = await latest_generation(self._storage), self._generation()
-        if latest > own:
-            self._fail(
-                f"the cluster was restored from its object store (generation {latest}), and this node is of"
-                f" generation {own}: it may neither write nor delete there. Stop all nodes of the old"
-                " cluster; see 'Restore a cluster' in the documentation."
-            )
+        await self._look()
         self._changes_seen = changes
+
+    async def before_upload(self) -> None:
+        if asyncio.get_running_loop().time() - self._looked_s > self._lease_s:
+            await self._look()
+
+    async def before_delete(self) -> None:
+        await self._look()
+
+    async def _look(self) -> None:
+        """Raises ``StorageError`` when there is a later generation, or when the store fails."""
+        began_s = asyncio.get_running_loop().time()
+        latest, own = await latest_generation(self._storage), self._generation()
+        if latest <= own:
+            self._looked_s = began_s
+            return
+        self._looked_s = float("-inf")
+        reason = (
+            f"the cluster was restored from its object store (generation {latest}), and this node is of"
+            f" generation {own}: it may neither write nor delete there. Stop all nodes of the old"
+            " cluster; see 'Restore a cluster' in the documentation."
+        )
+        if self.has_metadata:
+            self._fail(reason)
+        raise StorageError(reason, transient=not self.has_metadata)

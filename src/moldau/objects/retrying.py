@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
+from moldau.objects.guard import FreeStore, StoreGuard
 from moldau.objects.health import StorageHealth
 from moldau.objects.hedging import HedgeBudget, Patience, hedged
 from moldau.objects.storage import (
@@ -90,6 +91,8 @@ class RetryingStorage:
     ) -> None:
         """``name`` is the store's name in the error of a failed check (its URL)."""
         self._name = name
+        self.guard: StoreGuard = FreeStore()
+        """Asked before each change."""
         self._storage = storage
         self._entropy = entropy
         self._policy = policy or RetryPolicy()
@@ -101,6 +104,7 @@ class RetryingStorage:
         self._fetch_patience = Patience(least_s) if least_s else None
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
+        await self.guard.before_upload()
         await self._run(lambda: self._storage.upload(key, data, length), self._upload_patience)
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
@@ -110,6 +114,7 @@ class RetryingStorage:
         return await self._run(lambda: fetch_once(self._storage, key, offset, size))
 
     async def delete(self, keys: Collection[str]) -> None:
+        await self.guard.before_delete()
         await self._run(lambda: self._storage.delete(keys))
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:

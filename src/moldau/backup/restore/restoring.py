@@ -27,7 +27,7 @@ from moldau.backup.restore.tiered_logs import (
     write_tiered_logs,
 )
 from moldau.backup.restore.transactions import abort_ongoing, abort_strays
-from moldau.backup.stored_cuts import FoundCut
+from moldau.backup.stored_cuts import FoundCut, StoredCuts
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_COORDINATOR
@@ -132,6 +132,7 @@ class Restoring:
         classic topics; without it, these topics come back empty.
         """
         self._tier = tier
+        self._until_ms = until_ms
         self._machine = machine
         self._storage = storage
         self._window = _window(found, until_ms)
@@ -150,10 +151,11 @@ class Restoring:
         then not folders of nodes.
         """
         self._cluster.check(self._machine)
-        old = await metadata_of(self._storage, self._cut)
         number = 1 + max(self._cut.generation, await latest_generation(self._storage))
         # Nodes of the old cluster that still run stop soon. Objects are listed as late as possible.
         await begin_generation(self._storage, number, self._cut.cluster_id)
+        await self._take_later_cut()
+        old = await metadata_of(self._storage, self._cut)
         self._machine.disk.make_dirs(self._work_path)
         async with contextlib.AsyncExitStack() as closing:
             logs = await self._write_logs(closing)
@@ -175,6 +177,17 @@ class Restoring:
         self._cluster.finish(self._machine)
         self._report.folders = {each.node_id: each.path for each in self._cluster.nodes}
         return self._report
+
+    async def _take_later_cut(self) -> None:
+        """Take the newest cut of the old cluster, which may have gone on until now. After a deletion of it
+        that was allowed, there is a cut that knows of the deletion.
+        """
+        found = await StoredCuts(self._storage).newest(until_ms=self._until_ms)
+        if found is None or found.cut.generation != self._cut.generation:
+            return
+        if found.cut.number > self._cut.number:
+            self._cut = self._report.cut = found.cut
+            self._window = _window(found, self._until_ms)
 
     async def _keep_unknown(self, generation: int) -> None:
         """List the objects with records of unknown topics, before a node may delete them."""

@@ -22,6 +22,7 @@ from moldau.objects import (
     StorageHealth,
     open_by_url,
 )
+from moldau.objects.guard import FreeStore, StoreGuard
 from moldau.protocol.errors import ProtocolError
 from moldau.runtime import Machine
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
@@ -74,6 +75,7 @@ class ObjectStorageManager:
         self._storage = storage
         self._uploads = storage if copies_to is None else copies_to
         self.prefix = prefix
+        self.guard: StoreGuard = FreeStore()
 
     @property
     def problem(self) -> str | None:
@@ -96,6 +98,10 @@ class ObjectStorageManager:
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
     ) -> bytes:
         """Like ``copy_log_segment_data``, to objects that no other attempt to build the segment writes."""
+        try:
+            await self.guard.before_upload()
+        except StorageError as error:
+            raise _failed("copying", metadata, error) from error
         keys = segment_keys(self.prefix, metadata.id, metadata.start_offset, attempt)
         packed = pack_indexes(metadata, data)
         log = data.log_segment
@@ -141,6 +147,7 @@ class ObjectStorageManager:
         try:
             if metadata.custom_metadata is None or attempt:
                 keys.update(await self._find(metadata))
+            await self.guard.before_delete()
             await self._storage.delete(sorted(keys))
         except StorageError as error:
             raise _failed("deleting", metadata, error) from error
@@ -163,6 +170,7 @@ class ObjectStorageManager:
 
     async def delete_objects(self, keys: Collection[str]) -> None:
         """Remove objects of segments by their keys. Raises ``StorageError``."""
+        await self.guard.before_delete()
         await self._storage.delete(keys)
 
     def attempt_of(self, metadata: RemoteLogSegmentMetadata) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 from moldau.metrics import Meters
+from moldau.objects.guard import StoreGuard
 from moldau.objects.storage import ObjectInfo
 from moldau.runtime import Machine
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
@@ -181,6 +182,9 @@ class HostedStorageManager(RemoteStorageManager, Protocol):
     """A storage manager as a broker uses it: the built-in one, or ``ForeignStorageManager`` around a
     plug-in.
     """
+
+    guard: StoreGuard
+    """Asked before each copy and deletion."""
 
     @property
     def problem(self) -> str | None:

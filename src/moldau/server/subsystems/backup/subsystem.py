@@ -22,6 +22,8 @@ from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 
 LATE_INTERVALS: Final = 6
 """Number of intervals without a saved state after which the node is unhealthy."""
+LEASE_INTERVALS: Final = 2
+"""Number of intervals for which this node writes without looking for a later generation."""
 LATE_MIN_MS: Final = 60_000
 
 
@@ -48,10 +50,18 @@ class BackupSubsystem(Subsystem):
         uploads, deletions = (
             requests.counter("RequestsPerSec", operation=operation) for operation in ("upload", "delete")
         )
-        self._guard = GenerationGuard(
-            storage, lambda: self._peers.generation, lambda: uploads.value + deletions.value, context.fail
-        )
         unexpected, interval_ms = context.machine.unexpected, settings.interval_ms
+        self._guard = GenerationGuard(
+            storage,
+            lambda: self._peers.generation,
+            lambda: uploads.value + deletions.value,
+            context.fail,
+            # A node that is busy looks in each interval, so its uploads never wait.
+            LEASE_INTERVALS * interval_ms / 1000,
+        )
+        storage.guard = self._guard
+        if tiered is not None:
+            tiered.storage.guard = self._guard
         # This loop is not the maker's, because saves may wait long for brokers that are down.
         self._watching = Repeating(
             "backup generation", self._guard.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
@@ -84,6 +94,7 @@ class BackupSubsystem(Subsystem):
         )
 
     async def serve(self) -> None:
+        self._guard.has_metadata = True
         self._watching.start()
         self._repeating.start()
 

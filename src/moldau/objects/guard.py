@@ -1,0 +1,27 @@
+"""The right of a node to change an object store, which is asked for before each change."""
+
+from typing import Protocol
+
+__all__ = ["FreeStore", "StoreGuard"]
+
+
+class StoreGuard(Protocol):
+    """Refuses the changes of a node whose cluster goes on elsewhere."""
+
+    async def before_upload(self) -> None:
+        """Return when this node may store an object. Raises ``StorageError`` with the reason if it may
+        not.
+        """
+        ...
+
+    async def before_delete(self) -> None:
+        """Return when this node may delete objects. Raises ``StorageError`` with the reason if it may not."""
+        ...
+
+
+class FreeStore:
+    """The guard of a store that every node may change."""
+
+    async def before_upload(self) -> None: ...
+
+    async def before_delete(self) -> None: ...

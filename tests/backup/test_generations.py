@@ -1,0 +1,133 @@
+"""A node of an older generation neither writes nor deletes, and says why."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+
+from moldau.backup.generations import GenerationGuard, begin_generation
+from moldau.objects import MemoryStorage
+from moldau.objects.retrying import RetryingStorage
+from moldau.objects.storage import StorageError
+from moldau.runtime import Machine
+from moldau.simulation.world.world import World
+from moldau.tiered.metadata.segments import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from moldau.tiered.storage.foreign_storage_manager import ForeignStorageManager
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage.storage_manager import LogSegmentData, RemoteStorageError
+
+LEASE_S = 20.0
+SEGMENT = RemoteLogSegmentMetadata(
+    RemoteLogSegmentId.of(TopicIdPartition(UUID(int=1), "t", 0), UUID(int=2)),
+    *(0, 9, 1, 1, 1, 3),
+    leader_epochs=(EpochStart(0, 0),),
+)
+DATA = LogSegmentData(b"abc", b"", b"", None, b"", b"")
+
+
+class OldNode:
+    """A node of generation 0, and its store."""
+
+    def __init__(self) -> None:
+        machine = Machine.real()
+        self.memory = MemoryStorage(machine.clock)
+        self.reasons: list[str] = []
+        self.guard = GenerationGuard(self.memory, lambda: 0, lambda: 0.0, self.reasons.append, LEASE_S)
+        self.guard.has_metadata = True
+        self.storage = RetryingStorage(self.memory, machine.entropy)
+        self.tier = ObjectStorageManager(self.memory)
+        self.foreign = ForeignStorageManager(ObjectStorageManager(self.memory), "a plug-in")
+        self.storage.guard = self.tier.guard = self.foreign.guard = self.guard
+
+    async def restore(self) -> None:
+        await begin_generation(self.memory, 1, "c")
+
+
+Change = Callable[[OldNode], Awaitable[object]]
+WRITES: list[Change] = [
+    lambda node: node.storage.upload("wal/x", b"x", 1),
+    lambda node: node.tier.copy_log_segment_data(SEGMENT, DATA),
+    lambda node: node.tier.copy_attempt(SEGMENT, DATA, "attempt"),
+    lambda node: node.foreign.copy_log_segment_data(SEGMENT, DATA),
+]
+DELETIONS: list[Change] = [
+    lambda node: node.storage.delete(["wal/x"]),
+    lambda node: node.tier.delete_log_segment_data(SEGMENT),
+    lambda node: node.tier.delete_objects(["tiered/x"]),
+    lambda node: node.foreign.delete_log_segment_data(SEGMENT),
+]
+
+
+def play(story: Callable[[OldNode], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await story(OldNode())
+
+    with World(1) as world:
+        world.run(run())
+
+
+async def _refused(node: OldNode, change: Change) -> None:
+    before = dict(node.memory._objects)
+    with pytest.raises((StorageError, RemoteStorageError), match="of generation 0: it may neither write"):
+        await change(node)
+    assert node.memory._objects == before
+    assert "restored from its object store" in node.reasons[-1]
+
+
+@pytest.mark.parametrize("change", DELETIONS)
+def test_an_old_node_deletes_nothing(change: Change) -> None:
+    async def story(node: OldNode) -> None:
+        await change(node)
+        await node.restore()
+        await _refused(node, change)
+
+    play(story)
+
+
+@pytest.mark.parametrize("change", WRITES)
+def test_an_old_node_writes_nothing_after_its_lease(change: Change) -> None:
+    async def story(node: OldNode) -> None:
+        await change(node)
+        await node.restore()
+        await asyncio.sleep(LEASE_S + 1)
+        await _refused(node, change)
+        await _refused(node, change)
+
+    play(story)
+
+
+def test_a_node_whose_metadata_are_not_complete_waits() -> None:
+    async def story(node: OldNode) -> None:
+        node.guard.has_metadata = False
+        await node.restore()
+        with pytest.raises(StorageError) as refusal:
+            await node.guard.before_delete()
+        assert refusal.value.transient
+        assert node.reasons == []
+
+    play(story)
+
+
+def test_an_upload_looks_once_in_a_lease() -> None:
+    async def story(node: OldNode) -> None:
+        looks = 0
+        listed = node.memory.list
+
+        def counting(prefix: str, *, start_after: str = "") -> object:
+            nonlocal looks
+            looks += 1
+            return listed(prefix, start_after=start_after)
+
+        node.memory.list = counting  # type: ignore[assignment, method-assign]
+        for _ in range(30):
+            await node.storage.upload("wal/x", b"x", 1)
+            await asyncio.sleep(1.0)
+        assert looks == 2
+
+    play(story)

@@ -1,10 +1,20 @@
 """The image of the metadata as the object of a cut: record batches with the records that build it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Final, NamedTuple
 
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.image.image_records import encode_record, to_records
+from moldau.cluster.image.image_records import (
+    config_records,
+    encode_record,
+    records_after_configs,
+    records_before_topics,
+    topic_records,
+)
+from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.metadata_log import RECORDS_A_TURN
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
@@ -13,28 +23,72 @@ from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.record import Record, iter_records
 
-__all__ = ["decode_image", "encode_image"]
+__all__ = ["ImageEncoder", "decode_image"]
+
+_PARTITIONS_A_BLOCK: Final = 1_000
 
 
-async def encode_image(image: MetadataImage) -> bytes:
-    """Record batches whose records build the image, in steps between which others have a turn."""
-    content = bytearray()
-    values: list[bytes] = []
-    offset = 0
-    for record in to_records(image):
-        values.append(encode_record(record, image.metadata_version))
-        if len(values) == RECORDS_A_TURN:
-            content += _batch(offset, values)
-            offset, values = offset + len(values), []
-            await asyncio.sleep(0)
-    if values:
-        content += _batch(offset, values)
-    return bytes(content)
+class ImageEncoder:
+    """Encodes images one after another. Only what changed since the last image is encoded again."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._blocks: dict[object, _Block] = {}
+
+    async def encode(self, image: MetadataImage) -> bytes:
+        """Record batches whose records build the image, in steps between which others have a turn."""
+        if image.metadata_version != self._version:
+            self._version, self._blocks = image.metadata_version, {}
+        content = bytearray(self._encoded(records_before_topics(image)))
+        blocks: dict[object, _Block] = {}
+        for key, source, records in _sources(image):
+            block = self._blocks.get(key)
+            # Unchanged entries are the same objects, which Python compares by identity first.
+            if block is None or not (block.source is source or block.source == source):
+                block = _Block(source, self._encoded(records()))
+                await asyncio.sleep(0)
+            blocks[key] = block
+            content += block.encoded
+        content += self._encoded(records_after_configs(image))
+        self._blocks = blocks
+        return bytes(content)
+
+    def _encoded(self, records: Iterable[Message]) -> bytes:
+        values = [encode_record(record, self._version) for record in records]
+        batches = (values[at : at + RECORDS_A_TURN] for at in range(0, len(values), RECORDS_A_TURN))
+        return b"".join(_batch(each) for each in batches)
 
 
-def _batch(offset: int, values: Sequence[bytes]) -> bytes:
-    records = [Record(offset + number, 0, None, value) for number, value in enumerate(values)]
-    return build_batch(records, base_offset=offset, compression=Compression.ZSTD)
+class _Block(NamedTuple):
+    """A part of an image, and its record batches."""
+
+    source: object
+    encoded: bytes
+
+
+def _sources(image: MetadataImage) -> Iterator[tuple[object, object, Callable[[], Iterable[Message]]]]:
+    """Parts of the image that change rarely: a key, the immutable part, and its records."""
+    for topics in image.topics.by_name.chunks():
+        if sum(len(topic.partitions) for topic in topics.values()) <= _PARTITIONS_A_BLOCK:
+            yield id(topics), topics, partial(_records_of, topics)
+            continue
+        for topic in topics.values():
+            for start in range(0, max(1, len(topic.partitions)), _PARTITIONS_A_BLOCK):
+                some = topic.partitions[start : start + _PARTITIONS_A_BLOCK]
+                key = (topic.topic_id, topic.name, start)
+                yield key, some, partial(topic_records, topic, start, _PARTITIONS_A_BLOCK)
+    for configs in image.configs.chunks():
+        yield id(configs), configs, partial(config_records, configs)
+
+
+def _records_of(topics: Mapping[str, Topic]) -> Iterator[Message]:
+    return chain.from_iterable(topic_records(topic) for topic in topics.values())
+
+
+def _batch(values: Sequence[bytes]) -> bytes:
+    """A batch that begins at offset 0: only the order of the batches counts."""
+    records = [Record(number, 0, None, value) for number, value in enumerate(values)]
+    return build_batch(records, compression=Compression.ZSTD)
 
 
 def decode_image(content: memoryview) -> list[Message]:

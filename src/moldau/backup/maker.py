@@ -19,7 +19,7 @@ from moldau.backup.cut import (
     ObjectPart,
     new_key,
 )
-from moldau.backup.image_object import encode_image
+from moldau.backup.image_object import ImageEncoder
 from moldau.backup.ledger import Ledger, LedLog
 from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.image.image import MetadataImage
@@ -93,6 +93,7 @@ class CutMaker:
         self._cluster = cluster
         self._settings = settings
         self._ledger: Ledger | None = None
+        self._encoder = ImageEncoder()
         self._image: MetadataImage | None = None
         """The image of the newest cut, if this broker made it."""
         self._stored = StoredCuts(storage)
@@ -120,6 +121,7 @@ class CutMaker:
         """Make a cut if this broker is the maker. Raises ``StorageError`` and ``KafkaError``."""
         if not self._cluster.is_maker():
             self._ledger = self._image = self._current_at = None
+            self._encoder = ImageEncoder()
             return
         begun_at, created_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
         if self._current_at is None:
@@ -188,9 +190,9 @@ class CutMaker:
         logs_now = ledger.logs(existing)
         _check(existing, logs_now)
         newest = ledger.newest
-        if newest is not None and image == self._image and logs_now == newest.logs:
+        if newest is not None and self._has_same_metadata(image) and logs_now == newest.logs:
             return None
-        content = await encode_image(image)
+        content = await self._encoder.encode(image)
         part = ObjectPart(f"{key}-image", 0, len(content), crc32c(content))
         if newest is not None and part[2:] == newest.metadata[2:]:
             part = newest.metadata
@@ -212,6 +214,12 @@ class CutMaker:
             metadata_epoch=image.provenance.epoch,
             logs=logs_now,
         )
+
+    def _has_same_metadata(self, image: MetadataImage) -> bool:
+        known = self._image
+        if known is None:
+            return False
+        return image.provenance.offset == known.provenance.offset or image == known
 
     async def _tell_others(self, ledger: Ledger, key: str) -> None:
         """Tell brokers that lead no log of the round. A broker that does not hear of it deletes nothing."""

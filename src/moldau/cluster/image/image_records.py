@@ -1,10 +1,12 @@
 """Converts an image to the records of a snapshot, with the record versions that a metadata level allows."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from moldau.cluster.image.chunks import chunk_record
-from moldau.cluster.image.image import METADATA_VERSION_FEATURE, MetadataImage
+from moldau.cluster.image.image import METADATA_VERSION_FEATURE, ConfigResource, MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
+from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.cluster.image.registrations import BrokerRegistration, ControllerRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.records import metadata as r
@@ -39,16 +41,33 @@ def to_records(image: MetadataImage) -> Iterator[Message]:
 
     ``metadata.version`` comes first, because it determines the versions of the other records.
     """
+    yield from records_before_topics(image)
+    for topic in image.topics:
+        yield from topic_records(topic)
+    yield from config_records(image.configs)
+    yield from records_after_configs(image)
+
+
+def records_before_topics(image: MetadataImage) -> Iterator[Message]:
+    """The first part of :func:`to_records`."""
     yield from _features(image)
     yield from (_broker(broker) for broker in image.brokers.values())
     yield from (_controller(controller) for controller in image.controllers.values())
-    for topic in image.topics:
-        yield from _topic(topic)
-    for (resource_type, resource_name), values in image.configs.items():
+
+
+def config_records(
+    configs: Mapping[ConfigResource, Mapping[str, str]] | PersistentMap[ConfigResource, Mapping[str, str]],
+) -> Iterator[Message]:
+    """The records of configs, in their order."""
+    for (resource_type, resource_name), values in configs.items():
         for key in sorted(values):
             yield r.ConfigRecord(
                 resource_type=resource_type, resource_name=resource_name, name=key, value=values[key]
             )
+
+
+def records_after_configs(image: MetadataImage) -> Iterator[Message]:
+    """The last part of :func:`to_records`."""
     yield from _client_quotas(image)
     if image.next_producer_id > 0:
         yield r.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
@@ -119,9 +138,14 @@ def _controller(controller: ControllerRegistration) -> Message:
     )
 
 
-def _topic(topic: Topic) -> Iterator[Message]:
-    yield r.TopicRecord(name=topic.name, topic_id=topic.topic_id)
-    for index, partition in enumerate(topic.partitions):
+def topic_records(topic: Topic, start: int = 0, count: int | None = None) -> Iterator[Message]:
+    """The records of a topic: its own record, unless ``start`` is greater than 0, and those of ``count``
+    partitions from ``start`` on.
+    """
+    if start == 0:
+        yield r.TopicRecord(name=topic.name, topic_id=topic.topic_id)
+    some = islice(enumerate(topic.partitions), start, None if count is None else start + count)
+    for index, partition in some:
         yield _partition(topic, index, partition)
         for chunk in partition.chunks:
             yield chunk_record(topic.topic_id, index, chunk)

@@ -72,6 +72,10 @@ class PersistentMap(Generic[K, V]):
         """Entries in the order of their keys."""
         return chain.from_iterable(chunk.items() for chunk in self._chunks)
 
+    def chunks(self) -> Iterator[Mapping[K, V]]:
+        """The entries in groups that versions of the map share: an unchanged group is the same object."""
+        return iter(self._chunks)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PersistentMap):
             return NotImplemented

@@ -29,7 +29,7 @@ def _send(producer: Producer, name: str, count: int) -> None:
 
 def _cuts(store: Path) -> list[Path]:
     """The objects of the saved states, oldest first."""
-    return sorted((store / CUTS).iterdir()) if (store / CUTS).exists() else []
+    return sorted(each for each in (store / CUTS).glob("*") if not each.name.endswith(".uploading"))
 
 
 def _has_offsets(cut: Path) -> bool:

@@ -63,7 +63,8 @@ class Chunks:
         self.admin = AdminClient(self.server)
 
     def create_topic(self, brokers: Sequence[int]) -> None:
-        topic = NewTopic(self.topic, 1, replica_assignment=[list(brokers)])
+        keeping = {"retention.ms": "-1"}
+        topic = NewTopic(self.topic, 1, replica_assignment=[list(brokers)], config=keeping)
         self.admin.create_topics([topic])[self.topic].result(LIMIT_S)
 
     def leader(self) -> int:

@@ -43,9 +43,12 @@ _NUMBER_BYTES: Final = 32
 _ARRAY_BYTES: Final = 56
 
 
-def allowance(size_bytes: int) -> int:
-    """Memory in bytes that a request of ``size_bytes`` may take when it is parsed."""
-    return min(PARSED_BYTES_MAX, PARSED_BYTES_FLOOR + PARSED_BYTES_RATIO * size_bytes)
+def allowance(size_bytes: int, rows_share: float = 1) -> int:
+    """Memory in bytes that a request of ``size_bytes`` may take when it is parsed.
+
+    ``rows_share`` is below 1 if handling the parsed rows takes more memory in proportion to them.
+    """
+    return min(PARSED_BYTES_MAX, int(rows_share * (PARSED_BYTES_FLOOR + PARSED_BYTES_RATIO * size_bytes)))
 
 
 def item_cost(field: FieldLayout, version: int, flexible: bool) -> int:

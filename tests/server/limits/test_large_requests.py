@@ -1,7 +1,9 @@
 """Requests with many rows are answered in slices, whose answers together are the answer to the whole."""
 
+import asyncio
 import socket
 import struct
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -11,9 +13,16 @@ from wire_client import METADATA_V12, WireClient
 
 from moldau.coordinators.groups.handlers import FETCHED_OFFSETS
 from moldau.network.context import ConnectionContext, RequestContext
-from moldau.network.served import served
+from moldau.network.served import Served, served
 from moldau.protocol.api import Scope
-from moldau.protocol.codec import decode_response, encode_request, encode_response, response_class
+from moldau.protocol.codec import (
+    decode_response,
+    encode_request,
+    encode_response,
+    request_decoder,
+    response_class,
+)
+from moldau.protocol.errors import ParsedSizeError
 from moldau.protocol.messages import (
     delete_groups,
     describe_configs,
@@ -35,9 +44,11 @@ from moldau.protocol.messages.list_offsets import (
 from moldau.protocol.rows import Cut
 from moldau.protocol.schema import parse_versions
 from moldau.runtime.errors import ErrorCode
+from moldau.runtime.workers import InlineWorkers
 from moldau.server.handlers.records.transactional import MARKERS
 from moldau.server.requests.dispatch import Dispatcher
 from moldau.server.requests.joining import JoinedAnswer
+from moldau.server.requests.large_requests import LargeRequests
 from moldau.server.requests.slices import cut_of, slices
 from moldau.testing import Node
 
@@ -255,7 +266,7 @@ def test_ten_thousand_topics_are_answered_in_order_among_other_requests(node):
             assert [topic.name for topic in response.topics] == [f"nothing-{n}" for n in range(count)]
 
 
-@pytest.mark.parametrize("count", [30_000, 5_000_000])
+@pytest.mark.parametrize("count", [25_000, 5_000_000])
 def test_empty_names_by_the_million_close_their_connection_only(node, count):
     host, port = node.bootstrap_servers.rsplit(":", 1)
     header = struct.pack(">hhih", METADATA, 4, 1, -1)
@@ -267,6 +278,37 @@ def test_empty_names_by_the_million_close_their_connection_only(node, count):
             answered = attacker.recv(4)
         assert (answered == b"") is (count > 1_000_000)
         assert len(bystander.call(METADATA_V12, many_names(1)).topics) == 1
+
+
+@pytest.mark.parametrize("count", [25_000, 150_000])
+def test_distinct_names_and_their_answer_fit_the_allowance_or_are_refused(count):
+    """Names are compared in an index, whose memory counts besides the rows and the answer."""
+    body = struct.pack(">i", count) + b"".join(b"\0\6%06d" % number for number in range(count))
+
+    def handle(context, request):
+        rows = [metadata.MetadataResponseTopic(name=row.name) for row in request.topics]
+        return metadata.MetadataResponse(topics=rows)
+
+    api = Served(handle, (Cut(("topics",), ("topics",), distinct=dict.fromkeys),))
+    context = RequestContext(METADATA, 0, 1, None, ConnectionContext("c", "PLAINTEXT"))
+    decode = request_decoder(METADATA, 0)
+
+    async def call(body):
+        return await LargeRequests(InlineWorkers()).answer(context, body, decode, api, lambda answer: answer)
+
+    asyncio.run(call(struct.pack(">i", 1) + body[4:12]))  # compiles the encoders
+    tracemalloc.start()
+    try:
+        answered = asyncio.run(call(body))
+        is_refused = False
+    except ParsedSizeError:
+        is_refused = True
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 16 * len(body) + (4 << 20)
+    assert is_refused == (count == 150_000)
+    assert is_refused or sum(map(len, answered)) > len(body)
 
 
 class Control:

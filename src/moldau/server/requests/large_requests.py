@@ -29,6 +29,11 @@ INLINE_PARSED_BYTES: Final = 192 * 1024
 WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
 """The limit for clients' requests that are not cut into slices: some 15,000 rows."""
 
+ROWS_SHARE: Final = 5 / 8
+"""The share of an allowance that parsed rows may take if the request's rows are made distinct. The rest is for
+the index of the rows and for the answer, which may be longer than the request.
+"""
+
 AT_ONCE: Final = 4
 
 
@@ -125,7 +130,8 @@ class LargeRequests:
 
 def parsed_bytes_max(api: Served, api_key: int, size_bytes: int) -> int:
     """Maximum memory of a parsed request."""
-    most = allowance(size_bytes)
+    is_distinct = any(cut.distinct is not None for cut in api.cuts)
+    most = allowance(size_bytes, ROWS_SHARE if is_distinct else 1)
     if api.parsed_bytes_max is not None:
         return min(most, api.parsed_bytes_max)
     return most if api.cuts or api_key >= OWN_API_KEY_MIN else min(most, WHOLE_PARSED_BYTES)

@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 
+import pytest
 from reading_fakes import MemoryCoordinator, ReadingBroker, key
 from writer_fakes import run_in_virtual_time
 
 from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition
+from moldau.diskless.cache.cacher import Cacher
+from moldau.diskless.cache.follow_lane import ROWS_A_TURN
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.runtime import Machine
 
@@ -29,14 +32,14 @@ class CountingCoordinator(MemoryCoordinator):
         return await super().find_batches(call)
 
 
-async def start(machine: Machine) -> tuple[CountingCoordinator, int]:
+async def start(machine: Machine, partitions: int = PARTITIONS) -> tuple[CountingCoordinator, int]:
     """Open the partitions as a broker does. Returns how many were known when the last one was opened."""
     broker = ReadingBroker(machine)
     broker.coordinator = coordinator = CountingCoordinator()
     broker.start()
     caches: list[PartitionCache] = []
     try:
-        for number in range(PARTITIONS):
+        for number in range(partitions):
             coordinator.create(key(number))
             cache = PartitionCache(key(number), "t", 0, None)
             caches.append(cache)
@@ -55,3 +58,24 @@ def test_a_start_with_many_partitions_needs_few_requests() -> None:
     coordinator, known_early = run_in_virtual_time(start)
     assert known_early, "partitions are known while others are opened"
     assert coordinator.rows < 12 * PARTITIONS, "a request for each addition does not name all partitions"
+
+
+def test_an_answer_about_many_partitions_is_processed_in_short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = longest = 0
+    apply_answer = Cacher.apply_answer
+
+    async def counted(cacher: Cacher, cache: PartitionCache, found: FoundPartition) -> bool:
+        nonlocal turn, longest
+        if turn == 0:
+            asyncio.get_running_loop().call_soon(end_turn)
+        turn += 1
+        longest = max(longest, turn)
+        return await apply_answer(cacher, cache, found)
+
+    def end_turn() -> None:
+        nonlocal turn
+        turn = 0
+
+    monkeypatch.setattr(Cacher, "apply_answer", counted)
+    run_in_virtual_time(lambda machine: start(machine, 3 * ROWS_A_TURN))
+    assert 16 < longest <= ROWS_A_TURN

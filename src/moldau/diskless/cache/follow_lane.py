@@ -37,6 +37,8 @@ _MANY: Final = 400
 """From this number of members on, additions wait for one another; see :data:`_WAIT_A_MEMBER_S`."""
 _WAIT_A_MEMBER_S: Final = 0.000_05
 """The wait for further additions, for each member: a few times what it costs to request batches for it."""
+ROWS_A_TURN: Final = 500
+"""Number of partitions of an answer that are processed without a break: some 5 ms."""
 _ANSWER_S: Final = 0.25
 """When the coordinator has not answered for this time, the lane waits up to this time for the request in
 progress and does not postpone it.
@@ -287,7 +289,9 @@ class FollowLane:
         wanted: list[tuple[LanePartition, Sequence[BatchCoordinate]]] = []
         starved: list[LanePartition] = []
         left_bytes = self._settings.max_bytes
-        for partition in found:
+        for number, partition in enumerate(found, 1):
+            if not number % ROWS_A_TURN:
+                await asyncio.sleep(0)
             member = self._members.get(PartitionId(partition.topic_id, partition.partition_index))
             if member is None or member.is_busy or member.cache.is_closed or member.cache.is_promised:
                 continue

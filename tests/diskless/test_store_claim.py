@@ -8,7 +8,10 @@ import pytest
 
 from moldau.diskless.store_claim import CLAIMS_FOLDER, StoreClaim
 from moldau.objects import MemoryStorage, ObjectInfo, StorageError
-from moldau.runtime import KafkaError, SystemClock
+from moldau.runtime import KafkaError, Machine, SystemClock
+from moldau.server.identity import identify
+from moldau.server.settings import development_config
+from moldau.server.subsystems.diskless.first_start import refuse_foreign_store
 from moldau.testing import Node
 
 
@@ -58,6 +61,22 @@ def test_of_two_that_come_at_once_at_most_one_has_it() -> None:
         assert len([key for key in storage._objects if key.startswith(CLAIMS_FOLDER)]) <= 1
 
     asyncio.run(main())
+
+
+def test_a_formatted_node_that_has_not_run_is_refused_before_its_metadata_log_begins(tmp_path: Path) -> None:
+    other = tmp_path / "store" / CLAIMS_FOLDER / "the-other"
+    other.parent.mkdir(parents=True)
+    other.write_text("the-other")
+    machine = Machine.real()
+    properties = {"diskless.storage.url": f"file://{tmp_path}/store"}
+    config = development_config(f"{tmp_path}/data", 0, properties, diskless=True)
+    identify(machine, config, format_new=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(KafkaError, match="belongs to cluster the-other, and this is cluster"):
+        asyncio.run(refuse_foreign_store(config, machine))
+    assert sorted(tmp_path.rglob("*")) == before
+    other.unlink()
+    asyncio.run(refuse_foreign_store(config, machine))
 
 
 def test_a_second_cluster_does_not_start_on_the_store_of_another(tmp_path: Path) -> None:

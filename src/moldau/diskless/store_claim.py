@@ -10,7 +10,7 @@ from typing import Final
 
 from moldau.objects import ObjectStorage, StorageError
 
-__all__ = ["CLAIMS_FOLDER", "StoreClaim"]
+__all__ = ["CLAIMS_FOLDER", "StoreClaim", "refuse_claimed"]
 
 CLAIMS_FOLDER: Final = ".moldau/clusters/"
 
@@ -60,8 +60,14 @@ class StoreClaim:
                 transient=False,
             )
 
+    async def refuse_foreign(self) -> None:
+        """Return when no other cluster has a claim. It writes nothing. Raises the same errors as
+        :meth:`ensure`.
+        """
+        await self._claims(f"{CLAIMS_FOLDER}{self._cluster_id}")
+
     async def _claims(self, own: str) -> set[str]:
-        keys = {info.key async for page in self._storage.list(CLAIMS_FOLDER) for info in page}
+        keys = await _claims_in(self._storage)
         others = sorted(keys - {own})
         if others:
             other = others[0].removeprefix(CLAIMS_FOLDER)
@@ -73,3 +79,24 @@ class StoreClaim:
                 transient=False,
             )
         return keys
+
+
+async def refuse_claimed(storage: ObjectStorage, name: str, folder: str) -> None:
+    """Return when no cluster has a claim, so that a new cluster may begin. It writes nothing.
+
+    ``folder`` is the new node's. Raises a permanent ``StorageError``, and a transient one when the store does
+    not answer.
+    """
+    claims = sorted(await _claims_in(storage))
+    if claims:
+        owner = claims[0].removeprefix(CLAIMS_FOLDER)
+        raise StorageError(
+            f"{name} belongs to cluster {owner}, and {folder} is not formatted. Nothing was written. Give a"
+            f" new cluster a place of its own. If {folder} should hold a node of cluster {owner}, restore the"
+            " folder, or see docs/howto/backup.md for a restore from the store alone",
+            transient=False,
+        )
+
+
+async def _claims_in(storage: ObjectStorage) -> set[str]:
+    return {info.key async for page in storage.list(CLAIMS_FOLDER) for info in page}

@@ -156,6 +156,17 @@ def test_a_folder_of_another_node(tmp_path):
     assert err == f"moldau: {tmp_path} belongs to node 7, but node.id is 1.\n"
 
 
+def test_a_new_node_writes_nothing_when_its_store_belongs_to_another_cluster(tmp_path):
+    claim = tmp_path / "store" / ".moldau" / "clusters" / "the-other"
+    claim.parent.mkdir(parents=True)
+    claim.write_text("the-other")
+    store = f"diskless.storage.url=file://{tmp_path}/store"
+    err = refused("dev", "--data", str(tmp_path / "data"), "--port", "0", "--set", store)
+    assert "store belongs to cluster the-other" in err
+    assert list((tmp_path / "data").iterdir()) == []
+    assert [each.name for each in claim.parent.iterdir()] == ["the-other"]
+
+
 def test_a_data_folder_that_is_a_file(tmp_path):
     file = tmp_path / "file"
     file.touch()

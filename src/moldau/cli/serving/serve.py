@@ -22,6 +22,7 @@ from moldau.runtime.files.open_files import lack_of_open_files
 from moldau.runtime.machine import Machine
 from moldau.server.identity import Address
 from moldau.server.node import ServerNode
+from moldau.server.subsystems.diskless.first_start import refuse_foreign_store
 from moldau.server.subsystems.registration import CONTROLLED_SHUTDOWN_TIMEOUT_MS, RegistrationSubsystem
 from moldau.storage.folders.log_directory import LogDirectoryError
 
@@ -71,7 +72,17 @@ def run_node(
     reason = lack_of_open_files()
     if reason is not None:
         raise CommandError(reason)
-    run_on_loop(_serve(ServerNode(config, machine, format_new=format_new), beside, stop_with_parent))
+    run_on_loop(_check_and_serve(config, machine, format_new, beside, stop_with_parent))
+
+
+async def _check_and_serve(
+    config: BrokerConfig, machine: Machine, format_new: bool, beside: Beside | None, stop_with_parent: bool
+) -> None:
+    try:
+        await refuse_foreign_store(config, machine)
+    except KafkaError as error:
+        raise CommandError(one_line(error)) from error
+    await _serve(ServerNode(config, machine, format_new=format_new), beside, stop_with_parent)
 
 
 def run_on_loop(main: Coroutine[Any, Any, T]) -> T:

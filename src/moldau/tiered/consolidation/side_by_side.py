@@ -7,7 +7,9 @@ from typing import Final, TypeVar
 __all__ = ["CALLS_A_TURN", "side_by_side"]
 
 CALLS_A_TURN: Final = 50
-"""Number of calls after which the event loop gets a turn, because calls for idle partitions do not wait."""
+"""Number of calls of all workers after which the event loop gets a turn, because calls for idle partitions do
+not wait.
+"""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,11 +24,13 @@ async def side_by_side(
     """
     results: dict[int, R] = {}
     numbered = enumerate(arguments)
+    # All workers run in each turn, one after another.
+    calls_a_turn = max(1, CALLS_A_TURN // at_a_time)
 
     async def work() -> None:
         for number, argument in numbered:
             results[number] = await function(argument)
-            if number % CALLS_A_TURN == CALLS_A_TURN - 1:
+            if number % calls_a_turn == calls_a_turn - 1:
                 await asyncio.sleep(0)
 
     try:

@@ -30,8 +30,8 @@ WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
 """The limit for clients' requests that are not cut into slices: some 15,000 rows."""
 
 ROWS_SHARE: Final = 5 / 8
-"""The share of an allowance that parsed rows may take if the request's rows are made distinct. The rest is for
-the index of the rows and for the answer, which may be longer than the request.
+"""The share of an allowance that parsed rows may take if the request's rows are made distinct. The rest is
+for the index of the rows and for the answer, which may be longer than the request.
 """
 
 AT_ONCE: Final = 4

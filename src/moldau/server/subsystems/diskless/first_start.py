@@ -1,7 +1,8 @@
 """The first start of a node: its object store is checked before the node writes anything.
 
-Later starts check the store when the broker starts (``DisklessRuntime.start``). On a first start this would be
-too late, because the folders would be formatted with a new cluster id, and the metadata log would have begun.
+Later starts check the store when the broker starts (``DisklessRuntime.start``). On a first start this would
+be too late, because the folders would be formatted with a new cluster id, and the metadata log would have
+begun.
 """
 
 from typing import Final

@@ -59,6 +59,31 @@ def test_an_undamaged_file_is_taken_as_it_is(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("name", ["state.sqlite", "state.sqlite-wal", "state.sqlite.sum"])
+def test_a_folder_in_the_place_of_a_file_is_moved_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    async def scenario() -> None:
+        house = House(tmp_path)
+        await fill(house)
+        expected = await state(house)
+        await house.stop()
+        path = tmp_path / "__diskless_metadata-0" / name
+        path.unlink(missing_ok=True)
+        (path / "inside").mkdir(parents=True)
+        await house.start()
+        assert await state(house) == expected
+        await house.stop()
+        assert not path.is_dir()
+        assert (path.parent / f"{name}.folder-1" / "inside").is_dir()
+        await house.start()
+        assert await state(house) == expected
+        await house.stop()
+
+    asyncio.run(scenario())
+    assert f"{name} is a folder" in caplog.text
+
+
 @pytest.mark.parametrize("damage", ["flipped", "cut", "emptied", "zero page", "extended"])
 @pytest.mark.parametrize("part", [0, 2, 5])
 def test_a_file_that_changed_while_it_was_closed_is_rebuilt(tmp_path: Path, damage: str, part: int) -> None:

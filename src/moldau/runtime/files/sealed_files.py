@@ -5,6 +5,8 @@ is closed cleanly. It is rebuilt when its content does not match the seal.
 """
 
 import enum
+import logging
+from itertools import count
 from typing import Final
 
 from crc32c import crc32c
@@ -12,6 +14,8 @@ from crc32c import crc32c
 from moldau.runtime.files.disk import Disk
 
 __all__ = ["SUM_SUFFIX", "Seal", "break_seal", "remove_database", "seal_database"]
+
+logger = logging.getLogger(__name__)
 
 SUM_SUFFIX: Final = ".sum"
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -30,9 +34,21 @@ class Seal(enum.Enum):
 
 
 def remove_database(disk: Disk, path: str) -> None:
-    """Remove a closed database with all that belongs to it."""
+    """Remove a closed database with all that belongs to it. Folders in the places of its files are moved
+    aside."""
     for suffix in _DATABASE_SUFFIXES:
+        if disk.is_dir(path + suffix):
+            _move_aside(disk, path + suffix)
         disk.remove(path + suffix)
+
+
+def _move_aside(disk: Disk, folder: str) -> None:
+    """Rename a folder that this program did not make. Its content may be of use to its owner."""
+    target = next(
+        f"{folder}.folder-{number}" for number in count(1) if not disk.is_dir(f"{folder}.folder-{number}")
+    )
+    logger.warning("%s is a folder and should be a file: it is renamed to %s", folder, target)
+    disk.rename(folder, target)
 
 
 def seal_database(disk: Disk, path: str) -> None:
@@ -44,11 +60,15 @@ def seal_database(disk: Disk, path: str) -> None:
 def break_seal(disk: Disk, path: str) -> Seal:
     """Compare a file with its checksum, and durably remove the checksum, because the file may change from
     now on. Blocking."""
+    if disk.is_dir(path + SUM_SUFFIX):
+        return Seal.DAMAGED
     if not disk.exists(path + SUM_SUFFIX):
         return Seal.NONE
     expected = disk.read(path + SUM_SUFFIX)
     disk.remove(path + SUM_SUFFIX)
     disk.sync_dir(path.rpartition("/")[0])
+    if disk.is_dir(path):
+        return Seal.DAMAGED
     if not disk.exists(path):
         return Seal.MISSING
     return Seal.WHOLE if _file_sum(disk, path) == expected else Seal.DAMAGED

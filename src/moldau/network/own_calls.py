@@ -49,6 +49,8 @@ class CallDeclaration(Generic[A, R]):
     cuts: tuple[Cut, ...] = ()
     """How a large request is cut into slices. It is set only if the rows of a request are answered
     independently."""
+    parsed_bytes_max: int | None = None
+    """Maximum memory of a parsed request; ``None`` means the common limit."""
 
     @property
     def api_key(self) -> int:

@@ -26,7 +26,9 @@ class BrokerCallHandlers(Generic[S]):
         self._authorizer = authorizer
 
     def table(self) -> dict[int, Handler]:
-        return {key: Served(self.handle, call.cuts) for key, call in self._calls.items()}
+        return {
+            key: Served(self.handle, call.cuts, call.parsed_bytes_max) for key, call in self._calls.items()
+        }
 
     def handle(self, context: RequestContext, request: Any) -> Awaitable[Message]:
         call = self._calls[context.api_key]

@@ -48,7 +48,7 @@ class DisklessHandlers:
         self._finding: WeakKeyDictionary[ConnectionContext, dict[int, asyncio.Event]] = WeakKeyDictionary()
 
     def table(self) -> dict[int, Handler]:
-        return {key: Served(self.handle, call.cuts) for key, call in CALLS.items()}
+        return {key: Served(self.handle, call.cuts, call.parsed_bytes_max) for key, call in CALLS.items()}
 
     def handle(self, context: RequestContext, request: Any) -> Awaitable[Message]:
         call = CALLS[context.api_key]

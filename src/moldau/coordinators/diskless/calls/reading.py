@@ -137,7 +137,8 @@ def _found(response: Any) -> list[calls.FoundPartition]:
     )
 
 
-# This request is not cut, because its answer waits for bytes of all its partitions together.
+# This request is not cut, because its answer waits for bytes of all its partitions together. The limit allows
+# 95,000 partitions.
 FIND_BATCHES: Final = DisklessCall(
     request=find_wire.REQUEST,
     response=find_wire.RESPONSE,
@@ -149,6 +150,7 @@ FIND_BATCHES: Final = DisklessCall(
     response_fields=_found_fields,
     result=_found,
     lane=lambda call: Lane.WAITING if call.max_wait_ms else Lane.SHARED,
+    parsed_bytes_max=16 * 1024 * 1024,
 )
 
 # -- list offsets ------------------------------------------------------------------------------

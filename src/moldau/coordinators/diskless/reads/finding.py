@@ -1,12 +1,16 @@
 """FindBatches: shares the byte limit between partitions, and waits for enough bytes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition, PartitionId
+from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition, PartitionId, PartitionToFind
 from moldau.coordinators.diskless.reads.reading import StoreReader
-from moldau.replication.waiters import WaitingRoom
+from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime import ErrorCode
+
+ROWS_A_TURN: Final = 1_000
+"""Number of partitions that are searched without a break: some milliseconds."""
 
 
 class Finder:
@@ -23,38 +27,64 @@ class Finder:
         deadline = loop.time() + call.max_wait_ms / 1000
         ids = [PartitionId(wanted.topic_id, wanted.partition_index) for wanted in call.partitions]
         while True:
-            found, enough = self.find_now(reader(), call)
-            left_s = deadline - loop.time()
-            if enough or left_s <= 0:
-                return found
-            waiter = waiting.wait(ids, left_s)
+            waiter: Waiter[PartitionId] | None = None
             try:
+                if len(ids) > ROWS_A_TURN and loop.time() < deadline:
+                    # Commits may arrive between the turns of the search.
+                    waiter = waiting.wait(ids, deadline - loop.time())
+                search = await self._search(reader, call)
+                left_s = deadline - loop.time()
+                if search.is_enough or left_s <= 0:
+                    return search.found
+                if waiter is None:
+                    waiter = waiting.wait(ids, left_s)
                 await waiter.future
             finally:
-                waiter.finish(False)
+                if waiter is not None:
+                    waiter.finish(False)
 
     @staticmethod
-    def find_now(reader: StoreReader, call: FindBatchesCall) -> tuple[list[FoundPartition], bool]:
-        """Find batches now; returns whether they are enough to answer.
+    async def _search(reader: Callable[[], StoreReader], call: FindBatchesCall) -> "_Search":
+        search = _Search(call)
+        search.go_on(reader(), call.partitions[:ROWS_A_TURN])
+        for start in range(ROWS_A_TURN, len(call.partitions), ROWS_A_TURN):
+            await asyncio.sleep(0)
+            search.go_on(reader(), call.partitions[start : start + ROWS_A_TURN])
+        return search
 
-        The byte limit is used up in the order of the call. "At least one batch" applies to the call as a
-        whole.
-        """
-        left_bytes, total = call.max_bytes, 0
-        found: list[FoundPartition] = []
-        at_once = not call.partitions
-        for topic_id, index, offset, max_bytes in call.partitions:
+
+class _Search:
+    """The batches of a call that are found now.
+
+    The byte limit is used up in the order of the call. "At least one batch" applies to the call as a whole.
+    """
+
+    def __init__(self, call: FindBatchesCall) -> None:
+        self.found: list[FoundPartition] = []
+        self._call = call
+        self._left_bytes = call.max_bytes
+        self._total_bytes = 0
+        self._at_once = not call.partitions
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether they are enough to answer at once."""
+        return self._at_once or self._total_bytes >= self._call.min_bytes
+
+    def go_on(self, reader: StoreReader, partitions: Sequence[PartitionToFind]) -> None:
+        """Search the next partitions of the call."""
+        for topic_id, index, offset, max_bytes in partitions:
             partition = reader.find(
                 topic_id,
                 index,
                 offset,
-                min(max_bytes, left_bytes),
-                call.max_batches_per_partition,
-                at_least_one=total == 0,
+                min(max_bytes, self._left_bytes),
+                self._call.max_batches_per_partition,
+                at_least_one=self._total_bytes == 0,
             )
-            found.append(partition)
+            self.found.append(partition)
             size_bytes = sum(batch.size_bytes for batch in partition.batches)
-            total += size_bytes
-            left_bytes = max(0, left_bytes - size_bytes)
-            at_once = at_once or partition.error is not ErrorCode.none or partition.moved_to_tier
-        return found, at_once or total >= call.min_bytes
+            self._total_bytes += size_bytes
+            self._left_bytes = max(0, self._left_bytes - size_bytes)
+            if partition.error is not ErrorCode.none or partition.moved_to_tier:
+                self._at_once = True

@@ -53,7 +53,7 @@ def test_a_topic_of_many_partitions_is_deleted_in_several_transactions(tmp_path:
     async def scene() -> None:
         house = House(tmp_path)
         service = await house.start()
-        count = 2 * DELETED_PARTITIONS + 500
+        count = 4 * DELETED_PARTITIONS + 500
         await service.create_partitions(0, [topic(partitions=count)])
         await service.create_partitions(0, [topic(1, OTHER)])
         store = house.store
@@ -69,7 +69,8 @@ def test_a_topic_of_many_partitions_is_deleted_in_several_transactions(tmp_path:
             await asyncio.sleep(0)
             seen.append(living())
         assert (seen[0], seen[-1]) == (count + 1, 1)
-        assert max(before - after for before, after in pairwise(seen)) <= DELETED_PARTITIONS
+        # The store's own timer may write a slice in the same turn.
+        assert max(before - after for before, after in pairwise(seen)) <= 2 * DELETED_PARTITIONS
         assert await service.topic_ids(0) == {OTHER}
         await house.stop()
         service = await house.start()

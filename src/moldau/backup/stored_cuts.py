@@ -29,6 +29,8 @@ class FoundCut(NamedTuple):
 
     cut: ClusterCut
     stored_ms: int
+    damaged: tuple[str, ...] = ()
+    """Keys of later cuts, which were skipped because they are damaged."""
 
 
 class StoredCuts:
@@ -45,13 +47,15 @@ class StoredCuts:
         A damaged cut is skipped and logged.
         """
         names = {key: info for info in await self.listed() if (key := parse_cut_key(info.key)) is not None}
+        damaged: list[str] = []
         for name in sorted(names, reverse=True):
             if until_ms is not None and name.created_ms > until_ms:
                 continue
             info = names[name]
             try:
-                return FoundCut(await self._read(info), info.last_modified_ms)
+                return FoundCut(await self._read(info), info.last_modified_ms, tuple(damaged))
             except BrokenCutError as error:
+                damaged.append(info.key)
                 logger.warning("%s is skipped: %s", info.key, error)
         return None
 

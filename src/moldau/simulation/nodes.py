@@ -11,6 +11,7 @@ from moldau.simulation.clients.administrator import delete_some_records
 from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Weather
+from moldau.simulation.restore.cluster_story import restore_cluster
 from moldau.simulation.restore.story import restore
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.stories.consolidation_stories import consolidation, consolidation_power
@@ -229,6 +230,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "node-clock": node_clock,
     "node-deletes": node_deletes,
     "restore": restore,
+    "restore-cluster": restore_cluster,
     "offsets": offsets,
     "offsets-power": offsets_power,
     "offsets-disk": offsets_disk,

@@ -1,6 +1,6 @@
 """All disks vanish, and the cluster comes back from its object store, in virtual time."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -9,16 +9,17 @@ from moldau.backup.restore import restoring
 from moldau.backup.restore.recommit import FoundObject, ObjectWindow, Recommit
 from moldau.backup.saved_ends import SavedEnds
 from moldau.backup.stored_cuts import FoundCut
+from moldau.runtime import Machine
+from moldau.simulation.restore.cluster_story import restore_cluster
 from moldau.simulation.restore.story import restore
-from moldau.simulation.scenario import run_seed
+from moldau.simulation.scenario import Scenario, run_seed
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 
-@pytest.mark.parametrize("seed", [0, 2])
-def test_a_cluster_comes_back_from_its_store(seed: int) -> None:
-    result = run_seed(restore(), seed)
-    assert result.violations == []
+@pytest.mark.parametrize("scenario", [restore, restore_cluster])
+def test_a_cluster_comes_back_from_its_store(scenario: Callable[[], Scenario]) -> None:
+    assert run_seed(scenario(), 0).violations == []
 
 
 async def _commit_nothing(recommit: Recommit, found: Iterable[FoundObject]) -> None:
@@ -35,17 +36,27 @@ def _late_objects(found: FoundCut, until_ms: int | None) -> ObjectWindow:
     return ObjectWindow(found.cut.created_ms + 1_500, 1 << 60, until_ms)
 
 
+def _copy_nothing(machine: Machine, source: str, target: str) -> None:
+    """Only one of a log's replicas gets its records."""
+
+
 @pytest.mark.parametrize(
-    ("holder", "name", "flaw", "seed"),
+    ("holder", "name", "flaw", "scenario", "seed"),
     [
-        (Recommit, "commit", _commit_nothing, 0),
-        (SavedEnds, "covers", _always, 0),
-        (restoring, "_window", _late_objects, 0),
+        (SavedEnds, "covers", _always, restore, 0),
+        (Recommit, "commit", _commit_nothing, restore, 0),
+        (restoring, "_window", _late_objects, restore, 0),
+        (restoring, "copy_log", _copy_nothing, restore_cluster, 0),
     ],
-    ids=["no newer objects", "no wait for a save", "objects of late commits are missing"],
+    ids=["no wait for a save", "no newer objects", "objects of late commits are missing", "empty replicas"],
 )
 def test_a_flaw_is_found(
-    holder: Any, name: str, flaw: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+    holder: Any,
+    name: str,
+    flaw: Any,
+    scenario: Callable[[], Scenario],
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(holder, name, flaw)
-    assert run_seed(restore(), seed).violations
+    assert run_seed(scenario(), seed).violations

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from moldau.backup.cut import LogPiece
 from moldau.backup.restore.placement import NewBroker
-from moldau.cluster.folders.folder_contents import METADATA_FOLDER, check_no_data
+from moldau.cluster.folders.folder_contents import METADATA_FOLDER, data_in
 from moldau.cluster.folders.formatter import new_directory_id
 from moldau.cluster.folders.initial_voters import initial_voter
 from moldau.cluster.folders.meta_properties import (
@@ -96,7 +96,11 @@ class NewCluster:
                 used[path] = node.node_id
                 if read_meta_properties(machine.disk, path) is not None:
                     raise FormatError(f"{path} is formatted already; restore into a new folder.")
-                check_no_data(machine.disk, path, node.node_id, None)
+                if found := data_in(machine.disk, path):
+                    raise FormatError(
+                        f"{path} is not empty (it holds {found[0]}): restore into a new folder, or delete"
+                        " this one if it is left from a restore that did not end"
+                    )
 
     async def write_metadata(self, machine: Machine, records: Sequence[Message], end: LogPosition) -> None:
         """Write the metadata log of every node: a snapshot that ends at ``end``."""

@@ -68,6 +68,8 @@ class RestoreReport:
     diskless_topics: int = 0
     classic_topics: Sequence[str] = ()
     """Topics of users whose local records are lost. Those in remote segments come back."""
+    damaged_cuts: Sequence[str] = ()
+    """Later cuts that cannot be read."""
     missing: list[str] = field(default_factory=list)
     """Objects of the cut that cannot be read, with the reason."""
     aborted_transactions: int = 0
@@ -84,7 +86,7 @@ class RestoreReport:
 async def examine(storage: ObjectStorage, found: FoundCut, until_ms: int | None = None) -> RestoreReport:
     """Report what a restore of a cut would bring back. It writes nothing. Raises ``StorageError``."""
     cut = found.cut
-    report = RestoreReport(cut)
+    report = RestoreReport(cut, damaged_cuts=found.damaged)
     for log_id, log in cut.logs.items():
         problem = log.problem()
         report.missing += [] if problem is None else [f"{log.topic}-{log_id.partition}: {problem}"]
@@ -144,7 +146,7 @@ class Restoring:
         """The new metadata."""
         self._ending: set[int] = set()
         """Producers whose transactions the restored coordinators will complete."""
-        self._report = RestoreReport(cut)
+        self._report = RestoreReport(cut, damaged_cuts=found.damaged)
 
     async def run(self) -> RestoreReport:
         """Write the folders. Raises ``FormatError``, ``StorageError`` and ``KafkaError``; the folders are

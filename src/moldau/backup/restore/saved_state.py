@@ -19,7 +19,12 @@ async def read_part(storage: ObjectStorage, part: ObjectPart) -> memoryview:
     """The bytes of a part. Raises ``StorageError``, also when they are damaged; the message names the
     object.
     """
-    content = await storage.fetch(part.object_key, part.byte_offset, part.size_bytes)
+    try:
+        content = await storage.fetch(part.object_key, part.byte_offset, part.size_bytes)
+    except StorageError as error:
+        if error.transient:
+            raise
+        raise StorageError(f"{error}; {_ADVICE}", transient=False) from error
     if crc32c(content) != part.crc:
         raise StorageError(f"{part.object_key} is damaged: its checksum is wrong; {_ADVICE}", transient=False)
     return content

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from moldau.backup.cut import CUTS_FOLDER, BrokenCutError, ClusterCut, parse_cut_key
+from moldau.backup.cut import CUTS_FOLDER, ClusterCut, CutName, parse_cut_key
 from moldau.backup.restore.folders import NewCluster
 from moldau.backup.restore.living_nodes import living_brokers
 from moldau.backup.restore.restoring import RestoreReport, Restoring, examine
 from moldau.backup.restore.saved_state import metadata_of
-from moldau.backup.stored_cuts import StoredCuts
+from moldau.backup.stored_cuts import FoundCut, StoredCuts
 from moldau.cli.admin.restored_nodes import check_nodes, new_cluster
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError, one_line
@@ -41,6 +41,14 @@ backup_app = new_app(
     no_args_is_help=True,
 )
 _SHOWN_TOPICS = 10
+IntoOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--into",
+        metavar="DIR",
+        help="Make DIR/node-ID/0 and so on instead of log.dirs, to be copied to other machines.",
+    ),
+]
 
 
 def restore_command(
@@ -60,14 +68,7 @@ def restore_command(
         str | None,
         typer.Option("--until", metavar="TIME", help="The newest state saved until then (ISO 8601 or ms)."),
     ] = None,
-    into: Annotated[
-        Path | None,
-        typer.Option(
-            "--into",
-            metavar="DIR",
-            help="Make DIR/node-ID/0 and so on instead of log.dirs, to be copied to other machines.",
-        ),
-    ] = None,
+    into: IntoOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would come back, and write nothing.")
     ] = False,
@@ -103,6 +104,8 @@ def restore_command(
         print_json(_as_json(report, dry_run))
     else:
         _print(report, dry_run)
+    if report.missing or report.obstacles:
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,10 @@ def _folder_problems(cluster: NewCluster, machine: Machine) -> list[str]:
 def _print(report: RestoreReport, dry_run: bool) -> None:
     newer, cut = report.newer, report.cut
     print(f"cluster {cut.cluster_id}, saved at {time_text(cut.created_ms)}")
-    print(f"topics: {report.topics}, of which diskless: {report.diskless_topics}")
+    for key in report.damaged_cuts:
+        print(f"damaged, so that an older state is taken: {key}")
+    if not report.missing:
+        print(f"topics: {report.topics}, of which diskless: {report.diskless_topics}")
     if report.classic_topics:
         shown = ", ".join(report.classic_topics[:_SHOWN_TOPICS])
         more = len(report.classic_topics) - _SHOWN_TOPICS
@@ -232,6 +238,7 @@ def _as_json(report: RestoreReport, dry_run: bool) -> dict[str, Any]:
     return {
         "cluster_id": report.cut.cluster_id,
         "saved_ms": report.cut.created_ms,
+        "damaged_states": list(report.damaged_cuts),
         "topics": report.topics,
         "diskless_topics": report.diskless_topics,
         "topics_without_local_records": list(report.classic_topics),
@@ -267,18 +274,27 @@ def status(
     """
     try:
         broker = read_config(config, key_values(overrides, "--set"))
-        cuts, newest = asyncio.run(_read_status(broker))
-    except (ConfigError, StorageError, BrokenCutError, ValueError) as error:
+        names, found = asyncio.run(_read_status(broker))
+    except (ConfigError, StorageError, OSError, ValueError) as error:
         raise CommandError(one_line(error)) from error
-    times = [name.created_ms for name in map(parse_cut_key, cuts) if name is not None]
     if as_json:
-        print_json({"saved_ms": times, "logs": [] if newest is None else _log_rows(newest)})
+        logs = [] if found is None else _log_rows(found.cut)
+        damaged = [] if found is None else list(found.damaged)
+        print_json({"saved_ms": [name.created_ms for name in names], "damaged": damaged, "logs": logs})
         return
-    if newest is None:
-        print("no state is saved")
+    if found is None:
+        print(
+            f"no state is saved in {broker.text('diskless.storage.url')}"
+            + (" that can be read" if names else "")
+        )
         return
-    saved = time_text(newest.created_ms)
-    print(f"cluster {newest.cluster_id}: {len(times)} saved states, the newest of {saved}")
+    newest = found.cut
+    age_s = (Machine.real().clock.now_ms() - newest.created_ms) / 1000
+    print(f"cluster {newest.cluster_id}, restored {newest.generation} times before")
+    print(f"newest state: {time_text(newest.created_ms)}, {age_s:,.0f} s ago")
+    print(f"oldest state: {time_text(names[0].created_ms)}, the first of {len(names)}")
+    for key in found.damaged:
+        print(f"damaged: {key}")
     rows = _log_rows(newest)
     print_table(("Log", "End offset", "Pieces", "Bytes"), [tuple(row.values()) for row in rows])
 
@@ -295,13 +311,12 @@ def _log_rows(cut: ClusterCut) -> list[dict[str, Any]]:
     ]
 
 
-async def _read_status(config: BrokerConfig) -> tuple[list[str], ClusterCut | None]:
-    """The keys of all cuts, and the newest cut. Raises ``StorageError`` and ``BrokenCutError``."""
+async def _read_status(config: BrokerConfig) -> tuple[list[CutName], FoundCut | None]:
+    """The names of all cuts in order, and the newest one that can be read. Raises ``StorageError``."""
     storage: ObjectStorage = open_storage(runtime_settings(config).storage, Machine.real(), Meters())
     try:
         stored = StoredCuts(storage)
-        keys = sorted(info.key for info in await stored.listed())
-        found = await stored.newest()
-        return keys, None if found is None else found.cut
+        names = [parse_cut_key(info.key) for info in await stored.listed()]
+        return sorted(name for name in names if name is not None), await stored.newest()
     finally:
         await storage.close()

@@ -1,35 +1,25 @@
 """All disks vanish at any moment, in several rounds; each time the node is restored from the object store.
 
-Producers go on through all of it, with the identities that they had. What a restore promises is checked:
-
-* A record that was acknowledged before the cut is there once, at its offset.
-* A record that was acknowledged after the cut is there: once if its producer is idempotent.
-* The records of an idempotent producer are in order.
-* An offset has another record than before only in a newer generation, so that consumers find out (KIP-320).
+Producers go on through all of it, with the identities that they had. What a restore promises is checked
+(:mod:`.checks`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final
 
 from moldau.backup.restore.folders import NewCluster, NewNode
 from moldau.backup.restore.restoring import RestoreReport, Restoring
 from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.folders.formatter import new_directory_id
-from moldau.protocol.api import ApiKey
-from moldau.protocol.messages.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
-from moldau.runtime import ErrorCode, Machine
+from moldau.runtime import Machine
 from moldau.server.node import ServerNode
 from moldau.server.settings import development_config
-from moldau.simulation.clients.client import Bootstrap, Producer, RetryError, Sending, SimulatedClient
+from moldau.simulation.clients.client import Bootstrap, Producer, Sending, SimulatedClient
 from moldau.simulation.damage.reading import Reader
-from moldau.simulation.history import History, Outcome, PartitionName, Production
+from moldau.simulation.history import History, PartitionName
+from moldau.simulation.restore.checks import Contents, Read, RecordChecker, TimedHistory
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
 from moldau.simulation.stories.tiny_node import PORT
@@ -44,7 +34,6 @@ PARTITION_COUNT: Final = 2
 ROUNDS: Final = 3
 WORK_LIMIT_S: Final = 400.0
 RECORDS_A_ROUND: Final = 60
-EPOCH_VERSION: Final = 4
 PROPERTIES: Final[Mapping[str, str]] = {
     "controller.listener.names": "CONTROLLER",
     "num.partitions": "1",
@@ -62,29 +51,6 @@ PROPERTIES: Final[Mapping[str, str]] = {
     "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
     "log.index.interval.bytes": "256",
 }
-
-
-@dataclass(slots=True)
-class TimedHistory(History):
-    """A history with the times of acknowledgements."""
-
-    acknowledged_s: dict[int, float] = field(default_factory=dict)
-    """Virtual time by the identity of the production."""
-
-    def end(self, production: Production, outcome: Outcome, base_offset: int = -1, reason: str = "") -> None:
-        History.end(self, production, outcome, base_offset, reason)
-        if outcome is Outcome.OK:
-            self.acknowledged_s[id(production)] = self.now_s()
-
-
-class Read(NamedTuple):
-    """The records of a partition as offsets and values, and the leader epochs of the offsets."""
-
-    records: list[tuple[int, bytes]]
-    epochs: Mapping[int, int]
-
-
-Contents = Mapping[PartitionName, Read]
 
 
 class RestoreStory:
@@ -113,6 +79,8 @@ class RestoreStory:
         self._producers = [
             self._producer(partition, number) for partition in self._partitions for number in range(3)
         ]
+        idempotent = [each.name for each in self._producers if each.idempotent]
+        self._checker = RecordChecker(self._times, idempotent)
         for number in range(ROUNDS):
             await self._round(number)
             if self.history.violations:
@@ -193,68 +161,17 @@ class RestoreStory:
             f"cut at {cut_s:.3f}; {report.newer.batches} batches came back, {report.newer.repeated_batches}"
             " were there"
         )
-        for production in self.history.productions:
-            if production.outcome is Outcome.OK:
-                self._check_production(production, after[production.partition].records, cut_s)
-        for partition, read in after.items():
-            self._check_order(partition, [value for _, value in read.records])
-            if partition in before:
-                await self._check_epochs(partition, before[partition], dict(read.records))
-
-    async def _check_epochs(self, partition: PartitionName, before: Read, after: Mapping[int, bytes]) -> None:
-        """Check that a consumer that has read ``before`` finds out which of these offsets have other records
-        now.
-        """
-        client = self._client(f"epochs of {partition.index} in life {self._node.life}")
-        ends = {
-            epoch: await self._on(f"{client.name} {epoch}", _end_of_epoch(client, partition, epoch))
-            for epoch in set(before.epochs.values())
-        }
-        for offset, value in before.records:
-            if after.get(offset) != value and offset < ends[before.epochs[offset]]:
-                self.history.violate(
-                    f"{partition} has another record at {offset}, and its epoch {before.epochs[offset]} ends"
-                    f" at {ends[before.epochs[offset]]}"
-                )
+        self._checker.note_read(before)
+        self._checker.check(after, cut_s)
+        for partition, read in before.items():
+            client = self._client(f"epochs of {partition.index} in life {self._node.life}")
+            found = dict(after[partition].records)
+            await self._on(client.name, self._checker.check_epochs(client, partition, read, found))
 
     def _elapsed_s(self, clock_ms: int) -> float:
         """Virtual time since the start of the world, of a time of the node's clock."""
         now_ms = self._node.clock.now_ms()
         return self._world.loop.elapsed_s() - (now_ms - clock_ms) / 1000
-
-    def _check_production(
-        self, production: Production, records: list[tuple[int, bytes]], cut_s: float
-    ) -> None:
-        offsets = {
-            value: [offset for offset, found in records if found == value] for value in production.values
-        }
-        first = production.values[0]
-        acknowledged_s = self._times.acknowledged_s[id(production)]
-        if any(not found for found in offsets.values()):
-            self.history.violate(
-                f"{first!r}, acknowledged at {acknowledged_s:.3f}, is lost; cut at {cut_s:.3f}"
-            )
-        elif production.idempotent and any(len(found) > 1 for found in offsets.values()):
-            self.history.violate(f"{first!r} of an idempotent producer is there twice: {offsets[first]}")
-        elif (
-            acknowledged_s < cut_s
-            and production.base_offset >= 0
-            and production.base_offset not in offsets[first]
-        ):
-            self.history.violate(
-                f"{first!r} was acknowledged at {production.base_offset} before the cut, and is at"
-                f" {offsets[first]}"
-            )
-
-    def _check_order(self, partition: PartitionName, values: Iterable[bytes]) -> None:
-        last: dict[bytes, int] = {}
-        idempotent = {each.name.encode() for each in self._producers if each.idempotent}
-        for value in values:
-            producer, _, rest = value.partition(b"/")
-            number = int(rest.rstrip(b"."))
-            if producer in idempotent and number < last.get(producer, -1):
-                self.history.violate(f"{partition}: {value!r} came after number {last[producer]}")
-            last[producer] = number
 
     async def _contents(self, name: str) -> Contents:
         found: dict[PartitionName, Read] = {}
@@ -277,25 +194,6 @@ class RestoreStory:
         process = self._world.host(host).start(lambda _machine: program())
         assert process.main is not None
         return process.main
-
-
-async def _end_of_epoch(client: SimulatedClient, partition: PartitionName, epoch: int) -> int:
-    """The end offset of a leader epoch (KIP-320). It asks until the leader knows it."""
-    wanted = OffsetForLeaderTopic(
-        topic=partition.topic,
-        partitions=[OffsetForLeaderPartition(partition=partition.index, leader_epoch=epoch)],
-    )
-    while True:
-        try:
-            connection = await client.leader(partition)
-            request = OffsetForLeaderEpochRequest(topics=[wanted])
-            response = await connection.request(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_VERSION, request)
-            (found,) = response.topics[0].partitions
-            if found.error_code is ErrorCode.none:
-                return int(found.end_offset)
-        except (OSError, RetryError):
-            client.disconnect()
-        await client.pause()
 
 
 def restore() -> Scenario:

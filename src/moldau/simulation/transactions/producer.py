@@ -72,8 +72,9 @@ class TransactionalProducer(SimulatedClient):
         self.transactions: list[RecordedTransaction] = []
 
     async def run(self, count: int) -> None:
-        """Send this number of transactions, regardless of their outcomes."""
-        for number in range(count):
+        """Send this number of transactions, regardless of their outcomes. Later calls go on."""
+        first = len(self.transactions)
+        for number in range(first, first + count):
             each = RecordedTransaction(
                 f"{self.name}/{number}", self.name, number, began_s=self.history.now_s()
             )

@@ -1,0 +1,140 @@
+"""What a restore promises of records, and the checks of it.
+
+* A record that was acknowledged before the cut is there once, at its offset.
+* A record that was acknowledged after the cut is there: once if its producer is idempotent.
+* The records of an idempotent producer are in order.
+* An offset has another record than before only in a newer generation, so that consumers find out (KIP-320).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from moldau.runtime import ErrorCode
+from moldau.simulation.clients.client import RetryError, SimulatedClient
+from moldau.simulation.history import History, Outcome, PartitionName, Production
+
+EPOCH_VERSION: Final = 4
+
+
+@dataclass(slots=True)
+class TimedHistory(History):
+    """A history with the times of acknowledgements."""
+
+    acknowledged_s: dict[int, float] = field(default_factory=dict)
+    """Virtual time by the identity of the production."""
+
+    def end(self, production: Production, outcome: Outcome, base_offset: int = -1, reason: str = "") -> None:
+        History.end(self, production, outcome, base_offset, reason)
+        if outcome is Outcome.OK:
+            self.acknowledged_s[id(production)] = self.now_s()
+
+
+class Read(NamedTuple):
+    """The records of a partition as offsets and values, and the leader epochs of the offsets."""
+
+    records: list[tuple[int, bytes]]
+    epochs: Mapping[int, int]
+
+
+Contents = Mapping[PartitionName, Read]
+
+
+class RecordChecker:
+    """Checks what was read after a restore, and what was read before it."""
+
+    def __init__(self, history: TimedHistory, idempotent: Iterable[str]) -> None:
+        """``idempotent`` are the names of the idempotent producers."""
+        self._history = history
+        self._idempotent = {name.encode() for name in idempotent}
+        self._served: dict[tuple[PartitionName, int, int], bytes] = {}
+        """Every record that was read, by partition, offset and leader epoch."""
+        self._moved: dict[int, int] = {}
+        """Offsets to which restores have moved productions, by their identities."""
+
+    def check(self, after: Contents, cut_s: float) -> None:
+        """Check all that is there after a restore of a cut that was begun at ``cut_s``."""
+        for production in self._history.productions:
+            if production.outcome is Outcome.OK:
+                self._check_production(production, after[production.partition].records, cut_s)
+        for partition, read in after.items():
+            self._check_order(partition, [value for _, value in read.records])
+        self.note_read(after)
+
+    def note_read(self, contents: Contents) -> None:
+        """Check that no epoch has another record at an offset than any reader found there before."""
+        for partition, read in contents.items():
+            for offset, value in read.records:
+                key = (partition, offset, read.epochs[offset])
+                known = self._served.setdefault(key, value)
+                if known != value:
+                    self._history.violate(f"{key} was {known!r}, and is {value!r} in the same epoch")
+
+    async def check_epochs(
+        self, client: SimulatedClient, partition: PartitionName, before: Read, after: Mapping[int, bytes]
+    ) -> None:
+        """Check that a consumer that has read ``before`` finds out which of these offsets have other records
+        now.
+        """
+        ends = {epoch: await end_of_epoch(client, partition, epoch) for epoch in set(before.epochs.values())}
+        for offset, value in before.records:
+            if after.get(offset) != value and offset < ends[before.epochs[offset]]:
+                self._history.violate(
+                    f"{partition} has another record at {offset}, and its epoch {before.epochs[offset]} ends"
+                    f" at {ends[before.epochs[offset]]}"
+                )
+
+    def _check_production(
+        self, production: Production, records: list[tuple[int, bytes]], cut_s: float
+    ) -> None:
+        offsets = {
+            value: [offset for offset, found in records if found == value] for value in production.values
+        }
+        first = production.values[0]
+        acknowledged_s = self._history.acknowledged_s[id(production)]
+        if any(not found for found in offsets.values()):
+            self._history.violate(
+                f"{first!r}, acknowledged at {acknowledged_s:.3f}, is lost; cut at {cut_s:.3f}"
+            )
+        elif production.idempotent and any(len(found) > 1 for found in offsets.values()):
+            self._history.violate(f"{first!r} of an idempotent producer is there twice: {offsets[first]}")
+        elif acknowledged_s >= cut_s:
+            self._moved[id(production)] = offsets[first][0]
+        else:
+            offset = self._moved.get(id(production), production.base_offset)
+            if offset >= 0 and offset not in offsets[first]:
+                self._history.violate(f"{first!r} was at {offset} before the cut, and is at {offsets[first]}")
+
+    def _check_order(self, partition: PartitionName, values: Iterable[bytes]) -> None:
+        last: dict[bytes, int] = {}
+        for value in values:
+            producer, _, rest = value.partition(b"/")
+            number = int(rest.rstrip(b"."))
+            if producer in self._idempotent and number < last.get(producer, -1):
+                self._history.violate(f"{partition}: {value!r} came after number {last[producer]}")
+            last[producer] = number
+
+
+async def end_of_epoch(client: SimulatedClient, partition: PartitionName, epoch: int) -> int:
+    """The end offset of a leader epoch (KIP-320). It asks until the leader knows it."""
+    wanted = OffsetForLeaderTopic(
+        topic=partition.topic,
+        partitions=[OffsetForLeaderPartition(partition=partition.index, leader_epoch=epoch)],
+    )
+    while True:
+        try:
+            connection = await client.leader(partition)
+            request = OffsetForLeaderEpochRequest(topics=[wanted])
+            response = await connection.request(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_VERSION, request)
+            (found,) = response.topics[0].partitions
+            if found.error_code is ErrorCode.none:
+                return int(found.end_offset)
+        except (OSError, RetryError):
+            client.disconnect()
+        await client.pause()

@@ -1,0 +1,118 @@
+"""``moldau storage restore`` and ``moldau storage backup status`` over stores in any state."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from cli.conftest import Run
+from moldau.backup.cut import DATA_FOLDER, ClusterCut, ObjectPart, cut_key, encode_cut
+from moldau.backup.image_object import ImageEncoder
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.protocol.records.metadata import FeatureLevelRecord
+
+CREATED_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def properties(tmp_path: Path) -> Path:
+    """The properties file of a new node."""
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:1\n"
+        "listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\ncontroller.listener.names=CONTROLLER\n"
+        f"log.dirs={tmp_path}/new\ndiskless.system.enable=true\ndiskless.storage.url=file://{tmp_path}/store\n"
+    )
+    return path
+
+
+def _store(tmp_path: Path, key: str, content: bytes) -> Path:
+    path = tmp_path / "store" / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def _save(tmp_path: Path, number: int) -> tuple[Path, Path]:
+    """Store a cut without logs. Returns the file of the cut and that of its metadata."""
+    level = FeatureLevelRecord(name="metadata.version", feature_level=26)
+    image = asyncio.run(ImageEncoder().encode(MetadataDelta().replay_all([level]).apply()))
+    key = f"{DATA_FOLDER}{CREATED_MS + number}-1-image"
+    cut = ClusterCut(
+        cluster_id="c",
+        created_ms=CREATED_MS + number,
+        number=number,
+        metadata=ObjectPart(key, 0, len(image), crc32c(image)),
+        metadata_offset=10,
+        metadata_epoch=1,
+    )
+    return _store(tmp_path, cut_key(cut, 1, "a"), encode_cut(cut)), _store(tmp_path, key, image)
+
+
+def test_a_store_without_states_has_none(tmp_path: Path, properties: Path, cli: Run) -> None:
+    (tmp_path / "store").mkdir()
+    status = cli("storage", "backup", "status", "-c", str(properties))
+    assert (status.code, status.out) == (0, f"no state is saved in file://{tmp_path}/store\n")
+    done = cli("storage", "restore", "-c", str(properties))
+    assert done.code == 1
+    assert done.err.startswith("moldau: no state of a cluster is saved in")
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_damaged_state_is_named_and_an_older_one_taken(tmp_path: Path, properties: Path, cli: Run) -> None:
+    _save(tmp_path, 0)
+    newest, _ = _save(tmp_path, 1)
+    newest.write_bytes(newest.read_bytes()[:-20])
+    key = newest.relative_to(tmp_path / "store")
+    status = cli("storage", "backup", "status", "-c", str(properties))
+    assert f"damaged: {key}" in status.out
+    assert "oldest state: 2023-11-14T22:13:20.000Z, the first of 2" in status.out
+    seen = cli("storage", "restore", "-c", str(properties), "--dry-run")
+    assert (seen.code, seen.out.splitlines()[0]) == (0, "cluster c, saved at 2023-11-14T22:13:20.000Z")
+    assert f"damaged, so that an older state is taken: {key}" in seen.out
+
+
+def test_missing_parts_of_a_state_are_named(tmp_path: Path, properties: Path, cli: Run) -> None:
+    _, image = _save(tmp_path, 0)
+    image.unlink()
+    seen = cli("storage", "restore", "-c", str(properties), "--dry-run")
+    assert seen.code == 1
+    assert f"missing: no object {image.relative_to(tmp_path / 'store')}" in seen.out
+    done = cli("storage", "restore", "-c", str(properties))
+    assert done.code == 1
+    assert done.err.startswith(f"moldau: no object {image.relative_to(tmp_path / 'store')}")
+    assert "see --until" in done.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_with_data_is_in_the_way(tmp_path: Path, properties: Path, cli: Run) -> None:
+    _save(tmp_path, 0)
+    log = tmp_path / "new" / "orders-0"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.log").touch()
+    seen = cli("storage", "restore", "-c", str(properties), "--dry-run", "--json")
+    (obstacle,) = json.loads(seen.out)["obstacles"]
+    assert seen.code == 1
+    assert "is not empty (it holds orders-0): restore into a new folder" in obstacle
+    done = cli("storage", "restore", "-c", str(properties))
+    assert (done.code, done.err) == (1, f"moldau: {obstacle}\n")
+    assert not (tmp_path / "store" / ".moldau" / "backup" / "generations").exists()
+
+
+@pytest.mark.parametrize("url", ["hello", "ftp://host/path"])
+def test_an_address_that_is_no_store_is_refused(url: str, properties: Path, cli: Run) -> None:
+    done = cli("storage", "restore", "-c", str(properties), "--from", url)
+    assert done.code == 1
+    assert done.err.startswith(f"moldau: diskless.storage.url '{url}'")
+
+
+def test_states_after_the_asked_time_are_not_taken(tmp_path: Path, properties: Path, cli: Run) -> None:
+    _save(tmp_path, 0)
+    _save(tmp_path, 5_000)
+    seen = cli("storage", "restore", "-c", str(properties), "--dry-run", "--until", str(CREATED_MS + 4_999))
+    assert seen.out.startswith("cluster c, saved at 2023-11-14T22:13:20.000Z")
+    early = cli("storage", "restore", "-c", str(properties), "--until", str(CREATED_MS - 1))
+    assert early.code == 1
+    assert "until 2023-11-14T22:13:19.999Z" in early.err

@@ -12,7 +12,7 @@ Batches of transactions are left out: only the lost logs said whether a transact
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 __all__ = ["FoundObject", "ObjectWindow", "Recommit", "RecommitReport", "find_objects"]
 
 _KEPT_NAMES: Final = 20
-_FOOTERS_AT_A_TIME: Final = 64
+_FOOTERS_AT_A_TIME: Final = 256
+_TASKS_AT_A_TIME: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +110,28 @@ async def find_objects(
                 key = parse_object_key(info.key)
                 if key is not None and window.has(key.created_ms, info.last_modified_ms):
                     wanted.append(info)
-    found: list[FoundObject] = []
-    for start in range(0, len(wanted), _FOOTERS_AT_A_TIME):
-        some = wanted[start : start + _FOOTERS_AT_A_TIME]
-        footers = await asyncio.gather(*(_footer(storage, info, report) for info in some))
-        found += [
-            FoundObject(info, footer)
-            for info, footer in zip(some, footers, strict=True)
-            if footer is not None
-        ]
+    found = [each async for each in _read_footers(storage, wanted, report)]
     report.objects = len(found)
     report.newest_ms = max((each.footer.created_ms for each in found), default=None)
     # The name without its folders begins with the time of creation.
     return in_commit_order(sorted(found, key=lambda each: each.info.key.rpartition("/")[2]))
+
+
+async def _read_footers(
+    storage: ObjectStorage, wanted: Sequence[ObjectInfo], report: RecommitReport
+) -> AsyncIterator[FoundObject]:
+    """Read many footers at once: a slow one delays no others, as it would in a group that ends together."""
+    places = asyncio.Semaphore(_FOOTERS_AT_A_TIME)
+
+    async def read(info: ObjectInfo) -> WalObject | None:
+        async with places:
+            return await _footer(storage, info, report)
+
+    for start in range(0, len(wanted), _TASKS_AT_A_TIME):
+        some = wanted[start : start + _TASKS_AT_A_TIME]
+        for info, footer in zip(some, await asyncio.gather(*map(read, some)), strict=True):
+            if footer is not None:
+                yield FoundObject(info, footer)
 
 
 async def _footer(storage: ObjectStorage, info: ObjectInfo, report: RecommitReport) -> WalObject | None:

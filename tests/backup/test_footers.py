@@ -1,0 +1,41 @@
+"""Footers of WAL objects are read side by side."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from moldau.backup.restore.recommit import ObjectWindow, RecommitReport, find_objects
+from moldau.objects.storage import ObjectInfo, StorageError
+
+COUNT = 300
+TURNS_MAX = 10_000
+
+
+class SlowFirst:
+    """A store whose first answer comes after the other ones."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        if prefix == "wal/0/":
+            yield [
+                ObjectInfo(f"wal/0/2026112316/{number:012x}-1-{number:020x}", 10, number)
+                for number in range(COUNT)
+            ]
+
+    async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        turns = 0
+        while key.endswith(f"-{0:020x}") and self.answered < COUNT - 1:
+            turns += 1
+            if turns > TURNS_MAX:
+                raise StorageError("the others wait for the first", transient=False)
+            await asyncio.sleep(0)
+        self.answered += 1
+        return memoryview(b"no footer!")
+
+
+def test_a_slow_footer_delays_no_others() -> None:
+    report = RecommitReport()
+    found = asyncio.run(find_objects(SlowFirst(), ObjectWindow(0, 0), report))  # type: ignore[arg-type]
+    assert found == []
+    assert len(report.damaged) == 20  # the number of names is limited

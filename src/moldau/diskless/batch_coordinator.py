@@ -17,6 +17,8 @@ from moldau.coordinators.diskless.calls import (
     ListedOffset,
     MarkerToWrite,
     OffsetToDelete,
+    PartitionId,
+    ProducersOfPartition,
     PruneCall,
     PrunedPartition,
     TimestampToList,
@@ -72,6 +74,10 @@ class BatchCoordinator(Protocol):
 
     async def end_transactions(self, markers: Sequence[MarkerToWrite]) -> Sequence[EndedTransactionPart]:
         """Append the markers of ended transactions; returns when they are committed."""
+        ...
+
+    async def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition:
+        """The producers of a partition with their open transactions. Raises ``KafkaError``."""
         ...
 
 

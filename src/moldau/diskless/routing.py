@@ -21,7 +21,9 @@ from moldau.coordinators.diskless.calls import (
     ListedOffset,
     MarkerToWrite,
     OffsetToDelete,
+    PartitionId,
     PartitionToFind,
+    ProducersOfPartition,
     PruneCall,
     PrunedPartition,
     TimestampToList,
@@ -55,6 +57,10 @@ class CoordinatorCalls(Protocol):
     async def end_transactions(
         self, coordinator_id: int, markers: Sequence[MarkerToWrite]
     ) -> Sequence[EndedTransactionPart]: ...
+
+    async def describe_producers(
+        self, coordinator_id: int, wanted: Sequence[PartitionId]
+    ) -> Sequence[ProducersOfPartition]: ...
 
 
 Asked = TypeVar("Asked", PartitionToFind, TimestampToList, OffsetToDelete, GuardToIssue, MarkerToWrite)
@@ -120,6 +126,11 @@ class RoutingBatchCoordinator:
             lambda owner, some: self._calls_of(owner).end_transactions(owner, some),
             EndedTransactionPart,
         )
+
+    async def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition:
+        owner = self._owner_of(*wanted)
+        (found,) = await self._calls_of(owner).describe_producers(owner, [wanted])
+        return found
 
     async def _find(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
         return await self._split(

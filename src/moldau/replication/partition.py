@@ -208,6 +208,11 @@ class TransactionParticipant(Protocol):
         """Append a marker; return when it is committed. Raises ``KafkaError``."""
         ...
 
+    async def producers(self) -> Sequence["ActiveProducer"] | None:
+        """The producers with their open transactions, if another node knows them better than this replica
+        (DescribeProducers). Raises ``KafkaError``."""
+        return None
+
 
 class NoTransactions:
     """The participant for a kind of partition without transactions. It refuses their batches with
@@ -229,6 +234,9 @@ class NoTransactions:
         )
 
     async def write_marker(self, marker: TransactionMarker) -> None:
+        return None
+
+    async def producers(self) -> Sequence["ActiveProducer"] | None:
         return None
 
 

@@ -124,3 +124,26 @@ def test_deleted_records_take_their_transactions_with_them(tmp_path: Path) -> No
         await house.stop()
 
     asyncio.run(asyncio.wait_for(scene(), 600))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_producers_are_described_with_their_open_transactions(tmp_path: Path, restarted: bool) -> None:
+    async def story() -> None:
+        house = House(tmp_path)
+        await house.start()
+        await some_transactions(house)
+        if restarted:
+            await house.stop()
+            house = House(tmp_path)
+            await house.start()
+        known, unknown = await house.service.describe_producers(
+            0, [PartitionId(TOPIC, 0), PartitionId(TOPIC, 9)]
+        )
+        rows = {each.producer_id: (each.coordinator_epoch, each[5]) for each in known.producers}
+        assert rows == {7: (3, -1), 8: (1, -1), 9: (-1, 6)}
+        open_one = next(each for each in known.producers if each.producer_id == 9)
+        assert (open_one.producer_epoch, open_one.last_sequence) == (0, 1)
+        assert unknown.error is ErrorCode.unknown_topic_or_partition
+        await house.stop()
+
+    asyncio.run(story())

@@ -18,6 +18,7 @@ from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.led import DisklessMetadataLog, LedCoordinator
 from moldau.coordinators.diskless.reads.finding import Finder
 from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
+from moldau.coordinators.diskless.reads.producers import describe_producers
 from moldau.coordinators.diskless.reads.reading import StoreReader
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.coordinators.diskless.state.records import DisklessRecord
@@ -255,6 +256,15 @@ class DisklessCoordinator:
         )
 
     # -- reads ----------------------------------------------------------------------------------
+
+    async def describe_producers(
+        self, coordinator_id: int, wanted: Sequence[calls.PartitionId]
+    ) -> list[calls.ProducersOfPartition]:
+        """The producers of partitions, with the effects of all earlier decisions."""
+        await self._barrier(coordinator_id)
+        return await self.runtime.read(
+            coordinator_id, lambda shard, now_ms: [describe_producers(shard, each) for each in wanted]
+        )
 
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall

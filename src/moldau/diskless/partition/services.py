@@ -11,6 +11,8 @@ from moldau.coordinators.diskless.calls import (
     IssuedGuard,
     MarkerToWrite,
     OffsetToDelete,
+    PartitionId,
+    ProducersOfPartition,
 )
 from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
@@ -57,6 +59,8 @@ class TransactionParts(Protocol):
     async def guard_transactions(self, wanted: Sequence[GuardToIssue]) -> Sequence[IssuedGuard]: ...
 
     async def end_transactions(self, markers: Sequence[MarkerToWrite]) -> Sequence[EndedTransactionPart]: ...
+
+    async def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,15 @@ transaction has begun, or another broker now leads the coordinator. The broker t
 after the guard was issued and before the batch is written.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from moldau.coordinators.diskless.calls import GuardToIssue, MarkerToWrite
+from moldau.coordinators.diskless.calls import GuardToIssue, MarkerToWrite, PartitionId
 from moldau.diskless.partition.client_errors import client_error
 from moldau.diskless.partition.services import TransactionParts
 from moldau.replication.partition import (
+    ActiveProducer,
     AppendAnswer,
     PartitionKey,
     ProducerTurn,
@@ -112,3 +114,16 @@ class DisklessTransactions:
         (ended,) = await self._coordinator.end_transactions([wanted])
         if ended.error is not ErrorCode.none:
             raise KafkaError(ended.error)
+
+    async def producers(self) -> Sequence[ActiveProducer] | None:
+        """The producers that the coordinator knows. An older broker that leads the coordinator cannot tell
+        them; the answer is then ``None``."""
+        try:
+            found = await self._coordinator.describe_producers(PartitionId(*self._key))
+        except KafkaError as error:
+            if error.code is ErrorCode.unsupported_version:
+                return None
+            raise client_error(error.code, error.message, ErrorCode.not_leader_or_follower) from error
+        if found.error is not ErrorCode.none:
+            raise client_error(found.error, found.message, ErrorCode.not_leader_or_follower)
+        return [ActiveProducer(*each) for each in found.producers]

@@ -53,6 +53,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     # Transactions in diskless partitions.
     11670: (".diskless.guard_transactions", "0", "0+"),
     11671: (".diskless.end_transactions", "0", "0+"),
+    11672: (".diskless.describe_producers", "0", "0+"),
     # Consolidation: segments are built from the WAL of diskless partitions, by any engine that requests a
     # plan.
     11656: (".consolidation.plan", "0", "0+"),

@@ -2,7 +2,7 @@
 marker."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -10,6 +10,7 @@ from moldau.records.batch import BatchHeader, parse_header
 from moldau.records.control import build_end_transaction_marker
 from moldau.replication.appending.transactions import TransactionChecks, TransactionGuard
 from moldau.replication.partition import (
+    ActiveProducer,
     AppendAnswer,
     AppendOutcome,
     ProducerTurn,
@@ -89,6 +90,10 @@ class ClassicTransactions:
             client=batch.client,
             guard=guard,
         )
+
+    async def producers(self) -> Sequence[ActiveProducer] | None:
+        """This replica's log has all producers."""
+        return None
 
     async def write_marker(self, marker: TransactionMarker) -> None:
         replica, producer_id, producer_epoch = self._replica, marker.producer_id, marker.producer_epoch

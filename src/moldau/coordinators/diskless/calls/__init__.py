@@ -20,6 +20,8 @@ from moldau.coordinators.diskless.calls.parts import EndedTransactionPart as End
 from moldau.coordinators.diskless.calls.parts import GuardToIssue as GuardToIssue
 from moldau.coordinators.diskless.calls.parts import IssuedGuard as IssuedGuard
 from moldau.coordinators.diskless.calls.parts import MarkerToWrite as MarkerToWrite
+from moldau.coordinators.diskless.calls.parts import ProducerOfPartition as ProducerOfPartition
+from moldau.coordinators.diskless.calls.parts import ProducersOfPartition as ProducersOfPartition
 from moldau.coordinators.diskless.calls.parts import TransactionEnd as TransactionEnd
 from moldau.runtime import ErrorCode
 

@@ -59,6 +59,11 @@ class DisklessCoordinatorCalls(ABC):
     ) -> list[calls.EndedTransactionPart]:
         return await self.call(transactions.END_TRANSACTIONS, coordinator_id, markers)
 
+    async def describe_producers(
+        self, coordinator_id: int, wanted: Sequence[calls.PartitionId]
+    ) -> list[calls.ProducersOfPartition]:
+        return await self.call(transactions.DESCRIBE_PRODUCERS, coordinator_id, wanted)
+
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall
     ) -> list[calls.FoundPartition]:

@@ -1,5 +1,6 @@
 """The parts of transactions in diskless partitions: guards and markers."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -57,3 +58,25 @@ class EndedTransactionPart(NamedTuple):
     partition_index: int
     error: ErrorCode = ErrorCode.none
     message: str | None = None
+
+
+class ProducerOfPartition(NamedTuple):
+    """A producer that a partition remembers; -1 for each number that is not known."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    current_transaction_start_offset: int
+    """First offset of the producer's open transaction."""
+
+
+class ProducersOfPartition(NamedTuple):
+    """The producers of a partition with their open transactions (DescribeProducers)."""
+
+    topic_id: UUID
+    partition_index: int
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    producers: Sequence[ProducerOfPartition] = ()

@@ -40,6 +40,10 @@ class ServedCalls(Protocol):
         self, coordinator_id: int, markers: Sequence[calls.MarkerToWrite]
     ) -> list[calls.EndedTransactionPart]: ...
 
+    async def describe_producers(
+        self, coordinator_id: int, wanted: Sequence[calls.PartitionId]
+    ) -> list[calls.ProducersOfPartition]: ...
+
     async def find_batches(
         self, coordinator_id: int, call: calls.FindBatchesCall
     ) -> list[calls.FoundPartition]: ...

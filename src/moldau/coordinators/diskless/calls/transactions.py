@@ -6,6 +6,7 @@ from typing import Any, Final
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
 from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
+from moldau.protocol.own.diskless import describe_producers as producers_wire
 from moldau.protocol.own.diskless import end_transactions as end_wire
 from moldau.protocol.own.diskless import guard_transactions as guard_wire
 from moldau.protocol.own.rights import Right
@@ -136,4 +137,79 @@ END_TRANSACTIONS: Final = DisklessCall(
     arguments=_end_arguments,
     response_fields=_ended_fields,
     result=_ended,
+)
+
+# -- producers ---------------------------------------------------------------------------------
+
+
+def _describe_fields(wanted: Sequence[calls.PartitionId], version: int) -> Fields:
+    return topics_of(
+        wanted,
+        producers_wire.DisklessTopicToDescribe,
+        lambda row: producers_wire.DisklessPartitionToDescribe(partition_index=row.partition_index),
+    )
+
+
+def _describe_arguments(request: Any) -> Sequence[calls.PartitionId]:
+    return rows_of(request, lambda topic_id, row: calls.PartitionId(topic_id, row.partition_index))
+
+
+def _producer(found: calls.ProducerOfPartition) -> producers_wire.DisklessProducer:
+    return producers_wire.DisklessProducer(
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        last_sequence=found.last_sequence,
+        last_timestamp=found.last_timestamp_ms,
+        coordinator_epoch=found.coordinator_epoch,
+        current_txn_start_offset=found.current_transaction_start_offset,
+    )
+
+
+def _producers_fields(results: Sequence[calls.ProducersOfPartition], version: int) -> Fields:
+    return topics_of(
+        results,
+        producers_wire.DisklessTopicProducers,
+        lambda found: producers_wire.DisklessPartitionProducers(
+            partition_index=found.partition_index,
+            error_code=found.error,
+            error_message=found.message,
+            producers=[_producer(each) for each in found.producers],
+        ),
+    )
+
+
+def _producers(response: Any) -> list[calls.ProducersOfPartition]:
+    return rows_of(
+        response,
+        lambda topic_id, row: calls.ProducersOfPartition(
+            topic_id,
+            row.partition_index,
+            row.error_code,
+            row.error_message,
+            [
+                calls.ProducerOfPartition(
+                    each.producer_id,
+                    each.producer_epoch,
+                    each.last_sequence,
+                    each.last_timestamp,
+                    each.coordinator_epoch,
+                    each.current_txn_start_offset,
+                )
+                for each in row.producers
+            ],
+        ),
+    )
+
+
+DESCRIBE_PRODUCERS: Final = DisklessCall(
+    request=producers_wire.REQUEST,
+    response=producers_wire.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=lambda coordinators, coordinator_id, wanted: coordinators.describe_producers(
+        coordinator_id, wanted
+    ),
+    request_fields=_describe_fields,
+    arguments=_describe_arguments,
+    response_fields=_producers_fields,
+    result=_producers,
 )

@@ -56,10 +56,13 @@ class ProducerHandlers:
         try:
             check_name(topic)
             partition = self._partitions.find(topic, ZERO_UUID, index)
+            producers = await partition.transactions.producers()
         except KafkaError as error:
             return description.PartitionResponse(partition_index=index, error_code=error.code)
         rows: list[description.ProducerState] = []
-        for number, producer in enumerate(partition.state().active_producers, 1):
+        if producers is None:
+            producers = partition.state().active_producers
+        for number, producer in enumerate(producers, 1):
             if number % PRODUCERS_A_TURN == 0:
                 await asyncio.sleep(0)
             rows.append(

@@ -40,6 +40,11 @@ def fetch_metadata_shell() -> None:
     _fetch_from_maven(HERE / "shell" / "pom.xml", TARGET / "shell")
 
 
+def fetch_streams() -> None:
+    """Kafka Streams into ``.tools/streams``; it runs with the jars of ``.tools/jars``."""
+    _fetch_from_maven(HERE / "streams" / "pom.xml", TARGET / "streams")
+
+
 def fetch_spark_connector() -> None:
     """Spark's Kafka connector into ``.tools/spark-kafka``."""
     _fetch_from_maven(HERE / "spark-kafka" / "pom.xml", TARGET / "spark-kafka")
@@ -106,6 +111,7 @@ def main() -> int:
     fetches = (
         fetch_jars,
         fetch_metadata_shell,
+        fetch_streams,
         fetch_spark_connector,
         fetch_avro,
         fetch_iceberg,

@@ -9,6 +9,7 @@ HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".tools"
 JARS = TOOLS / "jars"
 METADATA_SHELL = TOOLS / "shell"
+STREAMS = TOOLS / "streams"
 JAVASCRIPT_PACKAGES = TOOLS / "node" / "node_modules"
 TIMEOUT_S = 500
 """One call of Java makes many checks. This is much more time than they need on a busy machine."""

@@ -1,0 +1,49 @@
+"""Moldau answers a fixed sequence of transactional requests as Apache Kafka 4.2 did, field by field."""
+
+import asyncio
+
+import pytest
+from transaction_answers import GOLDEN, sequence
+
+from moldau.coordinators.diskless.state import commit
+from moldau.testing import Node
+
+APPEND_TIME = ("    log_append_time_ms: 1700000000000", "    log_append_time_ms: -1")
+LOG_START = ("    log_start_offset: 0", "    log_start_offset: -1")
+EXPLAINED: dict[str, list[tuple[str, str]]] = {
+    # The repeated batch gets the answer of the first one, also for its time.
+    "the batch again": [APPEND_TIME],
+    # The log start is not part of a refusal.
+    "a batch out of order": [LOG_START],
+    "version 2: the new epoch begins at 4": [LOG_START],
+    # Kafka takes offsets of a group without a name into a transaction; no later request can commit them.
+    "an empty group": [("error_code: none", "error_code: invalid_group_id")],
+    # Kafka takes ids without a transaction for transactions that have been open since 1970.
+    "open for more than a day": [("  transaction_states:", "")],
+}
+"""Lines of Kafka's answers, and the lines of ours, by steps."""
+OF_DISKLESS = {"the batch again": [*EXPLAINED["the batch again"], LOG_START]}
+"""A repeated batch is answered from the coordinator's memory of the producer, which has no log start."""
+
+
+def expected(answer: str, kind: str) -> str:
+    """Kafka's answer with the explained differences."""
+    step = answer.partition(" (")[0]
+    differences = EXPLAINED.get(step, [])
+    if kind == "diskless":
+        differences = OF_DISKLESS.get(step, differences)
+    for theirs, ours in differences:
+        assert theirs in answer, f"{step}: the explanation is not needed any more"
+        answer = answer.replace(theirs, ours) if ours else answer[: answer.index(theirs)] + f"{theirs} none"
+    return answer
+
+
+@pytest.mark.parametrize("kind", ["classic", "diskless"])
+def test_every_field_is_as_in_kafkas_answers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A diskless coordinator waits for a missing batch, which may come through another broker.
+    monkeypatch.setattr(commit, "PATIENCE_MS", 0)
+    configs = {"diskless.enable": str(kind == "diskless").lower()}
+    with Node(diskless=True, properties={"transaction.state.log.num.partitions": "4"}) as node:
+        found = asyncio.run(sequence(node.bootstrap_servers, configs))
+    golden = GOLDEN.read_text().removesuffix("\n").split("\n\n")
+    assert found.removesuffix("\n").split("\n\n") == [expected(each, kind) for each in golden]

@@ -1,0 +1,156 @@
+"""Transactions over diskless and classic partitions of a cluster whose brokers are killed; and mutants that
+the checks of the lists detect.
+
+Set MUTANT_SEEDS to run every mutant with seeds from 0 up to that number until one finds it.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from test_diskless_transactions import (
+    check_no_guard,
+    cut_the_aborted_list,
+    fence_no_epoch,
+    forget_a_marker,
+    read_one_too_far,
+)
+
+from moldau.coordinators.diskless.state import commit
+from moldau.coordinators.groups.offsets.store import OffsetStore
+from moldau.coordinators.transactions.completion import TransactionCompletion
+from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.replication.partition import TransactionMarker
+from moldau.replication.reads import PartitionReader
+from moldau.runtime import ErrorCode
+from moldau.server.handlers.records.transactional import Participation
+from moldau.server.subsystems.transactions.gate import CoordinatorGate
+from moldau.server.subsystems.transactions.markers import LocalMarkers
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+from moldau.simulation.transactions.lists import check_lists
+from moldau.simulation.transactions.reader import CommittedRead
+from moldau.simulation.transactions.record import Fate, RecordedTransaction
+from moldau.storage.log.producers import LogProducers
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+STORY = "transactions-cluster"
+SEEDS = int(os.environ.get("MUTANT_SEEDS", "0"))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_lists_agree_with_the_outcomes(seed: int) -> None:
+    found = run_seed(SCENARIOS[STORY](), seed)
+    assert not found.violations, f"repeat with: python -m moldau.simulation --node {STORY}"
+    committed = [line for line in found.history.notes if line.endswith(f"is {Fate.COMMITTED.value}")]
+    assert {line.split("/")[0] for line in committed} == {f"transactions-{number}" for number in range(3)}
+    assert len(committed) > 12
+
+
+def forget_a_classic_marker(patch: pytest.MonkeyPatch) -> None:
+    """A broker reports markers of a classic partition as written although they are not."""
+    write = LocalMarkers.write
+
+    async def write_most(self: Any, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
+        if partition == TxnPartition("plain", 1):
+            return ErrorCode.none
+        return await write(self, marker, partition)
+
+    patch.setattr(LocalMarkers, "write", write_most)
+
+
+def read_one_too_far_of_classic(patch: pytest.MonkeyPatch) -> None:
+    """The last stable offset of classic partitions is one too high."""
+    stable = LogProducers.last_stable_offset
+    patch.setattr(LogProducers, "last_stable_offset", lambda self, high: min(high, stable(self, high) + 1))
+
+
+def cut_the_aborted_list_of_classic(patch: pytest.MonkeyPatch) -> None:
+    """A fetch from a classic partition lists all aborted transactions except the first."""
+    aborted = PartitionReader._aborted
+    patch.setattr(PartitionReader, "_aborted", lambda self, *read: aborted(self, *read)[1:])
+
+
+def abandon_moved_transactions(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator ignores the prepared transactions that it loads from its log."""
+    look = TransactionCompletion.look
+
+    def look_when_active(self: Any, partition: int) -> None:
+        if self._runtime.is_active(partition):
+            look(self, partition)
+
+    patch.setattr(TransactionCompletion, "look", look_when_active)
+
+
+def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Offsets are visible before their transaction is committed."""
+    put = OffsetStore.put
+    patch.setattr(OffsetStore, "put", lambda self, *given: put(self, *given[:-1], False))
+
+
+def store_repeated_batches(patch: pytest.MonkeyPatch) -> None:
+    """A diskless coordinator stores a batch again that its producer sends again."""
+    check = commit.check_sequence
+
+    def forgetful(window: Any, *batch: Any) -> Any:
+        verdict = check(window, *batch)
+        return None if isinstance(verdict, tuple) else verdict
+
+    patch.setattr(commit, "check_sequence", forgetful)
+
+
+def join_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """A broker writes batches of version 2 to partitions that have not joined the transaction."""
+    admit = CoordinatorGate.admit
+
+    async def admit_at_once(self: Any, wanted: Participation) -> None:
+        if wanted.partition.partition != 1:
+            await admit(self, wanted)
+
+    patch.setattr(CoordinatorGate, "admit", admit_at_once)
+
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+PINNED: dict[Mutant, int] = {join_without_the_coordinator: 0}
+"""A mutant that needs several brokers, and a seed that finds it. Shorter stories find the others."""
+ALL: Iterable[Mutant] = (
+    *PINNED,
+    abandon_moved_transactions,
+    check_no_guard,
+    commit_offsets_at_once,
+    cut_the_aborted_list,
+    cut_the_aborted_list_of_classic,
+    fence_no_epoch,
+    forget_a_classic_marker,
+    forget_a_marker,
+    read_one_too_far,
+    read_one_too_far_of_classic,
+    store_repeated_batches,
+)
+
+
+@pytest.mark.parametrize("mutate", ALL if SEEDS else PINNED, ids=lambda each: each.__name__)
+def test_a_mutant_of_a_cluster_is_caught(mutate: Mutant) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        for seed in range(SEEDS) if SEEDS else [PINNED[mutate]]:
+            found = run_seed(SCENARIOS[STORY](), seed)
+            if found.violations:
+                print(f"seed {seed} finds it: {found.violations[0]}")
+                return
+    pytest.fail(f"{mutate.__doc__} is missed")
+
+
+def test_the_checker_of_lists_finds_early_reads_gaps_and_writes_against_the_order() -> None:
+    first = RecordedTransaction("a", "g", 0, Fate.COMMITTED, {0: ["x"]}, -1, 0.0, 1.0, 2.0)
+    second = RecordedTransaction("b", "g", 1, Fate.COMMITTED, {0: ["y"]}, -1, 3.0, 4.0, 5.0)
+    x, y = CommittedRead(0, "x", 9.0), CommittedRead(2, "y", 9.0)
+    assert check_lists([first, second], {0: [x, y]}, {"c": {0: [x, y]}}) == []
+    (early,) = check_lists([first, second], {0: [x, y]}, {"c": {0: [CommittedRead(0, "x", 0.5)]}})
+    assert "G1a" in early
+    (gap,) = check_lists([first, second], {0: [x, y]}, {"c": {0: [y]}})
+    assert "where the list has" in gap
+    (cycle,) = check_lists([first, second], {0: [CommittedRead(0, "y", 9.0), CommittedRead(2, "x", 9.0)]}, {})
+    assert "G0" in cycle

@@ -1,4 +1,4 @@
-"""A cut: the state of all logs of a cluster that belong together, and the objects that hold it. Pure.
+"""A cut: a consistent state of all logs of a cluster, and the objects that contain it. Pure.
 
 =========================================== ==========================================================
 key                                         content
@@ -8,12 +8,12 @@ key                                         content
 =========================================== ==========================================================
 
 The object of a cut is stored last, so a cut whose object exists is complete. Its key has the generation of
-the cluster, the number of the cut in it, the time (milliseconds since the epoch), and the broker that made
-it. Cuts are ordered by generation and number, because the clocks of brokers may differ.
+the cluster, the number of the cut in that generation, the time (milliseconds since the epoch), and the broker
+that made it. Cuts are ordered by generation and number, because the clocks of brokers may differ.
 
-*Order.* The logs are read in the order of :data:`STEPS`, and the metadata after them. A committed offset in a
-cut is therefore an offset whose records the cut contains, a batch that is pruned from the WAL is in a remote
-segment that the cut knows, and every partition with records is in the metadata.
+*Order.* The logs are read in the order of :data:`STEPS`, and the metadata after them. Therefore a cut
+contains the records before each committed offset, the remote segment of each batch that was pruned from the
+WAL, and the metadata of each partition with records.
 """
 
 import json
@@ -61,7 +61,7 @@ _TIME_DIGITS: Final = 13
 
 
 class BrokenCutError(ValueError):
-    """The bytes are not a cut, or are a damaged one."""
+    """The bytes are not a valid cut."""
 
 
 class ObjectPart(NamedTuple):

@@ -1,7 +1,8 @@
-"""The generation of a cluster in its object store, and the end of nodes of earlier generations.
+"""The generation of a cluster in its object store, and the stop of nodes of earlier generations.
 
-A restore begins a new generation, with an object that says so. An object store cannot be fenced: a node of
-the old cluster, if one is still running, looks for that object before it changes the store.
+A restore begins a new generation, and stores an object for it. An object store cannot refuse the requests of
+old nodes. A node of the old cluster that still runs therefore looks for that object before it changes the
+store.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ async def begin_generation(storage: ObjectStorage, generation: int, cluster_id: 
 
 
 class GenerationGuard:
-    """Ends this node when its cluster was restored from the store, where the restored cluster goes on.
+    """Ends this node when its cluster was restored from the store, which the restored cluster now uses.
 
     Implements :class:`moldau.objects.guard.StoreGuard`. A deletion looks for a later generation directly
     before it: a restore first announces its generation, and then chooses the state, so it chooses one that

@@ -36,7 +36,7 @@ class ImageEncoder:
         self._blocks: dict[object, _Block] = {}
 
     async def encode(self, image: MetadataImage) -> bytes:
-        """Record batches whose records build the image, in steps between which others have a turn."""
+        """Record batches that build the image. Other tasks of the event loop run between them."""
         if image.metadata_version != self._version:
             self._version, self._blocks = image.metadata_version, {}
         content = bytearray(self._encoded(records_before_topics(image)))

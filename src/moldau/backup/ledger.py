@@ -10,7 +10,7 @@ from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 __all__ = ["LedLog", "Ledger"]
 
 PIECES_MAX: Final = 16
-"""Pieces of a log beyond which the last ones are stored again as one."""
+"""The maximum number of pieces of a log. From then on, the last pieces are stored again as one piece."""
 
 
 class LedLog(NamedTuple):
@@ -74,10 +74,10 @@ class Ledger:
 
 
 def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
-    """Whether the leader has the saved records from an offset on as they were saved.
+    """Whether the leader still has all saved records from an offset on, and may read them again.
 
-    Compaction removes tombstones. If a tombstone is not read again, but an earlier piece has the record that
-    it deletes, that record comes back. A leader knows what it has compacted itself (:mod:`.log_saver`);
+    Compaction removes tombstones. If an earlier piece has the record that a removed tombstone deletes, a
+    restore would bring that record back. A leader knows what it has compacted itself (:mod:`.log_saver`);
     another replica may have compacted the records of another epoch.
     """
     state = STATE_TOPICS.get(log.topic)
@@ -88,10 +88,10 @@ def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
 
 
 def _next_from(pieces: Sequence[LogPiece]) -> int:
-    """Where the next piece of a log begins: at the end of the last one, or earlier to replace small ones.
+    """The first offset of the next piece: the end of the last piece, or earlier, to replace small pieces.
 
     Pieces of about the same size are stored again together, so that a log has few pieces and each record is
-    stored a logarithmic number of times. -1 asks for all of the log.
+    stored a logarithmic number of times. -1 requests the whole log.
     """
     if not pieces:
         return -1

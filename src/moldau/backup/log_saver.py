@@ -189,7 +189,7 @@ async def _save(found: _Range, upload: _Upload) -> _Saved:
 
 
 def _continues(found: _Range) -> bool:
-    """Whether the log still has the records that follow the saved ones, and had the saved ones.
+    """Whether the log has the saved records in its history, and all records after them.
 
     Raises ``KafkaError`` for a log that must not lose records, and has lost saved ones.
     """
@@ -208,7 +208,7 @@ def _continues(found: _Range) -> bool:
     if wanted.from_offset < log.log_start_offset or is_shorter:
         return False
     if wanted.from_offset < min(found.compacted_end, found.end_offset):
-        return False  # a tombstone may be gone whose record is in an earlier piece
+        return False  # an earlier piece may have a record whose tombstone was removed
     return last < log.log_start_offset or log.epoch_for_offset(last) == wanted.saved_epoch
 
 
@@ -221,7 +221,7 @@ async def _save_snapshot(
         raise KafkaError(ErrorCode.snapshot_not_found, f"{snapshot_id} was deleted in the meantime")
     try:
         begin = end = 0
-        for batch in reader.batches():  # which checks them: a damaged snapshot must not be saved
+        for batch in reader.batches():  # reading checks them: a damaged snapshot must not be saved
             end += len(batch)
             if end - begin >= READ_BYTES or end == reader.size_bytes:
                 content = reader.read(begin, end - begin)

@@ -35,7 +35,7 @@ _NEWS_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutSettings:
-    """How often cuts are made, and how long they are kept."""
+    """The interval of cuts, and their retention."""
 
     interval_ms: int
     retention_ms: int
@@ -53,7 +53,7 @@ class BackupCluster(Protocol):
 
     @property
     def generation(self) -> int:
-        """The number of restores of the cluster before."""
+        """The number of restores of the cluster so far."""
         ...
 
     @property
@@ -125,7 +125,8 @@ class CutMaker:
             return
         begun_at, created_ms = asyncio.get_running_loop().time(), self._clock.now_ms()
         if self._current_at is None:
-            self._current_at = begun_at  # Nothing is known of older states, so they count as new.
+            # The saved parts of older states are unknown, so all records count as new.
+            self._current_at = begun_at
         try:
             if self._ledger is None:
                 self._ledger = await self._begin()
@@ -158,8 +159,8 @@ class CutMaker:
     async def _begin(self) -> Ledger:
         """Continue the newest cut of this generation.
 
-        Logs that were restored begin anew, because a later cut of the old cluster may have other records. A
-        cluster that has lost metadata since the newest cut must not go on.
+        Restored logs are saved from their start, because a later cut of the old cluster may have other
+        records. A cluster that has lost metadata since the newest cut must not go on.
         """
         found = await self._stored.newest()
         await self._cluster.until_current()

@@ -1,4 +1,4 @@
-"""How much of each log is saved: deletions wait for it. Pure."""
+"""The end of the saved part of each log, for which deletions wait. Pure."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ __all__ = ["SavedEnds"]
 
 
 class SavedEnds:
-    """The ends of this broker's logs in the last complete cut, as requests of the cut's maker tell them."""
+    """The ends of this broker's logs in the last complete cut, from the requests of the cut's maker."""
 
     def __init__(self) -> None:
         self._ends: dict[LogId, _Ends] = {}
@@ -33,8 +33,9 @@ class SavedEnds:
 
 class _Ends(NamedTuple):
     earlier: int
-    """A cut had this end before the newest one was begun. A later cut has the other logs at least as far:
-    the logs of one step are read at about the same time, in no order.
+    """The end in a cut that was complete before the newest one began. The newest cut therefore has everything
+    in the other logs that led to these records. This is not true of ``newest``, because the logs of one step
+    are read in no order.
     """
     newest: int
     rounds: int

@@ -33,12 +33,15 @@ class ReservedPlaces:
     """
 
     def __init__(self, accepted: Container[ServerConnection]) -> None:
-        """``accepted`` are the open connections; a place of another connection is empty."""
+        """``accepted`` are the open connections. A place is free when its connection is not among them."""
         self._accepted = accepted
         self._holders: dict[bool, tuple[ServerConnection, float]] = {}
 
     def take(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
-        """Give ``connection`` its place if possible; see ``has``. Returns the holder that must be closed."""
+        """Give ``connection`` the place of its kind, unless a busy connection holds it; see ``has``.
+
+        Returns the connection that held the place until now, which must be closed.
+        """
         holder = self._holder(is_own)
         if holder is not None and not _can_be_closed(*holder, now_s):
             return None
@@ -46,7 +49,7 @@ class ReservedPlaces:
         return None if holder is None else holder[0]
 
     def has(self, is_own: bool, connection: ServerConnection) -> bool:
-        """Whether the last place that was given is that of ``connection``."""
+        """Whether ``connection`` holds the place of its kind."""
         return self._holders.get(is_own, (None,))[0] is connection
 
     def _holder(self, is_own: bool) -> tuple[ServerConnection, float] | None:

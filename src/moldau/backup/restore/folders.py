@@ -57,7 +57,7 @@ class NewNode:
     is_broker: bool = True
     rack: str | None = None
     voter: VoterEndpoint | None = None
-    """The address of a controller, if the metadata log shall contain the voters (KIP-853)."""
+    """The address of a controller, for a metadata log that contains the voters (KIP-853)."""
 
     @property
     def paths(self) -> Sequence[str]:

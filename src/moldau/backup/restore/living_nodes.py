@@ -1,4 +1,4 @@
-"""Finds brokers of the old cluster that still run, because a restore would end them."""
+"""Finds brokers of the old cluster that still run, because a restore would stop them."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ __all__ = ["living_brokers"]
 
 _TIMEOUT_MS: Final = 2_000
 _PLAINTEXT: Final = 0
-"""Number of the security protocol. A node with another one cannot be asked without its secrets."""
+"""The number of the security protocol. Listeners with another protocol require credentials."""
 _AT_A_TIME: Final = 100
 
 

@@ -2,8 +2,8 @@
 
 The replicas of all partitions are placed on the new brokers (:mod:`.placement`), and are in sync: they have
 the same saved records, or none. Old brokers and controllers are left out; others may be added after the
-restore. All numbers by which nodes and clients tell newer from older are raised by a margin, because the old
-cluster may have given out more of them after the cut. Each restore since the cut adds a margin.
+restore. Epochs and producer ids, by which nodes and clients order states, are raised by a margin, because the
+old cluster may have used higher numbers after the cut. Each restore since the cut adds a margin.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class NewGeneration(NamedTuple):
     partitions, because its generations are those of the cluster.
     """
     restores: int = 1
-    """The number of restores since the cut, including this one. Each of them may have given out numbers."""
+    """The number of restores since the cut, including this one. Each of them may have used higher numbers."""
 
     def starts_of(self, record: r.PartitionRecord) -> Sequence[int]:
         """The starts of all generations of a partition; empty for a partition that has no generations."""

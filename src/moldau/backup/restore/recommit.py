@@ -1,6 +1,6 @@
 """Commits the batches of WAL objects that are newer than a cut again, from the objects' footers.
 
-A producer's acknowledged batch behind the cut is in such an object, and nothing but the object says so. The
+A batch that was acknowledged after the cut is in such an object, and no saved log has its offset. The
 objects are committed in the order of their creation (:mod:`.commit_order`), by the rules that apply to every
 commit. Therefore an idempotent batch that the cut has already, or that several objects
 contain, is committed once; every other batch comes back at least once. Offsets may differ from those that the
@@ -69,7 +69,7 @@ class RecommitReport:
     """Batches that were committed."""
     records: int = 0
     repeated_batches: int = 0
-    """Batches of idempotent producers that were there already."""
+    """Batches of idempotent producers that the cut contains already."""
     refused_batches: int = 0
     transactional_batches: int = 0
     """Batches that were left out because they belong to transactions."""
@@ -82,7 +82,7 @@ class RecommitReport:
 
 
 class ObjectWindow(NamedTuple):
-    """The objects that a restore looks at. An object is in the window by its own time or by the store's."""
+    """The objects that a restore reads. An object is in the window by its own time or by the store's."""
 
     created_from_ms: int
     """Time by the clock of the broker that created the object."""

@@ -1,9 +1,10 @@
 """Ends the transactions that were open when a state was saved.
 
-Their batches behind the cut do not come back, so they must not be committed. An ongoing transaction is
+Their batches after the cut do not come back, so they must not be committed. An ongoing transaction is
 prepared for its abort, with the next epoch of its producer: the restored coordinator completes the abort, and
-the old producer is fenced. A transaction whose end was decided keeps it, and is completed. A transaction
-that is open in a diskless partition only began after the coordinators' logs were read; it is aborted there.
+the old producer is fenced. A transaction whose end was decided keeps it, and is completed. A transaction that
+is open only in a diskless partition began after the logs of the transaction coordinators were read. It is
+aborted in that partition.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

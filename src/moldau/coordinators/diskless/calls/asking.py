@@ -1,4 +1,4 @@
-"""The calls of diskless coordinators for callers: by their declarations, wherever the coordinators are."""
+"""Calls to diskless coordinators by their declarations, in this process or over the network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
@@ -14,8 +14,8 @@ R = TypeVar("R")
 
 
 class DisklessCoordinatorCalls(ABC):
-    """Every declared call by :meth:`call`, and many calls by names. Each names its coordinator (the partition
-    of ``__diskless_metadata``) first.
+    """Makes every declared call by :meth:`call`. Many calls have methods of their own. The first argument of
+    all methods except :meth:`call` is the coordinator: the partition of ``__diskless_metadata``.
 
     A call that fails as a whole raises :class:`moldau.runtime.KafkaError`. After an error other than
     NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS the outcome of a call that changes the state may be

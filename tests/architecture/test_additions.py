@@ -21,12 +21,8 @@ def classes_with_base(folder: str, *bases: str) -> Iterator[str]:
     for path in sorted((SOURCE / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
-                names = {
-                    each.value.id if isinstance(each, ast.Subscript) else each.id
-                    for each in node.bases
-                    if isinstance(each, ast.Name)
-                    or (isinstance(each, ast.Subscript) and isinstance(each.value, ast.Name))
-                }
+                inherited = [each.value if isinstance(each, ast.Subscript) else each for each in node.bases]
+                names = {each.id for each in inherited if isinstance(each, ast.Name)}
                 if names & set(bases):
                     yield node.name
 

@@ -12,6 +12,8 @@ from simulated_cluster import BROKERS, Cluster
 from moldau.cluster.decisions.kinds import diskless
 from moldau.cluster.decisions.partitions import elections
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, StateTopic
+from moldau.coordinators.diskless.state import commit
+from moldau.coordinators.diskless.state.producers import Verdict
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.records.builder import build_batch
@@ -293,3 +295,65 @@ def test_partitions_of_coordinators_that_do_not_exist_are_caught(monkeypatch: py
     assign = diskless.assign_coordinators
     monkeypatch.setattr(diskless, "assign_coordinators", lambda load, _count, wanted: assign(load, 6, wanted))
     assert restart_with_another_coordinator_count() == ["5 of 6 producers are not answered"]
+
+
+def change_brokers_before_the_first_commit() -> list[str]:
+    """A producer's first batch is at a broker that cannot reach the coordinator, and its second batch at the
+    coordinator's own broker. Returns the errors.
+    """
+    with World(4) as world:
+        brokers = Brokers(world, DISKLESS)
+
+        async def story() -> list[str]:
+            cluster = brokers.cluster
+            await brokers.start()
+            admin = cluster.client("admin", BROKERS[0])
+            await cluster.on("admin", admin.create_topic("t", 1, {"diskless.enable": "true"}))
+            await cluster.until(lambda: all(brokers.replica(broker, "t") for broker in BROKERS))
+            await asyncio.sleep(2)  # the coordinator creates the partition
+            leader = brokers.partition(DISKLESS_METADATA_TOPIC).leader
+            brokers.part()
+            first = append(sum(BROKERS) - leader, 0)
+            await asyncio.sleep(1)
+            second = append(leader, RECORD_COUNT)
+            await asyncio.sleep(0.3)
+            world.network.heal_all()
+            answers = [await first, await second]
+            if answers[1].error is ErrorCode.not_leader_or_follower:  # so the producer sends it again
+                answers[1] = await append(leader, RECORD_COUNT)
+            found = [(each.error, each.base_offset) for each in answers]
+            wanted = [(ErrorCode.none, 0), (ErrorCode.none, RECORD_COUNT)]
+            return [] if found == wanted else [f"the batches were answered with {found}"]
+
+        def append(broker: int, first_sequence: int) -> "asyncio.Future[Any]":
+            """Append records of an idempotent producer, from a sequence on, in the process of a broker."""
+            records = [Record(number, 0, None, b"x", ()) for number in range(RECORD_COUNT)]
+            content = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=first_sequence)
+            process = world.host(f"node-{broker}").process
+            assert process is not None
+            answer: asyncio.Future[Any] = process.context().run(
+                brokers.replica(broker, "t").append,
+                memoryview(content),
+                required_acks=ACKS_ALL,
+                timeout_ms=30_000,
+            )
+            return answer
+
+        return world.run(story())
+
+
+def test_a_second_batch_waits_for_the_first_one_at_another_broker() -> None:
+    assert change_brokers_before_the_first_commit() == []
+
+
+def test_that_an_unknown_producer_may_begin_with_any_sequence_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_sequence = commit.check_sequence
+
+    def believing(window: Any, *more: Any) -> Any:
+        verdict = check_sequence(window, *more)
+        return None if window is None and verdict is Verdict.AHEAD else verdict
+
+    monkeypatch.setattr(commit, "check_sequence", believing)
+    assert change_brokers_before_the_first_commit()

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from moldau.cluster.internal_topics import InternalTopic
-from moldau.coordinators.diskless.state import commit
-from moldau.coordinators.diskless.state.producers import Verdict
 from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.effects import answer
 from moldau.coordinators.standby import StandbyShard
@@ -75,17 +73,6 @@ def unsynced_offset_acknowledged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Following, "__init__", unsynced)
 
 
-def gap_not_held(patch: pytest.MonkeyPatch) -> None:
-    """An unknown producer may begin with any sequence, as with a single broker."""
-    check = commit.check_sequence
-
-    def believing(window: Any, *more: Any) -> Any:
-        verdict = check(window, *more)
-        return None if window is None and verdict is Verdict.AHEAD else verdict
-
-    patch.setattr(commit, "check_sequence", believing)
-
-
 def standby_one_record_short(patch: pytest.MonkeyPatch) -> None:
     """A follower's store lacks the last of several records that arrived together."""
     apply = StandbyShard._apply
@@ -129,7 +116,6 @@ def expired_without_a_record(patch: pytest.MonkeyPatch) -> None:
 FLAWS = [
     (fetch_counts_for_all, "diskless-cluster", 12),
     (unsynced_offset_acknowledged, "diskless-cluster-power", 6),
-    (gap_not_held, "diskless-cluster", 7),
     (standby_one_record_short, "diskless-cluster", 0),
     (fewer_replicas_while_brokers_are_missing, "diskless-cluster", 0),
     (expired_without_a_record, "diskless-cluster", 1),

@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "cluster": ("admin.cluster", "See the cluster's features."),
     "diskless": ("admin.diskless", "See diskless topics, their objects and their coordinators."),
     "tiered": ("admin.tiered", "See what of topics lies in the remote tier."),
+    "chunks": ("admin.chunks", "See partition chunks; begin new ones and move old ones."),
     "dump-log": ("dump.command", "Show what is in the files of a log folder."),
     "pipeline": ("pipeline.command", "Run bulk jobs on Apache Spark: export topics to tables."),
     "completion": ("completion", "Print the script that completes commands in a shell."),

@@ -29,11 +29,37 @@ OWN_FIELDS = {
     # KIP-1164 names the answer's field; the numbers are ours. Only clients that request the field get it,
     # because some clients do not skip tagged fields that they do not know (@platformatic/kafka 1.35).
     "MetadataRequest": '    include_preferred_produce_brokers: bool = wire("bool", "9+", default=False, '
-    'tag=11640, tagged="9+")\n',
+    'tag=11640, tagged="9+")\n'
+    # KIP-1114's chunks. Only clients that request them get them.
+    '    include_chunks: bool = wire("bool", "9+", default=False, tag=11144, tagged="9+")\n',
     "MetadataResponsePartition": '    preferred_produce_brokers: Sequence[int] = wire(["int32"], "9+", '
-    'default=(), tag=11640, tagged="9+")\n',
+    'default=(), tag=11640, tagged="9+")\n'
+    '    start_offset: int = wire("int64", "9+", default=-1, tag=11142, tagged="9+")\n'
+    '    start_timestamp: int = wire("int64", "9+", default=-1, tag=11143, tagged="9+")\n'
+    '    chunks: Sequence[MetadataResponseChunk] = wire([MetadataResponseChunk], "9+", default=(), '
+    'tag=11144, tagged="9+")\n',
 }
 """Tagged fields that we add to Kafka's messages, by class."""
+OWN_CLASSES = {
+    "MetadataResponsePartition": """
+
+@message
+class MetadataResponseChunk(Message):
+    start_offset: int = wire("int64", default=-1)
+    start_timestamp: int = wire("int64", default=-1)
+    stop_offset: int = wire("int64", default=-1)
+    end_offset: int = wire("int64", default=-1)
+    chunk_epoch: int = wire("int32", default=-1)
+    replica_nodes: Sequence[int] = wire(["int32"], default=())
+    isr_nodes: Sequence[int] = wire(["int32"], default=())
+    offline_replicas: Sequence[int] = wire(["int32"], default=())
+    adding_replicas: Sequence[int] = wire(["int32"], default=())
+    removing_replicas: Sequence[int] = wire(["int32"], default=())
+    max_timestamp: int = wire("int64", default=-1)
+    size_bytes: int = wire("int64", default=0)
+"""
+}
+"""Classes of own fields, by the class of Kafka's before which they are declared."""
 SCHEMAS_LEFT_OUT = {"request_header", "response_header", "control_record_type_schema"}
 KINDS = {"timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 PLAIN_TYPES = {
@@ -306,6 +332,7 @@ def message_source(message: SuperMessage, rename: dict[str, str]) -> Iterator[st
     last = max(message.versions)
     for name in dependency_order(message.classes):
         cls = message.classes[name]
+        yield OWN_CLASSES.get(name, "")
         yield f"\n\n@message\nclass {rename[name]}(Message):\n"
         if name == message.root:
             yield f"    API_KEY = {message.api_key}\n"

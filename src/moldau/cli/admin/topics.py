@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from moldau.cli.admin.chunks import chunk_fields
 from moldau.cli.admin.moving import DryRunOption, NoWaitOption, ThrottleOption, YesOption, make_moves
 from moldau.cli.admin.resource_configs import changed_configs, names_with, set_configs
 from moldau.cli.app import new_app
@@ -19,6 +20,7 @@ from moldau.cli.options import (
     key_values,
 )
 from moldau.cli.output import print_json, print_table
+from moldau.client.chunks import chunked_partitions
 from moldau.client.cluster import EARLIEST, LATEST, Client, ClusterTopic, check, topic_problem, with_client
 from moldau.cluster.folders.meta_properties import encode_uuid as topic_id_text
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -205,6 +207,21 @@ def describe(
                 for row in topic["partitions"]
             ],
         )
+        if chunks := [chunk for row in topic["partitions"] for chunk in row.get("chunks", ())]:
+            print_table(
+                ("Partition", "Chunk start", "Chunk end", "Replicas", "In sync", "Bytes"),
+                [
+                    (
+                        chunk["partition"],
+                        chunk["start_offset"],
+                        chunk.get("end_offset"),
+                        ",".join(map(str, chunk["replicas"])),
+                        ",".join(map(str, chunk["isr"])),
+                        chunk.get("bytes"),
+                    )
+                    for chunk in chunks
+                ],
+            )
 
 
 async def _described(client: Client, names: list[str]) -> list[dict[str, Any]]:
@@ -213,7 +230,12 @@ async def _described(client: Client, names: list[str]) -> list[dict[str, Any]]:
         if row.error_code is not ErrorCode.none:
             raise KafkaError(row.error_code, topic_problem(row.name or "", row.error_code))
     configs = await changed_configs(client, [row.name or "" for row in rows])
-    return [await _described_one(client, row, configs[row.name or ""]) for row in rows]
+    described = [await _described_one(client, row, configs[row.name or ""]) for row in rows]
+    for chunked in await chunked_partitions(client, names):
+        if fields := chunk_fields(chunked):
+            topic = next(each for each in described if each["name"] == chunked.topic)
+            topic["partitions"][chunked.index]["chunks"] = fields
+    return described
 
 
 async def _described_one(

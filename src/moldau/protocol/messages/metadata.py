@@ -22,6 +22,7 @@ class MetadataRequest(Message):
     include_cluster_authorized_operations: bool = wire("bool", "8-10", default=False)
     include_topic_authorized_operations: bool = wire("bool", "8+", default=False)
     include_preferred_produce_brokers: bool = wire("bool", "9+", default=False, tag=11640, tagged="9+")
+    include_chunks: bool = wire("bool", "9+", default=False, tag=11144, tagged="9+")
 
 
 @message
@@ -30,6 +31,22 @@ class MetadataResponseBroker(Message):
     host: str = wire("string", default="")
     port: int = wire("int32", default=0)
     rack: str | None = wire("string", "1+", default=None, nullable="1+")
+
+
+@message
+class MetadataResponseChunk(Message):
+    start_offset: int = wire("int64", default=-1)
+    start_timestamp: int = wire("int64", default=-1)
+    stop_offset: int = wire("int64", default=-1)
+    end_offset: int = wire("int64", default=-1)
+    chunk_epoch: int = wire("int32", default=-1)
+    replica_nodes: Sequence[int] = wire(["int32"], default=())
+    isr_nodes: Sequence[int] = wire(["int32"], default=())
+    offline_replicas: Sequence[int] = wire(["int32"], default=())
+    adding_replicas: Sequence[int] = wire(["int32"], default=())
+    removing_replicas: Sequence[int] = wire(["int32"], default=())
+    max_timestamp: int = wire("int64", default=-1)
+    size_bytes: int = wire("int64", default=0)
 
 
 @message
@@ -42,6 +59,11 @@ class MetadataResponsePartition(Message):
     isr_nodes: Sequence[int] = wire(["int32"], default=())
     offline_replicas: Sequence[int] = wire(["int32"], "5+", default=())
     preferred_produce_brokers: Sequence[int] = wire(["int32"], "9+", default=(), tag=11640, tagged="9+")
+    start_offset: int = wire("int64", "9+", default=-1, tag=11142, tagged="9+")
+    start_timestamp: int = wire("int64", "9+", default=-1, tag=11143, tagged="9+")
+    chunks: Sequence[MetadataResponseChunk] = wire(
+        [MetadataResponseChunk], "9+", default=(), tag=11144, tagged="9+"
+    )
 
 
 @message

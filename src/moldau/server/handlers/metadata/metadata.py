@@ -8,6 +8,7 @@ from uuid import UUID
 
 from moldau.cluster.controller.channel import Caller
 from moldau.cluster.decisions.kinds.table import kind_of
+from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
@@ -32,6 +33,7 @@ from moldau.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
+    MetadataResponseChunk,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
@@ -58,8 +60,8 @@ class MetadataHandlers:
         self._view = view
         self._creator = creator
         self._authorizer = authorizer
-        self._rendered: dict[tuple[str, str | None, bool, str], MetadataResponseTopic] = {}
-        """Rendered topics, by listener, rack, whether gateways are named, and the topic's name."""
+        self._rendered: dict[tuple[str, str | None, bool, bool, str], MetadataResponseTopic] = {}
+        """Rendered topics, by listener, rack, whether gateways and chunks are named, and the topic's name."""
         self._rendered_from: MetadataImage | None = None
 
     def table(self) -> dict[int, Handler]:
@@ -67,7 +69,7 @@ class MetadataHandlers:
             ApiKey.METADATA: Served(
                 self.metadata,
                 cuts=(Cut(("topics",), ("topics",), distinct=dict.fromkeys),),
-                long_answers=(("topics", "partitions"),),
+                long_answers=(("topics", "partitions"), ("topics", "partitions", "chunks")),
             ),
             ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
         }
@@ -75,7 +77,7 @@ class MetadataHandlers:
     def metadata(self, context: RequestContext, request: MetadataRequest) -> Outcome:
         if self._wants_all(context, request):
             topics = self._view.image.topics
-            if len(topics) + sum(topics.replica_load.values()) > ROWS_A_TURN:
+            if request.include_chunks or len(topics) + sum(topics.replica_load.values()) > ROWS_A_TURN:
                 return self._respond_in_turns(context, request, list(topics))
             return self._respond(
                 context, request, [self._render(context, request, topic) for topic in topics]
@@ -94,7 +96,7 @@ class MetadataHandlers:
         ]
         if missing and request.allow_auto_topic_creation and self._creator.auto_create:
             return self._create_and_respond(context, request, wanted, missing)
-        if len(wanted) + sum(map(self._partitions_of, wanted)) > ROWS_A_TURN:
+        if request.include_chunks or len(wanted) + sum(map(self._partitions_of, wanted)) > ROWS_A_TURN:
             return self._respond_in_turns(context, request, wanted)
         return self._respond(context, request, [self._find(context, request, topic, {}) for topic in wanted])
 
@@ -236,7 +238,8 @@ class MetadataHandlers:
         by_rack = kind_of(topic).rack_brokers
         rack = None if by_rack is None else racks.of_client(context.client_id)
         with_gateways = by_rack is not None and request.include_preferred_produce_brokers
-        place = (context.listener_name, rack, with_gateways, topic.name)
+        with_chunks = request.include_chunks
+        place = (context.listener_name, rack, with_gateways, with_chunks, topic.name)
         cached = self._rendered.get(place)
         if cached is not None:
             return cached
@@ -257,6 +260,8 @@ class MetadataHandlers:
                 if with_gateways:
                     gateways = by_rack.produce(racks.gateways, topic, index, rack)
                 partitions.append(self._partition(index, partition, leader, alive, gateways))
+        if with_chunks:
+            yield from self._add_chunks(topic, partitions, alive)
         rendered = MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
@@ -287,6 +292,25 @@ class MetadataHandlers:
             offline_replicas=self._view.offline_replicas(partition, alive),
             preferred_produce_brokers=gateways,
         )
+
+    def _add_chunks(
+        self, topic: Topic, partitions: list[MetadataResponsePartition], alive: set[int]
+    ) -> Generator[None, None, None]:
+        """Add the chunks of KIP-1114 to the rows of a topic's partitions."""
+        count = 0
+        for index, partition in enumerate(topic.partitions):
+            if partition.start_offset < 0:
+                continue
+            partitions[index] = replace(
+                partitions[index],
+                start_offset=partition.start_offset,
+                start_timestamp=partition.start_timestamp_ms,
+                chunks=[_chunk(chunk, alive) for chunk in partition.chunks],
+            )
+            count += len(partition.chunks)
+            if count > ROWS_A_TURN:
+                count = 0
+                yield
 
     def describe_cluster(
         self, context: RequestContext, request: DescribeClusterRequest
@@ -322,6 +346,23 @@ class MetadataHandlers:
 
 def _partition_error(leader: int, alive: set[int]) -> ErrorCode:
     return ErrorCode.none if leader in alive else ErrorCode.leader_not_available
+
+
+def _chunk(chunk: ChunkRegistration, alive: set[int]) -> MetadataResponseChunk:
+    return MetadataResponseChunk(
+        start_offset=chunk.start_offset,
+        start_timestamp=chunk.start_timestamp_ms,
+        stop_offset=chunk.stop_offset,
+        end_offset=chunk.end_offset,
+        chunk_epoch=chunk.epoch,
+        replica_nodes=chunk.replicas,
+        isr_nodes=chunk.isr,
+        offline_replicas=[each for each in chunk.replicas if each not in alive],
+        adding_replicas=chunk.adding_replicas,
+        removing_replicas=chunk.removing_replicas,
+        max_timestamp=chunk.max_timestamp_ms,
+        size_bytes=chunk.size_bytes,
+    )
 
 
 def _is_by_id(topic: MetadataRequestTopic) -> bool:

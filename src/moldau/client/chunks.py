@@ -1,0 +1,151 @@
+"""Requests about partition chunks (KIP-1114), and where new chunks have room."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from moldau.client.cluster import Client, check, topic_problem
+from moldau.client.errors import ToolError
+from moldau.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponseChunk,
+    MetadataResponsePartition,
+)
+from moldau.protocol.own.chunks.alter_chunk_assignments import (
+    AlterChunkAssignment,
+    AlterChunkAssignmentsRequest,
+)
+from moldau.protocol.own.chunks.create_chunks import CreateChunksRequest, CreateChunksTopicPartition
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+__all__ = ["ChunkedPartition", "alter_chunk", "chunked_partitions", "create_chunk", "next_replicas"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedPartition:
+    """A partition with its chunks, as a broker shows them."""
+
+    topic: str
+    index: int
+    leader_id: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    start_offset: int
+    """The first offset of the active chunk; -1 if the partition never had another chunk."""
+    chunks: tuple[MetadataResponseChunk, ...]
+    """The inactive chunks, by offset."""
+
+
+async def chunked_partitions(client: Client, names: Sequence[str] | None) -> list[ChunkedPartition]:
+    """All partitions of the named topics, or of all topics. Raises ``KafkaError`` for an unknown name."""
+    request = MetadataRequest(
+        topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
+        allow_auto_topic_creation=False,
+        include_chunks=True,
+    )
+    found = []
+    for topic in (await client.ask(request)).topics:
+        if topic.error_code is not ErrorCode.none:
+            raise KafkaError(topic.error_code, topic_problem(topic.name or "", topic.error_code))
+        rows = sorted(topic.partitions, key=_index)
+        found += [
+            ChunkedPartition(
+                topic.name or "",
+                row.partition_index,
+                row.leader_id,
+                tuple(row.replica_nodes),
+                tuple(row.isr_nodes),
+                row.start_offset,
+                tuple(row.chunks),
+            )
+            for row in rows
+        ]
+    return sorted(found, key=lambda each: (each.topic, each.index))
+
+
+async def create_chunk(client: Client, topic: str, index: int, brokers: Sequence[int]) -> int:
+    """End the active chunk of a partition, and begin the next one on these brokers. Returns the border.
+
+    The partition's leader is asked. Raises ``KafkaError`` or ``ToolError``.
+    """
+    partition = await _partition(client, topic, index)
+    if partition.leader_id < 0:
+        raise KafkaError(ErrorCode.leader_not_available, f"partition {topic}-{index} has no leader")
+    row = CreateChunksTopicPartition(topic_name=topic, partition_id=index, broker_ids=list(brokers))
+    request = CreateChunksRequest(topic_partitions=[row], timeout_ms=client.timeout_ms)
+    try:
+        response = await client.ask(request, broker=partition.leader_id)
+    except KafkaError as error:
+        if error.code is not ErrorCode.unsupported_version:
+            raise
+        reason = f"broker {partition.leader_id}, which leads {topic}-{index}, has no support for chunks"
+        raise ToolError(reason) from None
+    check(response.error_code, response.error_message, f"{topic}-{index}")
+    (result,) = response.results
+    check(result.error_code, result.error_message, f"{topic}-{index}")
+    border: int = result.start_offset
+    return border
+
+
+async def alter_chunk(
+    client: Client, topic: str, index: int, start_offset: int, brokers: Sequence[int] | None
+) -> None:
+    """Begin to move an inactive chunk to these brokers; ``None`` cancels a move. Raises ``ToolError``."""
+    row = AlterChunkAssignment(
+        topic_name=topic,
+        partition_id=index,
+        start_offset=start_offset,
+        broker_ids=None if brokers is None else list(brokers),
+    )
+    request = AlterChunkAssignmentsRequest(chunks=[row], timeout_ms=client.timeout_ms)
+    response = await client.ask(request)
+    about = f"{topic}-{index} at {start_offset}"
+    check(response.error_code, response.error_message, about)
+    for result in response.results:
+        check(result.error_code, result.error_message, about)
+
+
+def next_replicas(
+    count: int,
+    racks: Mapping[int, str | None],
+    load_bytes: Mapping[int, int],
+    planned: Mapping[int, int] | None = None,
+    avoid: Collection[int] = (),
+) -> tuple[int, ...]:
+    """The brokers for the next chunk of a partition: of all racks as far as possible, the emptiest first.
+
+    ``racks`` are the active brokers. ``planned`` counts the chunks for which a broker was chosen already;
+    they come before bytes, so that several chunks are spread. ``avoid`` are brokers that are chosen last.
+    Raises ``ToolError`` if there are too few brokers.
+    """
+    if count > len(racks):
+        raise ToolError(f"{count} replicas need {count} active brokers, and there are {len(racks)}")
+    chosen: list[int] = []
+    used: list[str | None] = []
+    while len(chosen) < count:
+        best = min(
+            (each for each in racks if each not in chosen),
+            key=lambda each: (
+                each in avoid,
+                used.count(racks[each]),
+                (planned or {}).get(each, 0),
+                load_bytes.get(each, 0),
+                each,
+            ),
+        )
+        chosen.append(best)
+        used.append(racks[best])
+    return tuple(chosen)
+
+
+def _index(row: MetadataResponsePartition) -> int:
+    return row.partition_index
+
+
+async def _partition(client: Client, topic: str, index: int) -> ChunkedPartition:
+    # The addresses of the brokers come with the metadata.
+    await client.metadata([])
+    for partition in await chunked_partitions(client, [topic]):
+        if partition.index == index:
+            return partition
+    raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {topic} has no partition {index}")

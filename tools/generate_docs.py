@@ -87,7 +87,8 @@ This table lists the APIs and versions that a broker serves.
 - **Moldau's own APIs** have numbers from {own} on, which no Kafka API uses. They are never advertised:
   API 11600 lists those that a listener serves. Calls of readers ({readers}) require READ on the topics that
   they name, changes of chunks (11140, 11141) ALTER on the cluster, and all others, except 11600,
-  CLUSTER_ACTION. FindCoordinator finds diskless coordinators by key type {key_type} and a coordinator's number.
+  CLUSTER_ACTION. FindCoordinator finds diskless coordinators by key type {key_type} and a coordinator's
+  number.
 - **Internal topics** (`__consumer_offsets`, `__diskless_metadata`, `__remote_log_metadata` and others) accept
   no records from clients: Produce is answered with INVALID_TOPIC_EXCEPTION, as in Kafka. Kafka allows them
   for the client id `__admin_client`, behind its access control lists; Moldau has no such lists yet and no

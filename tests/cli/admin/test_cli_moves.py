@@ -63,6 +63,52 @@ def test_one_replica_becomes_three_and_a_broker_is_emptied(at: Any) -> None:
     assert at("consume", "orders", "--group", "g").out == ""  # the group had already read all records
 
 
+@pytest.mark.real_time
+def test_a_partition_continues_on_other_brokers_and_its_past_follows(at: Any) -> None:
+    def chunks() -> list[dict[str, Any]]:
+        return list(json.loads(at("chunks", "list", "--topic", "past", "--json").out))
+
+    at("topics", "create", "past", "-r", "2")
+    chunk = ("chunks", "create", "--topic", "past", "-p", "0")
+    refused = at(*chunk, "--replicas", "1,2")
+    assert (refused.code, "raise it with `moldau cluster upgrade moldau.chunk.version=1`" in refused.err) == (
+        1,
+        True,
+    )
+    assert at("cluster", "upgrade", "moldau.chunk.version=1").code == 0
+    assert at("produce", "past", stdin=VALUES).code == 0
+    for replicas, reason in (("1", "INVALID_REPLICATION_FACTOR"), ("1,9", "INVALID_REPLICA_ASSIGNMENT")):
+        refused = at(*chunk, "--replicas", replicas)
+        assert (refused.code, reason in refused.err) == (1, True)
+    before = replicas_of(at, "past")[0]
+    others = [each for each in (1, 2, 3, 4) if each not in before]
+    made = json.loads(at(*chunk, "--replicas", ",".join(map(str, others)), "--json").out)
+    assert (made["start_offset"], made["replicas"]) == (500, others)
+    assert at("produce", "past", stdin=b"later\n").code == 0
+    assert values(at, "past") == {*VALUES.splitlines(), b"later"}
+    table = at("topics", "describe", "past").out
+    assert "CHUNK START" in table
+    assert [(row["active"], sorted(row["replicas"])) for row in chunks()] == [
+        (False, sorted(before)),
+        (True, sorted(others)),
+    ]
+
+    move = ("chunks", "alter", "--topic", "past", "-p", "0", "--start-offset", "0")
+    active = at("chunks", "alter", "--topic", "past", "-p", "0", "--start-offset", "500", "--replicas", "1,2")
+    assert (active.code, "the active one" in active.err) == (1, True)
+    assert at(*move, "--replicas", ",".join(map(str, others))).code == 0
+    while chunks()[0]["isr"] != others:
+        pass
+    assert chunks()[0]["replicas"] == others
+    assert (
+        at(*move, "--cancel").err
+        == "moldau: past-0 at 0: NO_REASSIGNMENT_IN_PROGRESS: No move of the chunk is in progress\n"
+    )
+    assert values(at, "past") == {*VALUES.splitlines(), b"later"}
+    compacted = at("topics", "alter", "past", "--config", "cleanup.policy=compact")
+    assert (compacted.code, "Topic past has chunks" in compacted.err) == (1, True)
+
+
 def test_moves_that_cannot_be_are_told(at: Any) -> None:
     at("topics", "create", "small", "-r", "1")
     for arguments, reason in (

@@ -13,10 +13,9 @@ from typing import Any, Final, Protocol
 
 from moldau.chunks.calls import HandedOver
 from moldau.cluster.controller.channel import ControllerChannel
-from moldau.cluster.image.image import CHUNK_FEATURE, MetadataImage
-from moldau.cluster.image.partition import PartitionRegistration
+from moldau.cluster.decisions.chunks.admission import check_brokers, check_partition, check_topic
+from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
-from moldau.cluster.internal_topics import INTERNAL_TOPICS
 from moldau.protocol.own.chunks.create_chunks import (
     CreateChunksRequest,
     CreateChunksResult,
@@ -28,6 +27,7 @@ from moldau.replication.partition import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.topics.registry import PartitionRegistry
+from moldau.storage.log.config import LogConfig
 from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
 
 logger = logging.getLogger(__name__)
@@ -101,35 +101,18 @@ class ChunkCreation:
         topic = image.topics.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        if image.features.get(CHUNK_FEATURE, 0) < 1:
-            raise _refusal(ErrorCode.unsupported_version, f"{CHUNK_FEATURE} is 0: raise it to 1 first")
-        partition = self._partitions.get(name, index)
-        if partition is not None and not isinstance(partition, ClassicPartition):
-            reason = "a diskless partition has no replicas: its records are in the object store already"
-            raise _refusal(ErrorCode.invalid_request, reason)
+        found = self._partitions.get(name, index)
+        partition = found if isinstance(found, ClassicPartition) else None
+        configs = {} if partition is None else _topic_configs(partition.log.config)
+        check_topic(image, topic, configs.get)
         if partition is None or not partition.is_leader:
             raise KafkaError(ErrorCode.not_leader_or_follower)
-        config = partition.log.config
-        if name in INTERNAL_TOPICS or config.cleanup_compact or config.remote_storage_enable:
-            reason = "compacted, tiered and internal topics cannot have chunks yet"
-            raise _refusal(ErrorCode.invalid_request, reason)
         metadata = topic.partitions[index]
-        if metadata.is_reassigning:
-            raise _refusal(ErrorCode.reassignment_in_progress, "the partition is being reassigned")
-        self._check_brokers(image, metadata, brokers)
+        check_partition(metadata)
+        check_brokers(image, index, metadata, brokers)
         if partition.log.log_end_offset <= max(metadata.start_offset, partition.log.log_start_offset):
             raise _refusal(ErrorCode.invalid_request, "the active chunk is empty")
         return partition, topic
-
-    @staticmethod
-    def _check_brokers(image: MetadataImage, metadata: PartitionRegistration, brokers: Sequence[int]) -> None:
-        if len(brokers) != len(metadata.replicas) or len(set(brokers)) != len(brokers):
-            reason = f"the partition has {len(metadata.replicas)} replicas, and {list(brokers)} were given"
-            raise _refusal(ErrorCode.invalid_replica_assignment, reason)
-        found = {each: image.brokers.get(each) for each in brokers}
-        dead = [each for each, broker in found.items() if broker is None or not broker.is_active]
-        if dead:
-            raise _refusal(ErrorCode.invalid_replica_assignment, f"brokers {dead} are not active")
 
     @staticmethod
     def _check_leads(partition: ClassicPartition, epoch: int) -> None:
@@ -260,6 +243,14 @@ class ChunkCreation:
 _UNKNOWN_OUTCOME: Final = frozenset(
     {ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.network_exception}
 )
+
+
+def _topic_configs(config: LogConfig) -> dict[str, str]:
+    """The topic's configs on which chunks depend."""
+    return {
+        "cleanup.policy": "compact" if config.cleanup_compact else "delete",
+        "remote.storage.enable": str(config.remote_storage_enable).lower(),
+    }
 
 
 def _refusal(code: ErrorCode, reason: str) -> KafkaError:

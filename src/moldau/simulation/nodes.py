@@ -13,6 +13,7 @@ from moldau.simulation.history import PartitionName
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.restore.cluster_story import restore_cluster
 from moldau.simulation.restore.story import restore
+from moldau.simulation.restore.tiers import restored_tiers
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.stories.consolidation_stories import consolidation, consolidation_power
 from moldau.simulation.stories.diskless_stories import (
@@ -231,6 +232,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "node-deletes": node_deletes,
     "restore": restore,
     "restore-cluster": restore_cluster,
+    "restored-tiers": restored_tiers,
     "offsets": offsets,
     "offsets-power": offsets_power,
     "offsets-disk": offsets_disk,

@@ -70,6 +70,10 @@ class RemoteSegments:
             if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
                 del known[event.id.id]
 
+    def all_finished(self) -> list[RemoteLogSegmentMetadata]:
+        """The segments of all partitions that can be read."""
+        return [each for partition in self._segments for each in self.finished(partition)]
+
     def finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         """The segments of a partition that can be read."""
         found = self._segments.get(partition, {}).values()

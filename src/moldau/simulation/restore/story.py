@@ -12,6 +12,8 @@ from moldau.backup.restore.folders import NewCluster, NewNode
 from moldau.backup.restore.restoring import RestoreReport, Restoring
 from moldau.backup.stored_cuts import StoredCuts
 from moldau.cluster.folders.formatter import new_directory_id
+from moldau.metrics import Meters
+from moldau.objects.storage import ObjectStorage
 from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import Machine
 from moldau.server.node import ServerNode
@@ -25,9 +27,15 @@ from moldau.simulation.seeds import stream
 from moldau.simulation.stories.tiny_node import PORT
 from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.disks.disk_losses import DATA
-from moldau.simulation.world.object_storage import CLASS_NAME, TIER_CLASS_NAME, open_simulated
+from moldau.simulation.world.object_storage import (
+    CLASS_NAME,
+    TIER_CLASS_NAME,
+    open_simulated,
+    open_simulated_tier,
+)
 from moldau.simulation.world.process import Process, serving
 from moldau.simulation.world.world import World
+from moldau.tiered.storage.storage_manager import RemoteStorageManager
 
 TOPIC: Final = "events"
 PARTITION_COUNT: Final = 2
@@ -55,6 +63,8 @@ PROPERTIES: Final[Mapping[str, str]] = {
 
 class RestoreStory:
     """Rounds of work, loss of all disks in the middle of it, and a restore."""
+
+    properties = PROPERTIES
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
@@ -129,7 +139,7 @@ class RestoreStory:
         assert isinstance(machine.disk, MountedDisk)
         machine.disk.make_dirs(DATA)  # a mount point, which exists long before the node
         machine.disk.sync_dir("/")
-        properties = {**PROPERTIES, "backup.interval.ms": str(round(1000 * self._interval_s))}
+        properties = {**self.properties, "backup.interval.ms": str(round(1000 * self._interval_s))}
         config = development_config(DATA, PORT, properties, host="node-1", diskless=True)
         storage = open_simulated("", {}, machine)
         found = await StoredCuts(storage).newest()
@@ -142,12 +152,17 @@ class RestoreStory:
                 nodes=[new_node],
                 static_voters=VoterSet([Voter(ReplicaKey(config.node_id), "node-1", 0)]),
             )
-            self._report = await Restoring(machine, storage, found, cluster).run()
+            tier = open_simulated_tier({}, machine, Meters())
+            self._report = await Restoring(machine, storage, found, cluster, tier=tier).run()
+            await self._restored(storage, tier)
         node = ServerNode(config, machine, format_new=True)
         machine.disk.process.exhibit = node
         await node.start()
         serving()
         raise RuntimeError(await node.failed())
+
+    async def _restored(self, storage: ObjectStorage, tier: RemoteStorageManager) -> None:
+        """Called after a restore, before the node starts."""
 
     # Checks --------------------------------------------------------------------------------------
 
@@ -178,7 +193,9 @@ class RestoreStory:
         for partition in self._partitions:
             seed = stream(self._world.seed, name, *partition)
             reader = Reader(name, self._bootstrap, self.history, seed)
-            records, error = await self._on(f"{name} {partition.index}", reader.read(partition))
+            records, error = await self._on(
+                f"{name} {partition.topic} {partition.index}", reader.read(partition)
+            )
             found[partition] = Read(records, reader.epochs)
             if error is not None:
                 self.history.violate(f"{name}: {partition} is unreadable: {error}")

@@ -1,0 +1,44 @@
+"""All disks vanish from a node with remote segments, in virtual time."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from moldau.backup.restore import restoring
+from moldau.simulation.restore import tiers
+from moldau.simulation.scenario import run_seed
+from moldau.tiered.removal.gate import DeletionGate
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+SEED = 1
+
+
+@pytest.fixture(autouse=True)
+def no_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the orphan scans of the end to long runs. They have a test of their own."""
+    monkeypatch.setattr(tiers, "SCANS_S", 0.0)
+
+
+def test_remote_records_come_back() -> None:
+    assert run_seed(tiers.restored_tiers(), SEED).violations == []
+
+
+def _at_once(gate: DeletionGate, _: Any) -> bool:
+    """Segments are deleted although the records that freed them are not saved."""
+    return True
+
+
+async def _write_nothing(*_: Mapping[Any, Any]) -> Sequence[str]:
+    """The logs of classic topics begin anew."""
+    return []
+
+
+@pytest.mark.parametrize(
+    ("holder", "name", "flaw"),
+    [(DeletionGate, "is_open", _at_once), (restoring, "write_tiered_logs", _write_nothing)],
+    ids=["no wait for a save", "empty logs"],
+)
+def test_a_flaw_is_found(holder: Any, name: str, flaw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holder, name, flaw)
+    assert run_seed(tiers.restored_tiers(), SEED).violations

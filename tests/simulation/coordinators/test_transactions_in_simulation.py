@@ -106,7 +106,7 @@ def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
         (cut_the_aborted_list, 1),
         (fence_no_epoch, 1),
         (leave_prepared_transactions, 1),
-        (commit_offsets_at_once, 1),
+        (commit_offsets_at_once, 3),
     ],
 )
 def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], seed: int) -> None:

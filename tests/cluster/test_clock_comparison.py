@@ -41,6 +41,19 @@ def test_a_large_difference_is_logged_once(off_ms: int, said: str, caplog: pytes
     assert all(said in line and "active controller 101" in line for line in lines)
 
 
+def test_the_last_difference_and_its_limit_are_known() -> None:
+    node = Node(30_000)
+    node.idle(40)
+    assert 29_000 < node.comparison.difference_ms < 31_000
+    assert not node.comparison.is_large
+    node.comparison = ClockComparison(lambda: node._time_ms() + node.off_ms, lambda: node.elapsed_s, 5_000)
+    node.idle(40)
+    assert node.comparison.is_large
+    node.off_ms = 0
+    node.idle(70)
+    assert not node.comparison.is_large
+
+
 def test_a_replay_of_old_records_is_no_difference(caplog: pytest.LogCaptureFixture) -> None:
     node = Node(0)
     node.idle(20, lag_ms=24 * HOUR_MS)

@@ -23,14 +23,29 @@ class ClockComparison:
     large, and a line when it is small again.
     """
 
-    def __init__(self, now_ms: Callable[[], int], monotonic_s: Callable[[], float]) -> None:
-        """``now_ms`` is this node's wall clock. ``monotonic_s`` measures periods."""
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        monotonic_s: Callable[[], float],
+        difference_ms_max: int = DIFFERENCE_MS_MAX,
+    ) -> None:
+        """``now_ms`` is this node's wall clock. ``monotonic_s`` measures periods. Larger differences than
+        ``difference_ms_max`` are reported.
+        """
+        self._max_ms = difference_ms_max
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
         self._leader_id = -1
         self._period_end_s = float("inf")
         self._smallest_ms: int | None = None
         self._is_large = False
+        self.difference_ms = 0
+        """How far this node's clock is ahead of the active controller's, as last measured."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the difference was too large when it was last measured."""
+        return self._is_large
 
     def on_snapshot(
         self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]
@@ -54,7 +69,8 @@ class ClockComparison:
         self._smallest_ms = None
 
     def _report(self, difference_ms: int) -> None:
-        is_large = abs(difference_ms) > DIFFERENCE_MS_MAX
+        self.difference_ms = difference_ms
+        is_large = abs(difference_ms) > self._max_ms
         if is_large == self._is_large:
             return
         self._is_large = is_large

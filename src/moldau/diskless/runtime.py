@@ -93,6 +93,9 @@ class RuntimeCluster:
     racks: RackView = field(default_factory=RackView)
     is_fenced: Callable[[], bool] = lambda: False
     """Whether this broker is fenced. A fenced broker does not scan for orphans."""
+    has_wrong_clock: Callable[[], bool] = lambda: False
+    """Whether this broker's clock differs too much from the controllers'. Such a broker does not scan for
+    orphans."""
     is_saved: Callable[[int, int], bool] = lambda coordinator_id, end_offset: True
     """Returns whether the records of a coordinator's log before an offset are saved in the store. An object
     is deleted after the record that freed it is saved.
@@ -330,7 +333,7 @@ class DisklessRuntime:
             return
         # A coordinator that is not in this broker's metadata yet may know the objects.
         await self._cluster.until_current()
-        if self._cluster.is_fenced():
+        if self._cluster.is_fenced() or self._cluster.has_wrong_clock():
             return
         await self.unowned_files.run()
         # Only one broker scans the store: the leader of the first coordinator.

@@ -64,8 +64,24 @@ def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytes
         consumer.subscribe(["pressed"])
         seen = [int(message.value()) for _ in range(200) if (message := consumer.poll(60)) is not None]
         consumer.close()
+        check_that_no_scan_runs_with_a_wrong_clock(node, diskless)
     assert seen == list(range(200))
     assert any(pauses)
+
+
+def check_that_no_scan_runs_with_a_wrong_clock(node: Node, diskless: DisklessSubsystem) -> None:
+    """Search for orphans with a clock that differs too much from the controller's, and with a right one."""
+    assert node._node is not None
+    assert node._node.metadata is not None
+    assert node._loop is not None
+    runtime, clock = diskless.runtime, node._node.metadata.clock
+    before = runtime.orphans.last_report
+    clock._is_large = True
+    asyncio.run_coroutine_threadsafe(runtime._scan_for_orphans(), node._loop).result(60)
+    assert runtime.orphans.last_report is before
+    clock._is_large = False
+    asyncio.run_coroutine_threadsafe(runtime._scan_for_orphans(), node._loop).result(60)
+    assert runtime.orphans.last_report is not before
 
 
 def refuse(properties: Mapping[str, str], machine: Machine) -> object:

@@ -342,6 +342,14 @@ MOLDAU = (
         check=at_least(1),
     ),
     int64(
+        "diskless.coordinator.clock.skew.max.ms",
+        60_000,
+        "By how much the clocks of two brokers may differ. An object without references is deleted only when "
+        "it is older than the maximum age of a commit and this time. While the clock of a broker differs by "
+        "more from that of the active controller, the broker does not search for such objects.",
+        check=at_least(0),
+    ),
+    int64(
         "diskless.metadata.max.new.records.between.snapshots",
         20_000,
         "The number of new records in a partition of `__diskless_metadata` after which its "

@@ -112,7 +112,10 @@ class MetadataNode:
         )
         self.log.add_listener(self.publisher)
         self.log.add_listener(self._snapshots)
-        self.log.add_listener(ClockComparison(machine.clock.now_ms, _elapsed_s))
+        self.clock = ClockComparison(
+            machine.clock.now_ms, _elapsed_s, config.integer("diskless.coordinator.clock.skew.max.ms")
+        )
+        self.log.add_listener(self.clock)
 
     @property
     def quorum(self) -> QuorumView:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from moldau.cluster.clock_comparison import ClockComparison
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.config.listeners import ConfiguredVoter
 from moldau.quorum.description import QuorumDescription
@@ -62,6 +63,11 @@ class MetadataView(Protocol):
 
     @property
     def quorum(self) -> QuorumView: ...
+
+    @property
+    def clock(self) -> ClockComparison:
+        """The difference between this node's clock and the active controller's."""
+        ...
 
     def voters(self) -> Sequence[ConfiguredVoter]:
         """The voters with their addresses."""

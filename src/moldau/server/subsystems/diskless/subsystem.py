@@ -19,6 +19,7 @@ from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import RetentionPolicy
 from moldau.coordinators.diskless.hosted import DisklessCoordinatorKind
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.racks import RackView
@@ -70,7 +71,8 @@ class DisklessSubsystem(Subsystem):
         self._metadata_topic = diskless_settings.metadata_topic(config)
         self._loads: set[asyncio.Task[None]] = set()
         self._waits_for_level = False
-        self.coordinators = DisklessCoordinator(machine, opener=machine.open_sqlite)
+        times = CoordinatorTimes(clock_skew_ms=config.integer("diskless.coordinator.clock.skew.max.ms"))
+        self.coordinators = DisklessCoordinator(machine, times, opener=machine.open_sqlite)
         self._has_foreign_coordinator = (
             config.optional_text("diskless.batch.coordinator.class.name") is not None
         )
@@ -93,6 +95,7 @@ class DisklessSubsystem(Subsystem):
                     until_current=metadata.until_current,
                     deletions_are_held=deletions.is_on,
                     is_fenced=self._is_fenced,
+                    has_wrong_clock=lambda: metadata.clock.is_large,
                     is_saved=self._is_saved,
                     racks=self._rack_view(),
                     source=f"{config.metadata_log_dir}/{META_PROPERTIES}",
@@ -111,6 +114,11 @@ class DisklessSubsystem(Subsystem):
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         self.backlog = WalBacklog(self.coordinators, machine.clock, meters.registry)
         self._make_kinds(context, partitions)
+        meters.registry.scoped("moldau.diskless", "Clock").gauge(
+            "DifferenceMs",
+            lambda: metadata.clock.difference_ms,
+            "Milliseconds by which this broker's clock is ahead of the active controller's.",
+        )
 
     def _make_kinds(self, context: BrokerContext, partitions: PartitionsSubsystem) -> None:
         self.kind = DisklessKind(
@@ -135,7 +143,8 @@ class DisklessSubsystem(Subsystem):
         class_name = config.optional_text("diskless.batch.coordinator.class.name")
         if class_name is not None:
             return load_batch_coordinator(class_name, config.static, machine)
-        return RoutingBatchCoordinator(self._owner_of, lambda _: self._cluster)
+        logs = self._logs
+        return RoutingBatchCoordinator(self._owner_of, lambda _: self._cluster, lambda: logs.broker_epoch)
 
     def contribution(self) -> Contribution:
         coordinators = DisklessCoordinatorKind(

@@ -4,10 +4,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from moldau.coordinators.diskless.calls import changes, commit, describing, files, reading, transactions
+from moldau.coordinators.diskless.calls import (
+    changes,
+    commit,
+    commit_parts,
+    describing,
+    files,
+    reading,
+    transactions,
+)
 from moldau.coordinators.diskless.calls.declaration import DisklessCall
 
-_SUBJECTS: Final = (changes, commit, reading, files, describing, transactions)
+_SUBJECTS: Final = (changes, commit, commit_parts, reading, files, describing, transactions)
 
 CALLS: Final[Mapping[int, DisklessCall[Any, Any]]] = MappingProxyType(
     {

@@ -11,7 +11,10 @@ from typing import Final, TypeVar
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult
 from moldau.coordinators.diskless.calls.asking import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
+from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Lane
 from moldau.coordinators.diskless.calls.port import ServedCalls
 from moldau.coordinators.diskless.calls.remote import RemoteDisklessCoordinators
@@ -21,6 +24,7 @@ from moldau.protocol.schema import Message
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
+from moldau.server.subsystems.diskless.gathered_commits import GatheredCommits
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -52,6 +56,17 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
         self._waiting: dict[int, _Connections] = {}
         """Connections for requests that wait at a coordinator, by the coordinator's number."""
         self._leaders: dict[int, NodeAddress | None] = {}
+        self._commits = GatheredCommits(
+            lambda coordinator_id, call: self.call(COMMIT_FILE, coordinator_id, call),
+            lambda parts: self.call(COMMIT_PARTS, parts[0][0], parts),
+        )
+
+    def commit_file(self, coordinator_id: int, call: CommitFileCall) -> Awaitable[CommitFileResult]:
+        """Commits of one file to coordinators of one broker travel in one request."""
+        leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
+        if leader_id is None or leader_id == self._view.local_id:
+            return self.call(COMMIT_FILE, coordinator_id, call)
+        return self._commits.commit(leader_id, coordinator_id, call)
 
     def call(self, call: DisklessCall[A, R], coordinator_id: int, arguments: A) -> Awaitable[R]:
         leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
@@ -84,6 +99,7 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
 
     async def close(self) -> None:
         """Close all connections; calls in progress fail."""
+        await self._commits.close()
         for lane in self._lanes():
             await lane.rpc.close()
 

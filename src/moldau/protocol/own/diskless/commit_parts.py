@@ -1,0 +1,59 @@
+"""DisklessCommitParts: the parts of a file for several coordinators that one broker leads, in one request.
+
+Each part is committed by its coordinator as with DisklessCommitFile, and has its own error.
+"""
+
+from collections.abc import Sequence
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class DisklessCommitPart(Message):
+    coordinator_id: int = wire("int32")
+    columns: bytes = wire("bytes")
+    """The batches, in the form of ``moldau.coordinators.diskless.codecs.batch_columns``."""
+    broker_epoch: int = wire("int64", default=-1)
+    commit_number: int = wire("int64", default=-1)
+    open_from: int = wire("int64", default=-1)
+
+
+@message
+class DisklessCommitPartResult(Message):
+    coordinator_id: int = wire("int32")
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    columns: bytes = wire("bytes", default=b"")
+
+
+@message
+class DisklessCommitPartsRequest(Message):
+    API_KEY = 11672
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    coordinator_id: int = wire("int32", default=0)
+    """The coordinator of the first part."""
+    object_key: str = wire("string")
+    object_format: int = wire("int8", default=1)
+    file_size: int = wire("int64")
+    created_ms: int = wire("int64")
+    uploader_broker_id: int = wire("int32")
+    owner_ids: Sequence[int] = wire(["int32"], default=())
+    parts: Sequence[DisklessCommitPart] = wire([DisklessCommitPart], default=())
+    timeout_ms: int = wire("int32", default=60000)
+
+
+@message
+class DisklessCommitPartsResponse(Message):
+    API_KEY = 11672
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    parts: Sequence[DisklessCommitPartResult] = wire([DisklessCommitPartResult], default=())
+
+
+REQUEST = DisklessCommitPartsRequest
+RESPONSE = DisklessCommitPartsResponse

@@ -1,0 +1,92 @@
+"""Gathers the commits of one file that go to the same broker, so that they travel in one request.
+
+The parts of a file become ready together, when its object is stored. The commits that are made within one
+turn of the event loop are therefore sent together.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult
+from moldau.coordinators.diskless.calls.commit_parts import CommitParts, PartResults
+from moldau.runtime import ErrorCode, KafkaError
+
+UNSENT: Final = (KafkaError, OSError, TimeoutError)
+"""The errors of a request without an answer."""
+
+
+class _Part(NamedTuple):
+    coordinator_id: int
+    call: CommitFileCall
+    answer: "asyncio.Future[CommitFileResult]"
+
+
+class GatheredCommits:
+    """The commits of this turn, by leader and object."""
+
+    def __init__(
+        self,
+        send_one: Callable[[int, CommitFileCall], Awaitable[CommitFileResult]],
+        send_parts: Callable[[CommitParts], Awaitable[PartResults]],
+    ) -> None:
+        self._send_one = send_one
+        self._send_parts = send_parts
+        self._gathered: dict[tuple[int, str], list[_Part]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def commit(
+        self, leader_id: int, coordinator_id: int, call: CommitFileCall
+    ) -> "asyncio.Future[CommitFileResult]":
+        """Commit a part at its coordinator, which ``leader_id`` leads."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[CommitFileResult] = loop.create_future()
+        key = (leader_id, call.object_key)
+        if key not in self._gathered:
+            self._gathered[key] = []
+            loop.call_soon(self._send, key)
+        self._gathered[key].append(_Part(coordinator_id, call, answer))
+        return answer
+
+    def _send(self, key: tuple[int, str]) -> None:
+        parts = self._gathered.pop(key)
+        task = asyncio.get_running_loop().create_task(self._answer(parts), name=f"commit {key[1]}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, parts: "Sequence[_Part]") -> None:
+        if len(parts) > 1:
+            results: dict[int, CommitFileResult | Exception] = {}
+            try:
+                results.update(await self._send_parts([part[:2] for part in parts]))
+            except UNSENT as error:
+                if not (isinstance(error, KafkaError) and error.code is ErrorCode.unsupported_version):
+                    results.update((part.coordinator_id, error) for part in parts)
+            for part in parts:
+                if part.coordinator_id in results:
+                    _settle(part.answer, results[part.coordinator_id])
+        # An older broker gets each part in a request of its own.
+        await asyncio.gather(*(self._answer_one(part) for part in parts if not part.answer.done()))
+
+    async def _answer_one(self, part: "_Part") -> None:
+        result: CommitFileResult | Exception
+        try:
+            result = await self._send_one(part.coordinator_id, part.call)
+        except UNSENT as error:
+            result = error
+        _settle(part.answer, result)
+
+    async def close(self) -> None:
+        """End all requests."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _settle(answer: "asyncio.Future[CommitFileResult]", result: CommitFileResult | Exception) -> None:
+    if answer.done():
+        return
+    if isinstance(result, CommitFileResult):
+        answer.set_result(result)
+    else:
+        answer.set_exception(result)

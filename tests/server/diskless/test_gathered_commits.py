@@ -1,0 +1,82 @@
+"""Commits of one file to several coordinators of one broker travel in one request."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from test_diskless_calls import TOPIC, Broker, batch, file, with_broker
+
+from moldau.coordinators.diskless import calls
+from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult, CommitPlace
+from moldau.coordinators.diskless.calls.commit_parts import COMMIT_PARTS, CommitParts, PartResults
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.server.subsystems.diskless.gathered_commits import GatheredCommits
+
+
+def test_each_part_has_its_own_result(tmp_path: Path) -> None:
+    async def story(broker: Broker, house: object) -> None:
+        coordinators = broker.coordinators()
+        await coordinators.create_partitions(0, [calls.PartitionsToCreate(TOPIC, "t", [0, 1])])
+        here = replace(file("f1", batch(0, 2)), place=CommitPlace(3, 0, 0))
+        elsewhere = replace(here, batches=[batch(1, 1)])
+        results = dict(await coordinators.call(COMMIT_PARTS, 0, [(0, here), (7, elsewhere)]))
+        assert isinstance(results[0], CommitFileResult)
+        assert results[0].batches[0].base_offset == 0
+        error = results[7]
+        assert isinstance(error, KafkaError)
+        assert error.code is ErrorCode.not_coordinator
+        again = dict(await coordinators.call(COMMIT_PARTS, 0, [(0, here)]))
+        assert again[0] == results[0]
+
+    with_broker(tmp_path, story)
+
+
+class Leaders:
+    """Counts requests, and answers each commit with its coordinator as the offset."""
+
+    def __init__(self, *, is_old: bool = False, is_away: bool = False) -> None:
+        self.requests: list[Sequence[int]] = []
+        self._is_old = is_old
+        self._is_away = is_away
+        self.commits = GatheredCommits(self.send_one, self.send_parts)
+
+    async def send_one(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+        self.requests.append([coordinator_id])
+        return CommitFileResult([calls.CommittedBatch(ErrorCode.none, coordinator_id)])
+
+    async def send_parts(self, parts: CommitParts) -> PartResults:
+        if self._is_old:
+            raise KafkaError(ErrorCode.unsupported_version, "an older broker")
+        if self._is_away:
+            raise ConnectionResetError
+        self.requests.append([part[0] for part in parts])
+        return [(part[0], await Leaders().send_one(*part)) for part in parts]
+
+    async def commit(self) -> list[CommitFileResult | BaseException]:
+        """Commit a file at three coordinators of broker 1 and at one of broker 2, then another file."""
+        one, two = file("one", batch(0, 1)), file("two", batch(0, 1))
+        wanted = [(1, 0, one), (1, 1, one), (2, 2, one), (1, 3, one), (1, 0, two)]
+        begun = [self.commits.commit(*each) for each in wanted]
+        return await asyncio.gather(*begun, return_exceptions=True)
+
+
+def offsets(results: list[CommitFileResult | BaseException]) -> list[int]:
+    return [one.batches[0].base_offset for one in results if isinstance(one, CommitFileResult)]
+
+
+def test_parts_of_one_file_for_one_broker_are_one_request() -> None:
+    leaders = Leaders()
+    assert offsets(asyncio.run(leaders.commit())) == [0, 1, 2, 3, 0]
+    assert sorted(leaders.requests) == [[0], [0, 1, 3], [2]]
+
+
+def test_an_older_broker_gets_a_request_for_each_part() -> None:
+    leaders = Leaders(is_old=True)
+    assert offsets(asyncio.run(leaders.commit())) == [0, 1, 2, 3, 0]
+    assert sorted(leaders.requests) == [[0], [0], [1], [2], [3]]
+
+
+def test_a_request_without_an_answer_fails_all_its_parts() -> None:
+    results = asyncio.run(Leaders(is_away=True).commit())
+    assert [isinstance(one, ConnectionResetError) for one in results] == [True, True, False, True, False]

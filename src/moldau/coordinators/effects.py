@@ -19,7 +19,10 @@ R = TypeVar("R")
 
 
 class Reply(NamedTuple):
-    """An answer to a waiting request. It is sent when all earlier decisions of the shard are committed."""
+    """An answer to a waiting request. It is sent when all earlier decisions of the shard are committed.
+
+    A ``KafkaError`` as the response fails the request, immediately.
+    """
 
     token: Token
     response: Any

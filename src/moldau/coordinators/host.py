@@ -342,9 +342,15 @@ class ShardHost(Generic[S, R]):
 
     def _give(self, reply: Reply) -> None:
         future = self._waiting.get(reply.token)
-        if future is not None:
+        if future is None:
+            return
+        if isinstance(reply.response, KafkaError):
+            # As when an operation raises: an error depends on no record.
+            if not future.done():
+                future.set_exception(reply.response)
+        else:
             self._answer(future, reply.response)
-            del self._waiting[reply.token]
+        del self._waiting[reply.token]
 
     def _answer(self, future: "asyncio.Future[Any]", response: Any) -> None:
         if not self._pending and self._end_offset <= self._log.high_watermark:

@@ -25,7 +25,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.runtime import ErrorCode, KafkaError, Machine
 
-__all__ = ["BatchCoordinator", "BatchCoordinatorMaker", "load_batch_coordinator"]
+__all__ = ["BatchCoordinator", "BatchCoordinatorMaker", "commit_epoch", "load_batch_coordinator"]
 
 
 class BatchCoordinator(Protocol):
@@ -79,6 +79,22 @@ class BatchCoordinator(Protocol):
     async def describe_producers(self, wanted: PartitionId) -> ProducersOfPartition:
         """The producers of a partition with their open transactions. Raises ``KafkaError``."""
         ...
+
+
+class OrderingCoordinator(Protocol):
+    """An optional part of a batch coordinator that decides commits in the order of their places."""
+
+    def commit_epoch(self) -> int:
+        """The epoch of this broker's registration, for ``CommitFileCall.place``; -1 while it is not known."""
+        ...
+
+
+def commit_epoch(coordinator: BatchCoordinator) -> int:
+    """The epoch for the places of commits; -1 if the coordinator does not keep their order, so that it must
+    get one commit at a time."""
+    if not hasattr(coordinator, "commit_epoch"):
+        return -1
+    return cast(OrderingCoordinator, coordinator).commit_epoch()
 
 
 BatchCoordinatorMaker: TypeAlias = Callable[[Mapping[str, str], Machine], BatchCoordinator]

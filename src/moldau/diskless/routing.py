@@ -77,10 +77,19 @@ class RoutingBatchCoordinator:
     """
 
     def __init__(
-        self, owner_of: Callable[[UUID, int], int], calls_of: Callable[[int], CoordinatorCalls]
+        self,
+        owner_of: Callable[[UUID, int], int],
+        calls_of: Callable[[int], CoordinatorCalls],
+        commit_epoch: Callable[[], int] = lambda: -1,
     ) -> None:
+        """``commit_epoch``: the epoch of this broker's registration; -1 while it is not known."""
         self._owner_of = owner_of
         self._calls_of = calls_of
+        self._commit_epoch = commit_epoch
+
+    def commit_epoch(self) -> int:
+        """The coordinators decide commits in the order of their places."""
+        return self._commit_epoch()
 
     def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:
         return self._owner_of(topic_id, partition_index)

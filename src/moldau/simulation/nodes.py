@@ -201,6 +201,13 @@ def _of_cluster(module: str, name: str) -> Callable[[], Scenario]:
     return scenario
 
 
+def diskless_order() -> Scenario:
+    """Commits of several brokers in order; see :mod:`moldau.simulation.stories.commit_order_stories`."""
+    from moldau.simulation.stories import commit_order_stories  # the tiny node runs without the server
+
+    return commit_order_stories.diskless_order()
+
+
 def kill_damage() -> Scenario:
     """Damaged files after a kill; see :mod:`moldau.simulation.damage.stories`."""
     from moldau.simulation.damage import stories  # the tiny node runs without the server
@@ -256,6 +263,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-cluster-clock": _of_cluster("diskless_cluster_stories", "diskless_cluster_clock"),
     "diskless-cluster-behind": _of_cluster("diskless_cluster_stories", "diskless_cluster_behind"),
     "diskless-cluster-store": _of_cluster("diskless_cluster_stories", "diskless_cluster_store"),
+    "diskless-order": diskless_order,
     "diskless-racks": _of_cluster("rack_stories", "diskless_racks"),
     "diskless-racks-storm": _of_cluster("rack_stories", "diskless_racks_storm"),
     "transactions-cluster": _of_cluster("transaction_stories", "transactions_cluster"),

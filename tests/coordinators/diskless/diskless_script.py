@@ -1,7 +1,8 @@
 """Runs golden scripts of the diskless shard: blocks of a command, ``----`` and the output.
 
-Commands: ``create NAME COUNT``, ``drop NAME``, ``commit KEY [age=MS] BATCH...``, ``delete NAME-I OFFSET``,
-``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``, ``wait MS``, ``expire``,
+Commands: ``create NAME COUNT``, ``drop NAME``, ``commit KEY [age=MS] [place=EPOCH.NUMBER.OPEN] BATCH...``,
+``delete NAME-I OFFSET``, ``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``,
+``wait MS``, ``expire``,
 ``reload`` (a new shard replays the log), ``show``, ``guard NAME-I PID.EPOCH``, ``end NAME-I PID.EPOCH
 commit|abort [by=COORDINATOR-EPOCH] [version=N]``. A batch is ``NAME-I+RECORDS``, then
 ``:PID.EPOCH.SEQUENCE``, ``!append`` for LogAppendTime, ``!txn`` for a transactional one (``!txn!guardN`` with
@@ -9,6 +10,7 @@ the guard N), ``!follows`` for a batch after a dropped one, ``!torn`` for a batc
 """
 
 import re
+from collections.abc import Sequence
 from uuid import UUID, uuid5
 
 from moldau.coordinators.diskless.calls import (
@@ -17,6 +19,7 @@ from moldau.coordinators.diskless.calls import (
     BatchToCommit,
     CommitFileCall,
     CommitFileResult,
+    CommitPlace,
     GuardToIssue,
     MarkerToWrite,
     OffsetToDelete,
@@ -27,7 +30,7 @@ from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.state.producers import opened
 from moldau.coordinators.diskless.state.records import DisklessRecord, FileCommitted
 from moldau.coordinators.diskless.state.shard import DisklessShard
-from moldau.coordinators.effects import PLAIN, Effects, Token
+from moldau.coordinators.effects import PLAIN, Effects, Reply, Token
 from moldau.runtime import ErrorCode, KafkaError
 
 BATCH = re.compile(r"(\w+)-(\d+)\+(\d+)(?::(\d+)\.(-?\d+)\.(\d+))?((?:!\w+)*)")
@@ -46,6 +49,9 @@ class Script:
         self.codec = DisklessCodec()
         self.log: list[tuple[bytes | None, bytes | None]] = []
         self.guards = 0
+        self.token = 0
+        self.calls: dict[int, list[str]] = {}
+        """The words of the commits that wait, by token."""
 
     def run(self, text: str) -> str:
         blocks = []
@@ -62,11 +68,14 @@ class Script:
         except KafkaError as error:
             return f"{error.code.name}: {error.message}"
 
-    def accept(self, effects: Effects[DisklessRecord]) -> object:
+    def carry_out(self, effects: Effects[DisklessRecord]) -> Sequence[Reply]:
         for record in effects.records:
             self.log.append(self.codec.encode(record))
             self.shard.replay(len(self.log) - 1, record, PLAIN)
-        return effects.replies[0].response
+        return effects.replies
+
+    def accept(self, effects: Effects[DisklessRecord]) -> object:
+        return self.carry_out(effects)[-1].response
 
     def written(self, before: int) -> str:
         kinds = []
@@ -89,8 +98,11 @@ class Script:
         return "ok" + self.written(before)
 
     def do_commit(self, key: str, *words: str) -> str:
-        created, end, batches = self.now_ms, 0, []
+        created, end, batches, place = self.now_ms, 0, [], None
         for word in words:
+            if word.startswith("place="):
+                place = CommitPlace(*map(int, word[6:].split(".")))
+                continue
             if word.startswith("age="):
                 created -= int(word[4:])
                 continue
@@ -109,18 +121,47 @@ class Script:
             )  # fmt: skip
             end += 100
         before = len(self.log)
-        call = CommitFileCall(key, max(end, 1), created, 1, batches)
-        result = self.accept(self.shard.commit_file(call, self.now_ms, Token(0)))
-        assert isinstance(result, CommitFileResult)
+        call = CommitFileCall(key, max(end, 1), created, 1, batches, place=place)
+        self.token += 1
+        self.calls[self.token] = [key, *(w for w in words if "=" not in w)]
+        lines: list[str] = []
+        refused = ""
+        try:
+            replies = self.carry_out(self.shard.commit_file(call, self.now_ms, Token(self.token)))
+            lines += self.outcomes(replies)
+        except KafkaError as error:
+            refused = f"{error.code.name}: {error.message}"
+            lines.append(refused)
+        while self.shard.has_due_commit:
+            lines += self.outcomes(self.carry_out(self.shard.commit_due(self.now_ms, Token(0))))
+        if len(self.log) == before and lines == [refused]:
+            return refused
+        return ("\n".join(lines) or "waits") + self.written(before)
+
+    def outcomes(self, replies: Sequence[Reply]) -> list[str]:
         lines = []
-        for word, batch in zip([w for w in words if "=" not in w], result.batches, strict=True):
+        for token, response in replies:
+            if not token:
+                continue
+            key, *words = self.calls.pop(token)
+            prefix = "" if token == self.token else f"{key}: "
+            if isinstance(response, KafkaError):
+                lines.append(f"{prefix}{response.code.name}: {response.message}")
+            else:
+                assert isinstance(response, CommitFileResult)
+                lines += [prefix + line for line in self.lines(words, response)]
+        return lines
+
+    def lines(self, words: Sequence[str], result: CommitFileResult) -> list[str]:
+        lines = []
+        for word, batch in zip(words, result.batches, strict=True):
             if batch.error is not ErrorCode.none:
                 lines.append(f"{word} -> {batch.error.name}")
                 continue
             at = f" at {batch.log_append_time_ms}" if batch.log_append_time_ms >= 0 else ""
             again = " (duplicate)" if batch.is_duplicate else ""
             lines.append(f"{word} -> {batch.base_offset}{at}{again}")
-        return "\n".join(lines) + self.written(before)
+        return lines
 
     def do_guard(self, partition: str, producer: str) -> str:
         name, _, index = partition.partition("-")
@@ -171,8 +212,8 @@ class Script:
 
     def do_expire(self) -> str:
         before = len(self.log)
-        self.accept(self.shard.expire(self.now_ms, Token(0)))
-        return "ok" + self.written(before)
+        replies = self.carry_out(self.shard.expire(self.now_ms, Token(0)))
+        return "\n".join([*self.outcomes(replies), "ok"]) + self.written(before)
 
     def do_wait(self, milliseconds: str) -> str:
         self.now_ms += int(milliseconds)

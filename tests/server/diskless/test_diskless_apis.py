@@ -101,7 +101,7 @@ def test_every_api_of_ours_has_a_handler():
     }
 
 
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("version", [0, 1, 3])
 def test_a_file_is_committed_found_and_deleted_by_wire(client, version):
     topic_id, key = uuid4(), f"wal/file-of-version-{version}"
     topic = create_partitions.DisklessCreatablePartitions(
@@ -141,8 +141,8 @@ def test_a_file_is_committed_found_and_deleted_by_wire(client, version):
 
 
 def commit_message(call, version):
-    if version == 1:
-        return CALLS[11642].ask(1, call, 1, 1000)
+    if version:
+        return CALLS[11642].ask(1, call, version, 1000)
     batch = call.batches[0]
     return commit_file.DisklessCommitFileRequest(
         coordinator_id=1,

@@ -254,7 +254,7 @@ def test_versions_are_told_by_a_call_of_our_own_and_not_by_api_versions(tmp_path
         own = await broker.ask(DescribeOwnApisRequest())
         ranges = {row.api_key: (row.min_version, row.max_version) for row in own.apis}
         assert set(ranges) == {*CALLS, DescribeOwnApisRequest.API_KEY}
-        assert (ranges[11642], ranges[11645]) == ((0, 2), (0, 2))
+        assert (ranges[11642], ranges[11645]) == ((0, 3), (0, 2))
         public = await broker.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"))
         assert not [row.api_key for row in public.api_keys if row.api_key > 11_000]
 

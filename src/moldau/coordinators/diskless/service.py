@@ -15,6 +15,7 @@ from uuid import UUID
 from moldau.cluster.internal_topics import DISKLESS_METADATA
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
+from moldau.coordinators.diskless.committing import commit_file
 from moldau.coordinators.diskless.led import DisklessMetadataLog, LedCoordinator
 from moldau.coordinators.diskless.reads.finding import Finder
 from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
@@ -179,7 +180,8 @@ class DisklessCoordinator:
     def commit_file(
         self, coordinator_id: int, call: calls.CommitFileCall
     ) -> "asyncio.Future[calls.CommitFileResult]":
-        """Commit a file's batches; idempotent by object key. Offsets are assigned in the order of the calls.
+        """Commit a file's batches; idempotent by object key. Offsets are assigned in the order of the calls,
+        and those of one broker in the order of their places.
 
         After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
         unknown, and after ``calls.FORGOTTEN`` it stays unknown.
@@ -187,9 +189,7 @@ class DisklessCoordinator:
         # When a clock that was set back is corrected, batches must not become old at once.
         self._machine.deletion_clock.now_ms()
         elapsed_ms = int(asyncio.get_running_loop().time() * 1000)
-        return self.runtime.write(
-            coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token, elapsed_ms)
-        )
+        return commit_file(self.runtime, coordinator_id, call, elapsed_ms)
 
     async def guard_transactions(
         self, coordinator_id: int, wanted: Sequence[calls.GuardToIssue]

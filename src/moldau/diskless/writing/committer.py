@@ -1,8 +1,11 @@
 """Commits files to a coordinator, strictly in the order in which their buffers were closed.
 
-Uploads finish in any order; the queue waits for the upload of its first file. Only one commit is in progress
-at a time. If a second commit were sent while the outcome of the first is unknown, batches of a producer could
-be reordered.
+Uploads finish in any order; the queue waits for the upload of its first file. Several commits are in progress
+at a time. Each has a number (``open_commits.py``), and the coordinator decides them in the order of the
+numbers. A coordinator without this order, such as one of an older broker, gets one commit at a time, because
+otherwise batches of a producer could be reordered.
+
+After a failure only the first commit is repeated until its outcome is known; then the others are.
 
 The driver's contract. Batches are answered only after their commit was answered. A commit whose outcome is
 unknown is repeated, with the key of its object, until the outcome is known; the producers' time-outs do not
@@ -12,12 +15,14 @@ end it. A file without any accepted batch is reported through ``on_done`` like a
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, NamedTuple
 
 from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, FORGOTTEN, HELD, UNGUARDED, CommitFileResult
-from moldau.diskless.batch_coordinator import BatchCoordinator
+from moldau.diskless.batch_coordinator import BatchCoordinator, commit_epoch
+from moldau.diskless.writing.open_commits import OpenCommits
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.wal_file import Batch, FileShare, WalFile
 from moldau.diskless.writing.writer_meters import WriterMeters
@@ -44,6 +49,15 @@ class Committing:
     unexpected: UnexpectedErrors
     hold: Callable[[WalFile, Batch], bool] = lambda file, batch: False
     """Adds a batch to the next object again. Returns False when the batch was held for long enough."""
+    limit: int = 1
+    """Number of commits in progress at each coordinator."""
+
+
+class KnownOutcome(NamedTuple):
+    """The end of a commit, and the time from its first attempt to its end in ms."""
+
+    result: CommitFileResult | KafkaError
+    took_ms: float
 
 
 class FileCommitQueue:
@@ -63,19 +77,27 @@ class FileCommitQueue:
         self._hold = committing.hold
         self._unexpected = committing.unexpected
         self._shares: deque[FileShare] = deque()
-        self._task: asyncio.Task[None] | None = None
+        """Parts whose commits have not begun."""
+        self._begun: deque[tuple[FileShare, asyncio.Task[KnownOutcome] | None]] = deque()
+        """Parts whose commits have begun, in order; ``None`` if there is nothing to commit."""
+        self._open = OpenCommits(committing.limit)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._resumed = asyncio.Event()
 
     def __len__(self) -> int:
         """Number of parts that are not done."""
-        return len(self._shares)
+        return len(self._shares) + len(self._begun)
 
     def push(self, share: FileShare) -> None:
         """Queue a part of a file whose upload may be in progress."""
         self._shares.append(share)
-        if self._task is None:
-            loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._run(), name=f"diskless commits to coordinator {self._id}")
+        self._ensure("begin", self._begin_all)
+
+    def _ensure(self, work: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a loop over the queue, unless it is running."""
+        if work not in self._tasks:
+            name = f"diskless commits to coordinator {self._id}: {work}"
+            self._tasks[work] = asyncio.get_running_loop().create_task(run(), name=name)
 
     def go_on(self) -> None:
         """End a pause after a failure, because another broker now leads the coordinator."""
@@ -83,23 +105,51 @@ class FileCommitQueue:
 
     async def stop(self) -> None:
         """Drop the queue. The outcomes of its files are unknown."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [*self._tasks.values(), *(attempt for _, attempt in self._begun if attempt is not None)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self) -> None:
+    async def _begin_all(self) -> None:
         while self._shares:
-            share = self._shares[0]
+            share, attempt = self._shares[0], None
             with self._unexpected.contained("committing a WAL object", partial(_lost_track, share)):
                 if await asyncio.shield(share.file.uploaded):
-                    await self._commit(share)
+                    attempt = await self._begin(share)
                 else:
                     self._note_dropped(share.batches)
             self._shares.popleft()
-            self._on_done(share)
-        self._task = None
+            self._begun.append((share, attempt))
+            self._ensure("finish", self._finish_all)
+        del self._tasks["begin"]
 
-    async def _commit(self, share: FileShare) -> None:
+    async def _finish_all(self) -> None:
+        while self._begun:
+            share, attempt = self._begun[0]
+            with self._unexpected.contained("committing a WAL object", partial(_lost_track, share)):
+                if attempt is not None:
+                    self._finish(share, await attempt)
+            self._begun.popleft()
+            self._on_done(share)
+        del self._tasks["finish"]
+
+    async def _begin(self, share: FileShare) -> "asyncio.Task[KnownOutcome] | None":
+        """Begin a commit when there is room for it. Returns ``None`` if no batch is left."""
+        number = await self._open.begin(commit_epoch(self._coordinator))
+        attempt: asyncio.Task[KnownOutcome] | None = None
+        try:
+            if self._select(share):
+                name = f"diskless commit {number} to coordinator {self._id}"
+                work = self._until_known(share, number)
+                attempt = asyncio.get_running_loop().create_task(work, name=name)
+                attempt.add_done_callback(lambda _: self._open.settle(number))
+        finally:
+            if attempt is None:
+                self._open.settle(number)
+        return attempt
+
+    def _select(self, share: FileShare) -> bool:
+        """Decide which batches are committed. Returns whether there are any."""
         if len(share.file.owner_ids) == 1:
             # no other coordinator has this file's list of owners, so a batch may still be left out
             share.drop_expired()
@@ -108,12 +158,12 @@ class FileCommitQueue:
         share.follow_dropped = {
             at for at, batch in enumerate(share.batches) if gaps.follows_dropped(batch.key, batch.header)
         }
-        if not share.batches:
-            return
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
-        result = await self._until_known(share)
-        self._meters.committed(len(share.batches), (loop.time() - begin) * 1000)
+        return bool(share.batches)
+
+    def _finish(self, share: FileShare, outcome: "KnownOutcome") -> None:
+        """Answer the producers of a part."""
+        result, took_ms = outcome
+        self._meters.committed(len(share.batches), took_ms)
         if isinstance(result, KafkaError):
             _log.warning("coordinator %d refused %s: %s", self._id, share.file.key, result)
             _answer_all(share, _refusal_code(share, result), result.message)
@@ -143,21 +193,29 @@ class FileCommitQueue:
         for batch in batches:
             self._gaps.dropped(batch.key, batch.header)
 
-    async def _until_known(self, share: FileShare) -> CommitFileResult | KafkaError:
+    async def _until_known(self, share: FileShare, number: int) -> "KnownOutcome":
         """The answer, or the refusal after which nothing of the part will ever be committed.
 
         FORGOTTEN is treated as such a refusal, because after it no repetition returns the outcome, and
         repetitions would delay all later files.
         """
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
         call = share.call(self._broker_id)
         retry = 0
         while True:
+            call = replace(call, place=self._open.place(number))
             try:
                 async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
-                    return await self._coordinator.commit_file(self._id, call)
+                    result = await self._coordinator.commit_file(self._id, call)
+                    return KnownOutcome(result, (loop.time() - begin_s) * 1000)
             except KafkaError as error:
                 if error.code in DEFINITE_REFUSALS or error.code is FORGOTTEN:
-                    return error
+                    return KnownOutcome(error, (loop.time() - begin_s) * 1000)
+                if error.code is ErrorCode.unsupported_version and not self._open.is_first(number):
+                    # The coordinator keeps no order, so that it must get this commit alone.
+                    await self._open.until_settled()
+                    continue
                 reason: Exception = error
             except (OSError, TimeoutError) as error:
                 reason = error
@@ -168,7 +226,9 @@ class FileCommitQueue:
             self._meters.commit_failed()
             log = _log.warning if retry == 0 else _log.debug
             log("commit of %s to coordinator %d: %r; asking again", share.file.key, self._id, reason)
-            if await self._pause(self._policy.backoff_ms(retry, self._entropy) / 1000):
+            if not self._open.is_first(number):
+                await self._open.until_settled()
+            elif await self._pause(self._policy.backoff_ms(retry, self._entropy) / 1000):
                 retry = 0
             retry += 1
 

@@ -9,11 +9,13 @@ from moldau.coordinators.diskless.calls import (
     TRANSACTIONAL,
     BatchToCommit,
     CommitFileCall,
+    CommitPlace,
     CommittedBatch,
 )
 from moldau.diskless.writing.buffer import BufferedBatch, BuiltObject
 from moldau.diskless.writing.waiters import ObjectWaiters, WaitingProducer
 from moldau.records.batch import TRANSACTIONAL_BIT
+from moldau.runtime import Entropy
 
 __all__ = ["Batch", "FileShare", "FilesInFlight", "WalFile"]
 
@@ -56,7 +58,7 @@ class FileShare:
         more.
         """
 
-    def call(self, broker_id: int) -> CommitFileCall:
+    def call(self, broker_id: int, place: CommitPlace | None = None) -> CommitFileCall:
         file = self.file
         return CommitFileCall(
             object_key=file.key,
@@ -65,6 +67,7 @@ class FileShare:
             uploader_broker_id=broker_id,
             batches=self._batches_to_commit(),
             owner_ids=file.owner_ids,
+            place=place,
         )
 
     def _batches_to_commit(self) -> list[BatchToCommit]:
@@ -128,14 +131,16 @@ class WalFile:
     def is_done(self) -> bool:
         return all(share.is_done for share in self.shares)
 
-    def settle_shares(self) -> None:
+    def settle_shares(self, entropy: Entropy) -> None:
         """Decide, when the object is stored, which batches are committed, once for all coordinators.
 
-        Each coordinator gets the list of owners, so none of them may be left out afterwards.
+        Each coordinator gets the list of owners, so none of them may be left out afterwards. The list is
+        randomly permuted (KIP-1164), so that the coordinators own equally many files.
         """
         for share in self.shares:
             share.drop_expired()
-        self.owner_ids = tuple(share.coordinator_id for share in self.shares if share.batches)
+        owners = [share.coordinator_id for share in self.shares if share.batches]
+        self.owner_ids = tuple(entropy.shuffled(owners) if len(owners) > 1 else owners)
 
 
 def _to_commit(batch: Batch) -> BatchToCommit:

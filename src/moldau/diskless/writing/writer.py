@@ -91,6 +91,7 @@ class DisklessWriter:
                 meters=self._meters,
                 unexpected=machine.unexpected,
                 hold=self._hold,
+                limit=settings.commits_in_flight,
             ),
             self._finisher.share_done,
         )
@@ -246,7 +247,7 @@ class DisklessWriter:
             # This happens before the commit, because a reader may see the commit earlier than this broker
             # does.
             self.recent.put(file.key, file.object.arena, file.object.size_bytes, is_committed=False)
-            file.settle_shares()
+            file.settle_shares(self._machine.entropy)
         else:
             self._meters.given_up()
             self._own.memory.pool.release(file.object.arena)

@@ -27,4 +27,6 @@ class WriterSettings:
     prefix: str = WAL_PREFIX
     hold_ms: float = 1_000
     """Time for which a batch whose predecessor is missing is committed again."""
+    commits_in_flight: int = 8
+    """Number of commits in progress at each coordinator, if it keeps their order."""
     retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))

@@ -38,7 +38,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     # The diskless coordinator: 11640 + n - 93 is KIP-1164's API n, and 11650 and above are additional calls.
     11640: (".diskless.create_partitions", "0", "0+"),
     11641: (".diskless.delete_topics", "0", "0+"),
-    11642: (".diskless.commit_file", "0-2", "0+"),
+    11642: (".diskless.commit_file", "0-3", "0+"),
     11643: (".diskless.delete_records", "0", "0+"),
     11644: (".diskless.list_offsets", "0-2", "0+"),
     11645: (".diskless.find_batches", "0-2", "0+"),
@@ -54,6 +54,7 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11670: (".diskless.guard_transactions", "0", "0+"),
     11671: (".diskless.end_transactions", "0", "0+"),
     11672: (".diskless.describe_producers", "0", "0+"),
+    11673: (".diskless.commit_parts", "0", "0+"),
     # Consolidation: segments are built from the WAL of diskless partitions, by any engine that requests a
     # plan.
     11656: (".consolidation.plan", "0", "0+"),

@@ -92,6 +92,9 @@ class DisklessFileCommittedRecord(Message):
     """Columns with the answer that the uploader gets."""
     locations: bytes = wire("bytes", "1+", default=b"")
     """Columns with the positions of the accepted batches, and with their producers."""
+    uploader_broker_epoch: int = wire("int64", tag=0, tagged="1+", default=-1)
+    commit_number: int = wire("int64", tag=1, tagged="1+", default=-1)
+    """The place in the order of the uploader's commits. Older nodes ignore it."""
 
 
 @message

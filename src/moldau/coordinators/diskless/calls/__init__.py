@@ -117,6 +117,17 @@ class BatchToCommit(NamedTuple):
         return bool(self.flags & TRANSACTIONAL)
 
 
+class CommitPlace(NamedTuple):
+    """The place of a commit in the order of a broker's commits at one coordinator."""
+
+    broker_epoch: int
+    """Epoch of a registration of the broker. A later process of the broker has a higher one."""
+    number: int
+    """Running number of the commit. The coordinator decides number n + 1 after number n."""
+    open_from: int
+    """The lowest number whose outcome the broker does not know; all lower numbers have passed."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitFileCall:
     """Commit an uploaded object's batches. The same call may be repeated until its outcome is known."""
@@ -132,6 +143,8 @@ class CommitFileCall:
     owner_ids: Sequence[int] = ()
     """Coordinators (metadata partitions) with batches in this file; the first owns it."""
     object_format: int = OBJECT_FORMAT_WAL
+    place: CommitPlace | None = None
+    """``None`` for a commit without an order, such as one of an older broker."""
 
 
 class CommittedBatch(NamedTuple):

@@ -1,5 +1,5 @@
-"""The call that commits a file. Version 0 has the KIP's structures. Version 1 adds columns, and version 2
-adds guards."""
+"""The call that commits a file. Version 0 has the KIP's structures. Version 1 adds columns, version 2 guards,
+and version 3 the order of a broker's commits."""
 
 from typing import Any, Final
 
@@ -21,9 +21,24 @@ COLUMNS_VERSION: Final = 1
 GUARDS_VERSION: Final = 2
 """First version with guards; an older coordinator refuses transactional batches."""
 
+ORDER_VERSION: Final = 3
+"""First version with the order of a broker's commits. An older coordinator gets one commit at a time."""
+
 
 def _fields(call: calls.CommitFileCall, version: int) -> Fields:
+    place = call.place
+    order: Fields = {}
+    if place is not None and version >= ORDER_VERSION:
+        order = {
+            "broker_epoch": place.broker_epoch,
+            "commit_number": place.number,
+            "open_from": place.open_from,
+        }
+    elif place is not None and place.number > place.open_from:
+        message = f"the coordinator has version {version}: commits are sent to it one after the other"
+        raise KafkaError(ErrorCode.unsupported_version, message)
     return {
+        **order,
         "object_key": call.object_key,
         "object_format": call.object_format,
         "file_size": call.size_bytes,
@@ -36,10 +51,7 @@ def _fields(call: calls.CommitFileCall, version: int) -> Fields:
 
 def _arguments(request: Any) -> calls.CommitFileCall:
     if request.columns:
-        try:
-            batches = decode_batches(request.columns)
-        except ColumnError as error:
-            raise KafkaError(ErrorCode.invalid_request, f"The batches cannot be read: {error}.") from error
+        batches = batches_of(request.columns)
     else:
         batches = [
             calls.BatchToCommit(
@@ -68,7 +80,26 @@ def _arguments(request: Any) -> calls.CommitFileCall:
         batches,
         tuple(request.owner_ids),
         request.object_format,
+        place_of(request),
     )
+
+
+def batches_of(columns: bytes) -> list[calls.BatchToCommit]:
+    """The batches in a request. Raises INVALID_REQUEST."""
+    try:
+        return decode_batches(columns)
+    except ColumnError as error:
+        raise KafkaError(ErrorCode.invalid_request, f"The batches cannot be read: {error}.") from error
+
+
+def place_of(fields: Any) -> calls.CommitPlace | None:
+    """The place in a request, or in a part of one. Raises INVALID_REQUEST."""
+    if fields.commit_number < 0:
+        return None
+    place = calls.CommitPlace(fields.broker_epoch, fields.commit_number, fields.open_from)
+    if not 0 <= place.open_from <= place.number:
+        raise KafkaError(ErrorCode.invalid_request, "The commit's number is below the open ones.")
+    return place
 
 
 def _result_fields(result: calls.CommitFileResult, version: int) -> Fields:

@@ -131,6 +131,8 @@ def encode_file(record: FileCommitted) -> DisklessFileCommittedRecord:
         committed_ms=record.committed_ms,
         receipt=record.receipt,
         locations=encode_locations(record),
+        uploader_broker_epoch=record.broker_epoch,
+        commit_number=record.commit_number,
     )
 
 
@@ -172,5 +174,7 @@ def decode_file(value: DisklessFileCommittedRecord) -> FileCommitted:
         producers=producers,
         producer_indexes=indexes,
         base_sequences=sequences,
+        broker_epoch=value.uploader_broker_epoch,
+        commit_number=value.commit_number,
         receipt=bytes(value.receipt),
     )

@@ -168,6 +168,8 @@ class CommitDecision:
             producer_indexes=[],
             base_sequences=[],
         )
+        if call.place is not None:
+            self.record.broker_epoch, self.record.commit_number = call.place[:2]
         if call.batches:
             self._decide(call.batches)
         self.record.producers.extend(self._numbers)

@@ -156,6 +156,10 @@ class FileCommitted:
     """(producer id, epoch), each once."""
     producer_indexes: list[int]
     base_sequences: list[int]
+    broker_epoch: int = -1
+    """With ``commit_number``: the place in the order of the uploader's commits; -1 for a commit without
+    one."""
+    commit_number: int = -1
     receipt: bytes = field(default=b"", compare=False, repr=False)
     decided: Sequence[Moved] | None = field(default=None, compare=False, repr=False)
     """The changes of each run. They are kept from the decision to its replay, so that they are computed

@@ -7,6 +7,7 @@ after their commit.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import assert_never
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.codecs.file_codec import decode_receipt, encode_receipt
 from moldau.coordinators.diskless.state import canonical, commit, replay
+from moldau.coordinators.diskless.state.commit_order import CommitOrder, CommitTurn, WaitingCommit
 from moldau.coordinators.diskless.state.endings import decide_markers
 from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes, FileMemory
 from moldau.coordinators.diskless.state.gaps import ProducerGaps
@@ -50,7 +52,7 @@ from moldau.coordinators.diskless.state.records import (
     TopicDeleted,
     TransactionsEnded,
 )
-from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token, answer
+from moldau.coordinators.effects import BatchKind, Effects, Reply, TimerKey, Token, answer
 from moldau.coordinators.shard import CanonicalState
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -73,6 +75,7 @@ class DisklessShard:
         self.settings = settings or CoordinatorTimes()
         self.partitions = PartitionTable()
         self.files = FileMemory()
+        self.order = CommitOrder()
         self._gaps = ProducerGaps()
         self._guards = TransactionGuards()
         self._changes: ReplayedChanges | None = None
@@ -84,11 +87,53 @@ class DisklessShard:
     ) -> Effects[DisklessRecord]:
         """Commit a file. ``elapsed_ms`` comes from a clock without jumps; by default it is ``now_ms``.
 
-        Answers :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN.
+        Answers :class:`CommitFileResult`. Raises ``calls.DEFINITE_REFUSALS`` and FORGOTTEN. A call whose
+        predecessor is missing waits, and gets its answer from :meth:`commit_due`.
         """
+        place, broker_id = call.place, call.uploader_broker_id
+        if place is None:
+            return self._commit(call, now_ms, token, elapsed_ms)
+        obsolete = self.order.heard(broker_id, place)
+        if (
+            self.order.turn(broker_id, place) is CommitTurn.LATER
+            and self.files.result(call.object_key) is None
+        ):
+            obsolete += self.order.wait(WaitingCommit(call, token, now_ms), place)
+            return Effects(replies=obsolete)
+        effects = self._commit(call, now_ms, token, elapsed_ms)
+        return replace(effects, replies=(*obsolete, *effects.replies))
+
+    @property
+    def has_due_commit(self) -> bool:
+        """Whether the turn of a waiting commit has come: :meth:`commit_due` must be called."""
+        return self.order.has_due
+
+    def commit_due(self, now_ms: int, token: Token, elapsed_ms: int | None = None) -> Effects[DisklessRecord]:
+        """Commit one file whose turn has come. Answers its call, and ``None`` to this operation."""
+        own = Reply(token, None)
+        waiting = self.order.take_due()
+        if waiting is None:
+            return Effects(replies=(own,))
+        try:
+            effects = self._commit(waiting.call, now_ms, waiting.token, elapsed_ms)
+        except KafkaError as error:
+            return Effects(replies=(Reply(waiting.token, error), own))
+        return replace(effects, replies=(*effects.replies, own))
+
+    def _commit(
+        self, call: CommitFileCall, now_ms: int, token: Token, elapsed_ms: int | None
+    ) -> Effects[DisklessRecord]:
+        place, turn = call.place, CommitTurn.NOW
+        if place is not None:
+            turn = self.order.turn(call.uploader_broker_id, place)
+            self.order.passed(call.uploader_broker_id, place)
         known = self.repeated(call, now_ms)
         if known is not None:
             return answer(token, known)
+        if turn is CommitTurn.PAST:
+            raise KafkaError(
+                FORGOTTEN, f"The number of {call.object_key} has passed; its outcome is unknown."
+            )
         record = commit.CommitDecision(
             self.partitions, call, now_ms, self._gaps, elapsed_ms, self._guards
         ).record
@@ -257,7 +302,8 @@ class DisklessShard:
         record = Expired(now_ms - self.settings.remember_ms, cutoff_ms)
         due = self.files.has_any_before(record.files_before_ms)
         due = due or self.partitions.has_expired_producer(cutoff_ms)
-        return answer(token, None, [record] if due else [])
+        effects: Effects[DisklessRecord] = answer(token, None, [record] if due else [])
+        return replace(effects, replies=(*self.order.outdated(now_ms), *effects.replies))
 
     # -- the runtime's side ---------------------------------------------------------------------
 
@@ -271,6 +317,9 @@ class DisklessShard:
             case FileCommitted():
                 moved = replay.replay_file(self.partitions, record)
                 self.files.committed(record, record.receipt or encode_receipt(record))
+                if record.commit_number >= 0:
+                    next_number = record.commit_number + 1
+                    self.order.restore(record.uploader_broker_id, record.broker_epoch, next_number)
                 if self._changes is not None:
                     self._changes.moved[offset] = moved
             case TransactionsEnded():

@@ -157,6 +157,8 @@ class _Slice:
         self._extents: list[Extent] = []
         self._files: list[FileRow] = []
         self._results: list[tuple[str, int, int, bytes]] = []
+        self._senders: dict[int, tuple[int, int, int]] = {}
+        """The last places of brokers, by broker id."""
 
     def add(self, unwritten: Unwritten) -> None:
         offset, record, moved, change, expired = unwritten
@@ -249,6 +251,9 @@ class _Slice:
             )
         )
         self._results.append((record.object_key, record.created_ms, record.committed_ms, record.receipt))
+        if record.commit_number >= 0:
+            broker_id, next_number = record.uploader_broker_id, record.commit_number + 1
+            self._senders[broker_id] = (broker_id, record.broker_epoch, next_number)
 
     def _expire(self, files_before_ms: int, producers: Sequence[tuple[int, int]]) -> None:
         for number, producer_id in producers:
@@ -289,6 +294,8 @@ class _Slice:
         self._files = []
         self._database.many("insert or replace into results values (?,?,?,?)", self._results)
         self._results = []
+        self._database.many("insert or replace into senders values (?,?,?)", self._senders.values())
+        self._senders = {}
 
     def write(self) -> None:
         """Write the changes of all added records within the transaction."""

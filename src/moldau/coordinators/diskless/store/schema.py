@@ -1,15 +1,15 @@
 """The store's tables in SQLite, and the port that opens connections.
 
-The tables contain all state of a partition. A new table must be added at the end of ``TABLE_NAMES``, because
-snapshots contain its numbers. Each change of the tables needs the next ``VERSION``; a database of an older
-version is rebuilt from snapshot and log.
+The tables contain all state of a partition. A new table must be added at the end of ``TABLE_NAMES`` if
+snapshots contain it, because they contain its number. Each change of the tables needs the next ``VERSION``; a
+database of an older version is rebuilt from snapshot and log.
 """
 
 from typing import Final, Protocol
 
 import apsw
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 
 class SqliteOpener(Protocol):
@@ -54,6 +54,7 @@ create table aborted (partition integer not null, last_offset integer not null,
 create table results (object_key text primary key, created_ms integer not null,
     committed_ms integer not null, receipt blob not null) without rowid;
 create table closed (object_key text primary key, closed_ms integer not null) without rowid;
+create table senders (broker_id integer primary key, epoch integer not null, next_number integer not null);
 """
 
 TABLE_NAMES: Final = (
@@ -66,7 +67,11 @@ TABLE_NAMES: Final = (
     "transactions",
     "aborted",
 )
-"""All tables whose rows make up a snapshot."""
+"""All tables whose rows make up a snapshot.
+
+The places of brokers (``senders``) are not among them: older nodes could not load them, and a coordinator
+without them begins at the number that each broker names.
+"""
 
 
 def prepare(connection: apsw.Connection) -> bool:

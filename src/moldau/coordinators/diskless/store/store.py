@@ -175,6 +175,8 @@ class DisklessStore:
             shard.files.restore_result(key, Remembered(*remembered))
         for key, closed_ms in database.all("select * from closed order by closed_ms"):
             shard.files.close(key, closed_ms)
+        for broker_id, epoch, next_number in database.all("select * from senders"):
+            shard.order.restore(broker_id, epoch, next_number)
 
     def _load_transactions(self, database: Database, hot: dict[int, PartitionState]) -> None:
         rows: dict[int, list[tuple[int, int, int]]] = {}

@@ -3,7 +3,7 @@
 Version 0 is the KIP's version, with a structure for each batch, plus the fields that fencing needs. Version 1
 is ours: the batches are columns in a single byte string, in the form of
 ``moldau.coordinators.diskless.codecs.batch_columns``. It needs about 12 bytes for each batch, and version 0
-needs 85. Version 2 adds the guards of transactional batches.
+needs 85. Version 2 adds the guards of transactional batches, and version 3 the order of a broker's commits.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class DisklessCommitBatchResult(Message):
 @message
 class DisklessCommitFileRequest(Message):
     API_KEY = 11642
-    VERSIONS = "0-2"
+    VERSIONS = "0-3"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Moldau's own field: the partition of ``__diskless_metadata`` that is called; a broker may lead
@@ -63,12 +63,18 @@ class DisklessCommitFileRequest(Message):
     batches: Sequence[DisklessCommitBatch] = wire([DisklessCommitBatch], "0", default=())
     columns: bytes = wire("bytes", "1+", default=b"")
     timeout_ms: int = wire("int32", default=60000)
+    broker_epoch: int = wire("int64", "3+", default=-1)
+    commit_number: int = wire("int64", "3+", default=-1)
+    """Running number of the commit among those of the uploader at this coordinator; -1 for a commit without
+    an order."""
+    open_from: int = wire("int64", "3+", default=-1)
+    """The lowest number whose outcome the uploader does not know."""
 
 
 @message
 class DisklessCommitFileResponse(Message):
     API_KEY = 11642
-    VERSIONS = "0-2"
+    VERSIONS = "0-3"
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)

@@ -1,0 +1,138 @@
+"""The order of each broker's commits at one coordinator. Pure.
+
+A broker has several commits in progress. Each has a place: the epoch of the broker's registration, and a
+running number. The coordinator decides number n + 1 after number n, so that a connection that is lost or a
+coordinator that moves does not reorder the batches of a producer without sequences.
+
+The log has the place of each committed file. A refused commit has no record; its number passes in memory,
+and for a new leader by ``open_from``, the lowest number whose outcome the broker does not know yet. Snapshots
+do not contain the places. A coordinator that starts from a snapshot begins at ``open_from``, and the results
+that it remembers by object key answer repeated commits.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from moldau.coordinators.diskless.calls import CommitFileCall, CommitPlace
+from moldau.coordinators.effects import Reply, Token
+from moldau.runtime import ErrorCode, KafkaError
+
+WAITING_MAX: Final = 64
+"""Number of commits of one broker that may wait. Brokers have fewer in progress."""
+WAITING_MS: Final = 60_000
+"""Time after which a waiting commit is answered with an error. Its broker has repeated it long before."""
+
+
+class CommitTurn(Enum):
+    """The position of a commit in its broker's order."""
+
+    NOW = "now"
+    LATER = "later"
+    """An earlier commit of the broker is missing."""
+    PAST = "past"
+    """The number was decided before, or the broker has registered again since."""
+
+
+class WaitingCommit(NamedTuple):
+    """A commit whose predecessor is missing."""
+
+    call: CommitFileCall
+    token: Token
+    since_ms: int
+
+
+@dataclass(slots=True)
+class _Sender:
+    epoch: int
+    next: int
+    """The number that is decided next."""
+    waiting: dict[int, WaitingCommit] = field(default_factory=dict)
+
+
+class CommitOrder:
+    """The places of all brokers at one coordinator."""
+
+    def __init__(self) -> None:
+        self._senders: dict[int, _Sender] = {}
+
+    def turn(self, broker_id: int, place: CommitPlace) -> CommitTurn:
+        sender = self._senders.get(broker_id)
+        first = place.open_from
+        if sender is not None:
+            if place.broker_epoch < sender.epoch:
+                return CommitTurn.PAST
+            if place.broker_epoch == sender.epoch:
+                first = max(first, sender.next)
+        if place.number == first:
+            return CommitTurn.NOW
+        return CommitTurn.PAST if place.number < first else CommitTurn.LATER
+
+    def passed(self, broker_id: int, place: CommitPlace) -> list[Reply]:
+        """Record that a number was decided or refused. Returns errors for commits that wait in vain."""
+        return self._advance(broker_id, place.broker_epoch, max(place.number + 1, place.open_from))
+
+    def heard(self, broker_id: int, place: CommitPlace) -> list[Reply]:
+        """Record the outcomes that the broker knows. Returns errors for commits that wait in vain."""
+        return self._advance(broker_id, place.broker_epoch, place.open_from)
+
+    def restore(self, broker_id: int, epoch: int, next_number: int) -> None:
+        """Record a place of the log."""
+        self._advance(broker_id, epoch, next_number)
+
+    def _advance(self, broker_id: int, epoch: int, next_number: int) -> list[Reply]:
+        sender = self._senders.get(broker_id)
+        if sender is None or epoch > sender.epoch:
+            left = [] if sender is None else list(sender.waiting.values())
+            self._senders[broker_id] = _Sender(epoch, next_number)
+            return [_refuse(waiting, "The broker has registered again.") for waiting in left]
+        if epoch == sender.epoch:
+            sender.next = max(sender.next, next_number)
+        return []
+
+    def wait(self, waiting: WaitingCommit, place: CommitPlace) -> list[Reply]:
+        """Keep a commit until its turn. Returns an error for an earlier call with the same number.
+
+        Raises COORDINATOR_NOT_AVAILABLE when too many commits of the broker wait.
+        """
+        sender = self._senders[waiting.call.uploader_broker_id]
+        earlier = sender.waiting.get(place.number)
+        if earlier is None and len(sender.waiting) >= WAITING_MAX:
+            message = "Too many commits of the broker wait for an earlier one."
+            raise KafkaError(ErrorCode.coordinator_not_available, message)
+        sender.waiting[place.number] = waiting
+        return [] if earlier is None else [_refuse(earlier, "The commit was sent again.")]
+
+    @property
+    def has_due(self) -> bool:
+        """Whether the turn of a waiting commit has come."""
+        return any(number <= sender.next for sender in self._senders.values() for number in sender.waiting)
+
+    def take_due(self) -> WaitingCommit | None:
+        """Remove a waiting commit whose turn has come, the lowest number of its broker first."""
+        for sender in self._senders.values():
+            number = min(sender.waiting, default=None)
+            if number is not None and number <= sender.next:
+                return sender.waiting.pop(number)
+        return None
+
+    def outdated(self, now_ms: int) -> list[Reply]:
+        """Remove commits that have waited too long. Returns errors for them."""
+        replies: list[Reply] = []
+        for sender in self._senders.values():
+            for number, waiting in list(sender.waiting.items()):
+                if now_ms - waiting.since_ms > WAITING_MS:
+                    del sender.waiting[number]
+                    replies.append(_refuse(waiting, "An earlier commit of the broker is missing."))
+        return replies
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """Broker id, epoch and next number of each broker."""
+        for broker_id, sender in self._senders.items():
+            yield broker_id, sender.epoch, sender.next
+
+
+def _refuse(waiting: WaitingCommit, reason: str) -> Reply:
+    """The error is not a definite refusal, because the commit may have been sent again."""
+    return Reply(waiting.token, KafkaError(ErrorCode.coordinator_not_available, reason))

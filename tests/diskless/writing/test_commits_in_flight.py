@@ -1,0 +1,167 @@
+"""Several commits in progress at one coordinator, 2 ms away, in virtual time."""
+
+import asyncio
+
+import pytest
+from test_diskless_writer import QUICK
+from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
+
+from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult
+from moldau.coordinators.diskless.calls.commit import COMMIT_FILE
+from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
+from moldau.metrics import Meters
+from moldau.objects import FaultyStorage, Latency, MemoryStorage, StorageWeather
+from moldau.replication.partition import AppendOutcome
+from moldau.runtime import ErrorCode, KafkaError, Machine
+
+ROUND_TRIP_S = 0.002
+
+
+class DistantCoordinator(FakeCoordinator):
+    """Decides commits in the order of their places, or as they come if it is older."""
+
+    version = 3
+    epoch = 5
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine.entropy)
+        self._next = 0
+        self._turn = asyncio.Condition()
+        self.most_at_once = 0
+        self._here = 0
+
+    def commit_epoch(self) -> int:
+        return self.epoch
+
+    async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+        request = COMMIT_FILE.ask(0, call, self.version, 1_000)
+        place = COMMIT_FILE.arguments(request).place
+        assert (place is None) == (self.version < 3 or self.epoch < 0)
+        await asyncio.sleep(ROUND_TRIP_S / 2)
+        self._here += 1
+        self.most_at_once = max(self.most_at_once, self._here)
+        try:
+            if place is not None:
+                async with self._turn:
+                    await self._turn.wait_for(lambda: place.number <= max(self._next, place.open_from))
+            result = await super().commit_file(coordinator_id, call)
+            if place is not None:
+                async with self._turn:
+                    self._next = max(self._next, place.number + 1)
+                    self._turn.notify_all()
+        finally:
+            self._here -= 1
+        await asyncio.sleep(ROUND_TRIP_S / 2)
+        return result
+
+
+def writer_for(machine: Machine, coordinator: FakeCoordinator, in_flight: int = 8) -> DisklessWriter:
+    weather = StorageWeather(put_latency=Latency(1, 5))
+    storage = FaultyStorage(MemoryStorage(machine.clock), machine.entropy, weather)
+    settings = WriterSettings(
+        buffer_max_bytes=100, commits_in_flight=in_flight, max_uploads=32, retries=QUICK
+    )
+    return DisklessWriter(storage, coordinator, machine, Meters(), broker_id=3, settings=settings)
+
+
+async def objects_per_second(machine: Machine, in_flight: int) -> float:
+    coordinator = DistantCoordinator(machine)
+    writer = writer_for(machine, coordinator, in_flight)
+    begin = asyncio.get_running_loop().time()
+    answers = [writer.append(key(), *batch(b"%d" % n), timeout_ms=60_000) for n in range(400)]
+    outcomes = [one if isinstance(one, AppendOutcome) else await one for one in answers]
+    took = asyncio.get_running_loop().time() - begin
+    assert [outcome.base_offset for outcome in outcomes] == list(range(400))
+    await writer.close()
+    return len(coordinator.calls) / took
+
+
+def test_a_round_trip_of_two_milliseconds_does_not_limit_the_objects_per_second() -> None:
+    """With one commit at a time, 500 objects a second would be the most."""
+
+    async def story(machine: Machine) -> tuple[float, float]:
+        return await objects_per_second(machine, 1), await objects_per_second(machine, 8)
+
+    alone, together = run_in_virtual_time(story)
+    assert alone < 500
+    assert together > 2_000
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_offsets_follow_the_order_of_the_batches_whatever_is_lost(version: int) -> None:
+    async def story(machine: Machine) -> None:
+        coordinator = DistantCoordinator(machine)
+        coordinator.version = version
+        coordinator.lose_request_chance = coordinator.lose_answer_chance = 0.2
+        coordinator.latency_s = 0.01
+        writer = writer_for(machine, coordinator)
+        answers = []
+        for number in range(120):
+            answers.append(writer.append(key(), *batch(b"%d" % number), timeout_ms=60_000))
+            if number == 60:
+                coordinator.version = 5 - version  # the coordinator moves to a broker of another version
+            await asyncio.sleep(0.002)
+        outcomes = [one if isinstance(one, AppendOutcome) else await one for one in answers]
+        assert {outcome.error for outcome in outcomes} == {ErrorCode.none}
+        assert [outcome.base_offset for outcome in outcomes] == list(range(120))
+        assert coordinator.most_at_once > 1
+        await writer.close()
+
+    run_in_virtual_time(story)
+
+
+def test_without_a_registration_commits_go_one_by_one() -> None:
+    async def story(machine: Machine) -> None:
+        coordinator = DistantCoordinator(machine)
+        coordinator.epoch = -1
+        writer = writer_for(machine, coordinator)
+        answers = [writer.append(key(), *batch(b"%d" % n), timeout_ms=60_000) for n in range(20)]
+        assert not isinstance(answers[3], AppendOutcome)
+        await answers[3]
+        assert coordinator.most_at_once == 1
+        coordinator.epoch = 6
+        await writer.flush()
+        assert coordinator.most_at_once > 1
+        await writer.close()
+
+    run_in_virtual_time(story)
+
+
+def test_an_older_coordinator_gets_only_the_first_commit() -> None:
+    async def story(machine: Machine) -> None:
+        coordinator = DistantCoordinator(machine)
+        coordinator.version = 2
+        writer = writer_for(machine, coordinator)
+        answers = [writer.append(key(), *batch(b"%d" % n), timeout_ms=60_000) for n in range(20)]
+        outcomes = [one if isinstance(one, AppendOutcome) else await one for one in answers]
+        assert [outcome.base_offset for outcome in outcomes] == list(range(20))
+        assert coordinator.most_at_once == 1
+        await writer.close()
+
+    run_in_virtual_time(story)
+
+
+def test_a_refusal_passes_its_number() -> None:
+    """The commits after a refused one are answered, and the next number is not the refused one."""
+
+    async def story(machine: Machine) -> None:
+        coordinator = DistantCoordinator(machine)
+        writer = writer_for(machine, coordinator)
+        committed = coordinator.commit_file
+        numbers: list[int] = []
+
+        async def refuse_second(coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+            assert call.place is not None
+            numbers.append(call.place.number)
+            if call.place.number == 1:
+                raise KafkaError(ErrorCode.invalid_timestamp, "too old")
+            return await committed(coordinator_id, call)
+
+        coordinator.commit_file = refuse_second  # type: ignore[method-assign]
+        answers = [writer.append(key(), *batch(b"%d" % n), timeout_ms=60_000) for n in range(4)]
+        outcomes = [one if isinstance(one, AppendOutcome) else await one for one in answers]
+        errors = [outcome.error is ErrorCode.none for outcome in outcomes]
+        assert errors == [True, False, True, True]
+        await writer.close()
+
+    run_in_virtual_time(story)

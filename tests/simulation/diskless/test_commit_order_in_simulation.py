@@ -1,0 +1,38 @@
+"""Commits of a broker stay in order while several are in progress and coordinators move."""
+
+from dataclasses import replace
+
+import pytest
+
+from moldau.coordinators.diskless.state.commit_order import CommitOrder, CommitTurn
+from moldau.diskless.writing.open_commits import OpenCommits
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import Result, run_seed
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+
+def run_short(seed: int, *, faults: int = 4) -> Result:
+    scenario = replace(SCENARIOS["diskless-order"](), records_per_producer=100 * faults, fault_count=faults)
+    return run_seed(scenario, seed)
+
+
+def test_records_without_sequences_stay_in_order_while_coordinators_are_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_progress: list[int] = []
+    begin = OpenCommits.begin
+
+    async def counted(self: OpenCommits, epoch: int) -> int:
+        number = await begin(self, epoch)
+        in_progress.append(len(self))
+        return number
+
+    monkeypatch.setattr(OpenCommits, "begin", counted)
+    assert run_short(0).violations == []
+    assert max(in_progress) == 8
+
+
+def test_commits_that_are_decided_as_they_arrive_are_reordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommitOrder, "turn", lambda self, broker_id, place: CommitTurn.NOW)
+    assert any("stands behind" in violation for violation in run_short(0, faults=1).violations)

@@ -5,6 +5,7 @@ from typing import Final
 
 from moldau.cluster.internal_topics import DISKLESS_METADATA, InternalTopic
 from moldau.config.broker import BrokerConfig
+from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.cache.cacher import CacherSettings
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.writing.writer import WriterSettings
@@ -44,6 +45,11 @@ def runtime_settings(config: BrokerConfig) -> DisklessSettings:
         orphan_scan_interval_ms=config.integer("diskless.coordinator.orphan.scan.interval.ms"),
         snapshot_records=config.integer("diskless.metadata.max.new.records.between.snapshots"),
     )
+
+
+def coordinator_times(config: BrokerConfig) -> CoordinatorTimes:
+    """Time limits of the coordinators that this broker leads."""
+    return CoordinatorTimes(clock_skew_ms=config.integer("diskless.coordinator.clock.skew.max.ms"))
 
 
 def deletion_hold_ms(config: BrokerConfig) -> int:

@@ -19,7 +19,6 @@ from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import RetentionPolicy
 from moldau.coordinators.diskless.hosted import DisklessCoordinatorKind
 from moldau.coordinators.diskless.service import DisklessCoordinator
-from moldau.coordinators.diskless.state.file_memory import CoordinatorTimes
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.racks import RackView
@@ -71,7 +70,7 @@ class DisklessSubsystem(Subsystem):
         self._metadata_topic = diskless_settings.metadata_topic(config)
         self._loads: set[asyncio.Task[None]] = set()
         self._waits_for_level = False
-        times = CoordinatorTimes(clock_skew_ms=config.integer("diskless.coordinator.clock.skew.max.ms"))
+        times = diskless_settings.coordinator_times(config)
         self.coordinators = DisklessCoordinator(machine, times, opener=machine.open_sqlite)
         self._has_foreign_coordinator = (
             config.optional_text("diskless.batch.coordinator.class.name") is not None
@@ -114,13 +113,13 @@ class DisklessSubsystem(Subsystem):
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         self.backlog = WalBacklog(self.coordinators, machine.clock, meters.registry)
         self._make_kinds(context, partitions)
-        meters.registry.scoped("moldau.diskless", "Clock").gauge(
-            "DifferenceMs",
-            lambda: metadata.clock.difference_ms,
-            "Milliseconds by which this broker's clock is ahead of the active controller's.",
-        )
 
     def _make_kinds(self, context: BrokerContext, partitions: PartitionsSubsystem) -> None:
+        context.meters.registry.scoped("moldau.diskless", "Clock").gauge(
+            "DifferenceMs",
+            lambda: context.metadata.clock.difference_ms,
+            "Milliseconds by which this broker's clock is ahead of the active controller's.",
+        )
         self.kind = DisklessKind(
             context.logs,
             context.identity.node_id,

@@ -29,7 +29,7 @@ class DisklessCommitPartResult(Message):
 
 @message
 class DisklessCommitPartsRequest(Message):
-    API_KEY = 11672
+    API_KEY = 11673
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
@@ -46,7 +46,7 @@ class DisklessCommitPartsRequest(Message):
 
 @message
 class DisklessCommitPartsResponse(Message):
-    API_KEY = 11672
+    API_KEY = 11673
     VERSIONS = "0"
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)

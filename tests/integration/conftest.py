@@ -4,25 +4,15 @@ If a client of another language is missing, its tests are skipped with the reaso
 ``tools/fetch_clients.py`` fetches the clients that are in no package manager of the system.
 """
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from foreign_clients import JARS, JAVASCRIPT_PACKAGES, METADATA_SHELL, Java, JavaScript, Kcat
+from foreign_clients import JARS, JAVASCRIPT_PACKAGES, METADATA_SHELL, Java, JavaScript, Kcat, require
 
 from moldau.testing import Node
-
-
-def require(available: bool, what: str) -> None:
-    """If a tool is missing, skip the test visibly on a developer's machine, and fail it in CI."""
-    if available:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{what} is missing, and CI=true allows no skips")
-    pytest.skip(f"{what} is missing (tools/fetch_clients.py fetches Kafka's jars and npm's packages)")
 
 
 @pytest.fixture(scope="module", params=["classic", "diskless"])

@@ -5,6 +5,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".tools"
 JARS = TOOLS / "jars"
@@ -13,6 +15,15 @@ STREAMS = TOOLS / "streams"
 JAVASCRIPT_PACKAGES = TOOLS / "node" / "node_modules"
 TIMEOUT_S = 500
 """One call of Java makes many checks. This is much more time than they need on a busy machine."""
+
+
+def require(available: bool, what: str) -> None:
+    """If a tool is missing, skip the test visibly on a developer's machine, and fail it in CI."""
+    if available:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what} is missing, and CI=true allows no skips")
+    pytest.skip(f"{what} is missing (tools/fetch_clients.py fetches Kafka's jars and npm's packages)")
 
 
 def run(command: list[str], *, stdin: str | None = None, environment: dict[str, str] | None = None) -> str:

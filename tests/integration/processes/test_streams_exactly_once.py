@@ -8,11 +8,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deadlines import TIMEOUT_S, eventually
-from foreign_clients import HERE, STREAMS, Java
+from foreign_clients import HERE, STREAMS, Java, require
 from test_cluster_in_a_test import metadata
 
 import moldau.testing
-from conftest import require
 
 pytestmark = [pytest.mark.java, pytest.mark.real_time]
 

@@ -87,7 +87,13 @@ def abandon_moved_transactions(patch: pytest.MonkeyPatch) -> None:
 def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
     """Offsets are visible before their transaction is committed."""
     put = OffsetStore.put
-    patch.setattr(OffsetStore, "put", lambda self, *given: put(self, *given[:-1], False))
+
+    def put_plainly(
+        self: Any, group_id: str, place: Any, value: Any, record_offset: int, producer_id: int, _: bool
+    ) -> None:
+        put(self, group_id, place, value, record_offset, producer_id, False)
+
+    patch.setattr(OffsetStore, "put", put_plainly)
 
 
 def store_repeated_batches(patch: pytest.MonkeyPatch) -> None:

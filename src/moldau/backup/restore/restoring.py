@@ -26,7 +26,7 @@ from moldau.backup.restore.tiered_logs import (
     remote_chain,
     write_tiered_logs,
 )
-from moldau.backup.restore.transactions import abort_ongoing, abort_strays
+from moldau.backup.restore.transactions import abort_strays, fence_producers
 from moldau.backup.stored_cuts import FoundCut, StoredCuts
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
@@ -259,7 +259,7 @@ class Restoring:
             if saved.topic == TRANSACTION_STATE_TOPIC:
                 epoch = log.last_epoch + 1
                 log.initialize_epoch(epoch)
-                count, ending = abort_ongoing(log, epoch, self._machine.clock.now_ms())
+                count, ending = fence_producers(log, epoch, self._machine.clock.now_ms())
                 self._report.aborted_transactions += count
                 self._ending |= ending
                 await log.flush()

@@ -1,0 +1,91 @@
+"""After a restore from the store no producer of the old cluster has an identity that is accepted."""
+
+import pathlib
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from transaction_model import Pair, TransactionModel
+
+from moldau.backup.restore.transactions import fence_producers
+from moldau.coordinators.transactions.codec import TransactionRecord
+from moldau.coordinators.transactions.states import TransactionPhase
+from moldau.coordinators.transactions.transaction import EPOCH_MAX
+from moldau.records.batch import iter_headers
+from moldau.records.builder import build_batch
+from moldau.records.record import Record, iter_records
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+
+def _log(folder: pathlib.Path, saved: Iterable[Pair]) -> SnapshotLog:
+    log = SnapshotLog.open(Machine.real(), str(folder), TopicPartition("__transaction_state", 0))
+    log.initialize_epoch(1)
+    for key, value in saved:
+        log.append_as_leader(build_batch([Record(0, 0, key, value)]), 1)
+    log.initialize_epoch(2)
+    return log
+
+
+def _pairs(log: SnapshotLog) -> list[Pair]:
+    content = memoryview(b"".join(log.read(0, 1 << 24).views))
+    return [
+        (record.key, record.value)
+        for position, header in iter_headers(content)
+        if not header.is_control
+        for record in iter_records(content[position : position + header.size_bytes])
+    ]
+
+
+def _restored(folder: pathlib.Path, model: TransactionModel) -> tuple[int, set[int]]:
+    """Restore the model from what its log has now."""
+    log = _log(folder, model.log)
+    fenced = fence_producers(log, 2, model.now_ms)
+    model.log = _pairs(log)
+    model.next_id += 1000
+    log.close()
+    model.restart()
+    return fenced
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_later_identities_of_the_old_cluster_are_not_given_again(
+    tmp_path: pathlib.Path, version: int
+) -> None:
+    model = TransactionModel()
+    names = ("quiet", "open", "decided")
+    old = {name: (model.init(name).producer_id, 0) for name in names}
+    for name in ("open", "decided"):
+        model.add(name, old[name], [("t", 0)], version)
+    model.end("decided", old["decided"], committed=True, version=version)
+    aborted, ending = _restored(tmp_path, model)
+    assert (aborted, ending) == (1, {old["open"][0], old["decided"][0]})
+    assert {name: each.identity for name, each in model.shard.by_id.items()} == {
+        name: (old[name][0], EPOCH_MAX) for name in names
+    }
+    assert model.complete() == 2
+    assert model.shard.by_id["open"].state is TransactionPhase.COMPLETE_ABORT
+    assert model.shard.by_id["decided"].state is TransactionPhase.COMPLETE_COMMIT
+    for name in names:
+        # The epoch after the saved one may have been given to a producer that was fenced later.
+        for epoch in (0, 1):
+            with pytest.raises(KafkaError) as refused:
+                model.add(name, (old[name][0], epoch), [("t", 0)], version)
+            assert refused.value.code is ErrorCode.producer_fenced
+        answer = model.init(name)
+        assert answer.producer_id not in {each[0] for each in old.values()}
+        assert answer.producer_epoch == 0
+
+
+def test_the_next_id_of_a_producer_is_not_used_either(tmp_path: pathlib.Path) -> None:
+    model = TransactionModel()
+    first = model.init("a")
+    value = replace(model.shard.by_id["a"], producer_epoch=EPOCH_MAX - 1)
+    model.put(TransactionRecord("a", value))
+    last = (first.producer_id, EPOCH_MAX - 1)
+    model.add("a", last, [("t", 0)], version=2)
+    following = model.end("a", last, committed=True, version=2)
+    _restored(tmp_path, model)
+    assert model.complete() == 1
+    assert model.init("a").producer_id > following.producer_id

@@ -10,13 +10,14 @@ from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
-from moldau.storage.folders.file_names import chunk_folder, chunk_of, partition_of
+from moldau.storage.folders.file_names import chunk_folder, chunk_of, is_stray_folder, partition_of
 from moldau.storage.guards.recovery_report import RepairKind
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
+from moldau.storage.log_manager_settings import LogManagerSettings
 from moldau.storage.topic_partition import TopicPartition
 
 NAME = TopicPartition("t", 0)
@@ -94,5 +95,33 @@ def test_records_past_the_border_are_cut_off_and_the_rest_is_durable(box: Any) -
         await store.load()
         assert (await store.open(NAME, FIRST)).log_end_offset == 7
         assert logs.get(NAME) is None
+
+    asyncio.run(run())
+
+
+def test_a_chunk_of_an_unknown_topic_is_put_aside_and_removed_late(box: Any) -> None:
+    async def run() -> None:
+        delay_ms = 60_000
+        logs = LogManager(box.machine, ["/data"], LogManagerSettings(stray_delete_delay_ms=delay_ms))
+        await logs.start(lambda _: LogConfig())
+        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 10)
+        store = ChunkStore(box.machine, logs)
+        await store.carve(NAME, FIRST, 10)
+        await store.put_aside(FIRST)
+        assert FIRST not in store
+        [stray] = [each for each in box.disk.list("/data") if each.startswith("t-0")]
+        assert is_stray_folder(stray)
+        assert logs.stray_count == 1
+        await logs.stop()
+
+        # The next start finds it again.
+        logs = LogManager(box.machine, ["/data"], LogManagerSettings(stray_delete_delay_ms=0))
+        await logs.start(lambda _: LogConfig())
+        store = ChunkStore(box.machine, logs)
+        await store.load()
+        assert list(store) == []
+        await logs.removals.run_due()
+        assert stray not in box.disk.list("/data")
+        await logs.stop()
 
     asyncio.run(run())

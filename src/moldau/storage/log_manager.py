@@ -73,7 +73,7 @@ class LogManager:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._missing: dict[TopicPartition, Repair] = {}  # Folders that were missing at the start.
-        self._removals = LateRemovals(machine, self._settings.stray_delete_delay_ms)
+        self.removals = LateRemovals(machine, self._settings.stray_delete_delay_ms)
         self.metadata_watermark = log_guards.MetadataWatermark(self.directories)
         self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
         self._failures = DirectoryFailures(self.logs_of, on_offline)
@@ -190,9 +190,9 @@ class LogManager:
                 if is_deleted_folder(name):
                     # The copy of this log may be in a folder that is offline.
                     if all(each.is_online for each in self.directories):
-                        self._removals.add(f"{directory.path}/{name}", 0)
+                        self.removals.add(f"{directory.path}/{name}", 0)
                 elif is_stray_folder(name):
-                    self._removals.add_stray(f"{directory.path}/{name}")
+                    self.removals.add_stray(f"{directory.path}/{name}")
                 elif topic_partition is None:
                     logger.warning("skipping %s/%s: it is not a partition's folder", directory.path, name)
                 elif topic_partition in self._homes:
@@ -350,7 +350,7 @@ class LogManager:
             self._adopt(target, moved)
         await self._forget_offsets(home, [name])
         path = f"{home.path}/{deleted_folder(name, move.unique)}"
-        self._removals.add(path, log.config.file_delete_delay_ms)
+        self.removals.add(path, log.config.file_delete_delay_ms)
 
     async def _forget_offsets(self, directory: LogDirectory, names: list[TopicPartition]) -> None:
         """Drop checkpointed offsets of deleted partitions, because new partitions may get the same names."""
@@ -372,8 +372,7 @@ class LogManager:
         return home.high_watermarks.get(topic_partition, 0) if home is not None else 0
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Remove a log immediately. Its folder is renamed soon, and deleted after
-        ``file.delete.delay.ms``."""
+        """Remove a log. Its folder is renamed soon, and deleted after ``file.delete.delay.ms``."""
         self._retire(topic_partition, deleted_folder(topic_partition, self._machine.entropy.uuid4()))
 
     def put_aside(self, topic_partition: TopicPartition) -> None:
@@ -403,13 +402,12 @@ class LogManager:
         return True
 
     def _retired(self, retired: RetiredLog) -> None:
-        # The callbacks that _adopt has set refer to the log itself. Without this, thousands of deleted logs
-        # would wait for a garbage collection, which would take a second.
+        # The callbacks refer to the log. Thousands of deleted logs must not wait for a garbage collection.
         retired.log.epochs.on_change = retired.log.start.checkpoint = None
         if is_stray_folder(retired.target):
-            self._removals.add_stray(retired.target)
+            self.removals.add_stray(retired.target)
         else:
-            self._removals.add(retired.target, retired.log.config.file_delete_delay_ms)
+            self.removals.add(retired.target, retired.log.config.file_delete_delay_ms)
 
     async def settled(self) -> None:
         """Return when all earlier deletions are durable."""
@@ -433,7 +431,7 @@ class LogManager:
                     budget -= 1
                     self.remove_files_later(log, paths)
             await asyncio.sleep(0)
-        await self._removals.run_due()
+        await self.removals.run_due()
 
     async def flush_due(self) -> None:
         """Sync logs that have begun a segment since their last sync, or whose ``flush.ms`` has passed."""
@@ -441,7 +439,7 @@ class LogManager:
             if log.is_flush_due():
                 with contextlib.suppress(KafkaError):
                     await log.flush()
-        await self._removals.run_due()
+        await self.removals.run_due()
 
     async def checkpoint(self) -> None:
         """Write the recovery points and log starts of all folders."""
@@ -491,7 +489,7 @@ class LogManager:
 
     def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:
         for path in paths:
-            self._removals.add(path, log.config.file_delete_delay_ms)
+            self.removals.add(path, log.config.file_delete_delay_ms)
 
     async def _expire_producers(self) -> None:
         now_ms = self._machine.deletion_clock.now_ms()

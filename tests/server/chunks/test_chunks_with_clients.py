@@ -242,5 +242,9 @@ def test_a_chunk_is_copied_to_a_broker_and_removed_by_retention(cluster: moldau.
     assert chunks.read(8, **{"auto.offset.reset": "earliest"}) == [(each, each) for each in range(12, 20)]
     chunks.create([1])
     until(lambda: bool(chunks.folders()))
+    cluster.kill(2)
     chunks.admin.delete_topics(["moved"])["moved"].result(LIMIT_S)
+    assert list(chunks.folders()) == [2], "a broker that is down cannot delete its chunk"
+    cluster.restart(2)
     until(lambda: not chunks.folders())
+    assert any(each.endswith("-stray") for each in os.listdir(cluster.log_dirs(2)[0]))

@@ -21,6 +21,8 @@ from moldau.storage.folders.file_names import (
     chunk_of,
     deleted_folder,
     is_chunk_copy,
+    partition_of,
+    stray_folder,
 )
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.folders.partition_metadata import MalformedMetadataError, read_partition_metadata
@@ -247,10 +249,26 @@ class ChunkStore:
             await self._machine.workers.run(self._remove, folder, target)
 
     def _remove(self, folder: _Folder, target: str) -> None:
-        disk = self._machine.disk
-        disk.rename(folder.path, target)
-        disk.sync_dir(folder.directory.path)
-        disk.remove_tree(target)
+        self._rename(folder, target)
+        self._machine.disk.remove_tree(target)
+
+    async def put_aside(self, chunk: ChunkId) -> None:
+        """Move a chunk aside that is not in the metadata: its folder is kept for a long time, like that of a
+        stray partition. Raises ``OSError``.
+        """
+        folder = self._folders.pop(chunk)
+        old = folder.path.rpartition("/")[2]
+        name = partition_of(old.rpartition(".")[0])
+        assert name is not None, f"{old} is not the folder of a chunk"
+        path = f"{folder.directory.path}/{stray_folder(name, self._machine.entropy.uuid4())}"
+        await self._machine.workers.run(self._rename, folder, path)
+        self._logs.removals.add_stray(path)
+        self._logs.stray_count += 1
+        logger.warning("%s has an unknown topic: its folder is kept as %s", old, path)
+
+    def _rename(self, folder: _Folder, path: str) -> None:
+        self._machine.disk.rename(folder.path, path)
+        self._machine.disk.sync_dir(folder.directory.path)
 
     def close(self) -> None:
         """Close all logs."""

@@ -119,12 +119,11 @@ class ChunksSubsystem(Subsystem):
                 await self._hand_overs.forget(topic_id, partition)
 
     async def serve(self) -> None:
-        """Report the chunks of unknown topics, which are kept: the metadata are complete at this step."""
+        """Move the chunks of unknown topics aside: the metadata are complete at this step."""
         topics = self._context.view.image.topics
-        unknown = [chunk for chunk in self.store if topics.get_by_id(chunk.topic_id) is None]
-        for chunk in unknown:
-            logger.warning("a chunk of the unknown topic %s is kept: %s", chunk.topic_id, chunk)
-
+        for chunk in self.store:
+            if topics.get_by_id(chunk.topic_id) is None:
+                self._run(self.store.put_aside(chunk))
         self._copying = asyncio.get_running_loop().create_task(self._copies.run(), name="copies of chunks")
         self._retention.start()
 

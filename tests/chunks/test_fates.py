@@ -1,44 +1,15 @@
 """The next step for the log of a partition when the image shows where the active chunk begins."""
 
 from itertools import pairwise
-from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.chunks.fates import LogFate, LogRange, fate_of
-from moldau.cluster.image.chunks import ChunkRegistration
-from moldau.cluster.image.partition import PartitionRegistration
+from registered_chunks import chunk, partition
 
 BROKER = 1
-
-
-def chunk(start: int, end: int, *isr: int) -> ChunkRegistration:
-    return ChunkRegistration(
-        start_offset=start,
-        stop_offset=end,
-        end_offset=end,
-        start_timestamp_ms=-1,
-        max_timestamp_ms=-1,
-        size_bytes=0,
-        epoch=0,
-        replicas=(1, 2),
-        isr=isr,
-    )
-
-
-def partition(*chunks: ChunkRegistration, replicas: tuple[int, ...] = (1, 2)) -> PartitionRegistration:
-    return PartitionRegistration(
-        replicas=replicas,
-        isr=replicas,
-        leader=replicas[0],
-        leader_epoch=3,
-        partition_epoch=5,
-        directories=(UUID(int=100),) * len(replicas),
-        start_offset=chunks[-1].end_offset + 1 if chunks else -1,
-        chunks=chunks,
-    )
 
 
 @pytest.mark.parametrize(

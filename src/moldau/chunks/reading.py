@@ -99,8 +99,12 @@ class ChunkedPart:
                 return known._replace(
                     views=found.views, size_bytes=found.size_bytes, aborted=aborted, is_cut=True
                 )
+            if not request.min_one_batch:
+                return nothing  # The next batch may be larger than what is left of the client's limit.
             offset = chunk.end_offset + 1  # The chunk has no batch from the offset on.
         else:
+            if offset < self._partition.log.local_log_start_offset:
+                return known._replace(error=ErrorCode.offset_out_of_range)
             answer = self._partition.read(request._replace(offset=offset))
             return answer if isinstance(answer, ReadOutcome) else nothing
         return known._replace(error=ErrorCode.offset_out_of_range)

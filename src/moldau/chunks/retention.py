@@ -35,6 +35,11 @@ def retained_start(
     return start_offset
 
 
+def first_offset(chunks: Sequence[ChunkRegistration], start_offset: int) -> int:
+    """The first offset that a partition can have, if its active chunk begins at ``start_offset``."""
+    return chunks[0].start_offset if chunks else start_offset
+
+
 def has_removable(chunks: Sequence[ChunkRegistration], log_start_offset: int) -> bool:
     """Whether a chunk ends before the start of the log, so that the controller must be told."""
     return bool(chunks) and chunks[0].end_offset < log_start_offset

@@ -11,6 +11,7 @@ from typing import Any
 from moldau.replication.appending.opening import GoOn, OpeningQueue, Refuse, pass_on
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import AppendOutcome
+from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient, Steps
 from moldau.runtime.machine import Machine
 
@@ -41,15 +42,23 @@ class _HeldAppends(OpeningQueue):
             pass_on(self._queue.put(client, steps, go_on, refuse, is_lasting=is_lasting), answer)
 
 
+async def _refuse_deletion(before_offset: int) -> int:
+    # The state that is handed over has the start of the log already.
+    raise KafkaError(ErrorCode.not_leader_or_follower, "the active chunk of the partition ends")
+
+
 class AppendFreeze:
-    """The freeze of one partition. Producers wait; markers of transactions are refused, and sent again."""
+    """The freeze of one partition. Producers wait. Markers of transactions and deletions of records are
+    refused, and sent again."""
 
     def __init__(self, partition: ClassicPartition, machine: Machine) -> None:
         self._partition = partition
         self._queue = partition.opening or OpeningQueue(machine.opening, machine.unexpected)
         self._held = _HeldAppends(self._queue)
+        self._delete_records = partition.delete_records
 
     def begin(self) -> None:
+        self._partition.delete_records = _refuse_deletion
         self._partition.opening = self._held
         self._partition.guards.refuses_markers = True
 
@@ -62,5 +71,6 @@ class AppendFreeze:
     def end(self) -> None:
         """Let the partition append again; what waited is appended or refused."""
         self._partition.guards.refuses_markers = False
+        self._partition.delete_records = self._delete_records
         self._partition.opening = self._queue
         self._held.release()

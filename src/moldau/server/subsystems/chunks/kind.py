@@ -7,11 +7,14 @@ log becomes the chunk's, and the replicas of the new active chunk begin at the b
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from moldau.chunks.fates import LogFate, LogRange, fate_of
 from moldau.chunks.hand_overs import HandOvers
 from moldau.chunks.reading import ChunkedPart, ChunkReads
+from moldau.chunks.retention import first_offset
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
@@ -132,9 +135,24 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         return self._inner.open(topic, index)
 
     def take_role(self, partition: ClassicPartition, topic: Topic, taken: Callable[[], None]) -> None:
-        if topic.partitions[partition.key.partition].start_offset >= 0 and partition.remote.part is None:
-            partition.remote.begin(ChunkedPart(partition, self._registration_of(partition), self._reads))
+        metadata = topic.partitions[partition.key.partition]
+        if metadata.start_offset >= 0:
+            if partition.remote.part is None:
+                partition.remote.begin(ChunkedPart(partition, self._registration_of(partition), self._reads))
+            taken = partial(self._role_taken, partition, metadata, taken)
         self._inner.take_role(partition, topic, taken)
+
+    @staticmethod
+    def _role_taken(
+        partition: ClassicPartition, metadata: PartitionRegistration, taken: Callable[[], None]
+    ) -> None:
+        """Move the start of a new leader's log to the first chunk that is left: the leader that dropped the
+        chunks before may have ended before this replica heard of its start."""
+        log, first = partition.log, first_offset(metadata.chunks, metadata.start_offset)
+        if partition.is_leader and log.log_start_offset < first:
+            with suppress(KafkaError):  # The disk has failed, which the log's owner handles.
+                log.update_log_start_offset(min(first, log.log_end_offset))
+        taken()
 
     def _registration_of(self, partition: ClassicPartition) -> Callable[[], PartitionRegistration | None]:
         topic_id, index = partition.key

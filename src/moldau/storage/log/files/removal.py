@@ -58,6 +58,8 @@ class SegmentRemoval:
     ) -> FileSteps[list[str]]:
         segments, offsets = self._segments, self._offsets
         config = segments.config
+        if self._start.has_chunks and offsets.log_start_offset < segments.segments[0].base_offset:
+            return []  # The inactive chunks before this log expire first.
         due = retention_due(
             segments,
             config,

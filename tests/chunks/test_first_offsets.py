@@ -1,0 +1,120 @@
+"""Where a partition with chunks begins: never below the first chunk that is left."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from moldau.metrics import Meters
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.records.batch import validate_produce
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.replication.appending.freezing import AppendFreeze
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.entropy import SeededEntropy
+from moldau.server.subsystems.chunks.kind import ChunkedKind
+from moldau.storage.log.auxiliary_state import AuxiliaryState
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+from registered_chunks import chunk, partition
+
+KEY = PartitionKey(UUID(int=1), 0)
+
+
+def machine() -> Machine:
+    return Machine(SystemClock(), SeededEntropy(1), LocalDisk(), InlineWorkers())
+
+
+def append(log: PartitionLog, count: int, timestamp_ms: int) -> None:
+    for _ in range(count):
+        batch = build_batch([Record(0, timestamp_ms, None, b"v", ())])
+        log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 0)
+        log.high_watermark = log.log_end_offset
+
+
+async def active(folder: Path, count: int = 5, timestamp_ms: int = 1_700_000_000_000) -> ClassicPartition:
+    """The replica of an active chunk that begins at 20, while the log still claims to begin at 0."""
+    log = PartitionLog.open(machine(), str(folder / "t-0"), TopicPartition("t", 0))
+    await log.begin_behind_remote(AuxiliaryState(20, 0, [], ()))
+    log.start.has_chunks = True
+    append(log, count, timestamp_ms)
+    context = ReplicaContext(machine(), 1, WaitingRoom(), BrokerTopicMeters(Meters()))
+    return ClassicPartition(context, KEY, log, min_in_sync=1, high_watermark=log.log_end_offset)
+
+
+class Classic:
+    """A kind whose replicas lead, or follow broker 2."""
+
+    def __init__(self, *, leads: bool) -> None:
+        self._leads = leads
+
+    def take_role(self, replica: ClassicPartition, topic: Any, taken: Callable[[], None]) -> None:
+        if self._leads:
+            replica.become_leader(0, (1,), (1,))
+        else:
+            replica.follow(0, 2)
+        taken()
+
+
+BOTH = partition(chunk(0, 9, 1), chunk(10, 19, 1))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "leads", "start_offset"),
+    [(BOTH.chunks, True, 0), (BOTH.chunks[1:], True, 10), ((), True, 20), ((), False, 0)],
+)
+def test_a_leader_begins_at_the_first_chunk_that_is_left(
+    tmp_path: Path, chunks: Any, leads: bool, start_offset: int
+) -> None:
+    async def run() -> None:
+        replica = await active(tmp_path)
+        inner: Any = Classic(leads=leads)
+        other: Any = None
+        topic: Any = SimpleNamespace(topic_id=KEY.topic_id, partitions=[replace(BOTH, chunks=chunks)])
+        taken: list[int] = []
+        kind = ChunkedKind(inner, other, other, other, other)
+        kind.take_role(replica, topic, lambda: taken.append(replica.log.log_start_offset))
+        assert taken == [start_offset]
+
+    asyncio.run(run())
+
+
+def test_no_records_are_deleted_while_the_active_chunk_ends(tmp_path: Path) -> None:
+    async def run() -> None:
+        replica = await active(tmp_path)
+        replica.become_leader(0, (1,), (1,))
+        freeze = AppendFreeze(replica, machine())
+        freeze.begin()
+        with pytest.raises(KafkaError) as refusal:
+            await replica.delete_records(22)
+        assert refusal.value.code is ErrorCode.not_leader_or_follower
+        freeze.end()
+        assert await replica.delete_records(22) == 22
+
+    asyncio.run(run())
+
+
+def test_old_records_of_the_active_chunk_wait_for_the_chunks_before(tmp_path: Path) -> None:
+    async def run() -> None:
+        replica = await active(tmp_path, timestamp_ms=1000)
+        log = replica.log
+        log.config = LogConfig(retention_ms=1000)
+        assert await log.delete_old_segments(10**12) == []
+        assert log.log_start_offset == 0
+        log.update_log_start_offset(20)
+        assert await log.delete_old_segments(10**12)
+        assert log.log_start_offset == 25
+
+    asyncio.run(run())

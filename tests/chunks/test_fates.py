@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from registered_chunks import chunk, partition
 
 from moldau.chunks.fates import LogFate, LogRange, fate_of
-from registered_chunks import chunk, partition
 
 BROKER = 1
 

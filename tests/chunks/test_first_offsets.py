@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from registered_chunks import chunk, partition
 
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
@@ -28,7 +29,6 @@ from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
-from registered_chunks import chunk, partition
 
 KEY = PartitionKey(UUID(int=1), 0)
 

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from registered_chunks import chunk, partition
+
 from moldau.chunks.calls import ChunkRead, ChunkRecords
 from moldau.chunks.reading import ChunkedPart
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode
-from registered_chunks import chunk, partition
 
 KNOWN = ReadOutcome(high_watermark=30, last_stable_offset=30)
 FIRST, SECOND = chunk(0, 9, 1), chunk(10, 19, 1)

@@ -13,6 +13,7 @@ from moldau.chunks.calls import FETCH_CHUNK_FILE, FIND_IN_CHUNK, HAND_OVER_CHUNK
 from moldau.cluster.controller.decided_apis import DECIDED_APIS
 from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
 from moldau.coordinators.diskless.calls.table import CALLS as DISKLESS_CALLS
+from moldau.coordinators.diskless.codecs.batch_columns import encode_batches
 from moldau.coordinators.diskless.handlers import DisklessHandlers
 from moldau.diskless.reading.rack_call import READ_OBJECT
 from moldau.network.authorization import AllowEveryone
@@ -22,6 +23,7 @@ from moldau.network.served import Handler
 from moldau.protocol.api import OWN_API_KEY_MIN
 from moldau.protocol.own import MODULES
 from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest
+from moldau.protocol.own.diskless.commit_parts import DisklessCommitPart, DisklessCommitPartsRequest
 from moldau.protocol.own.diskless.hand_over import DisklessHandedOverFile, DisklessHandOverRequest
 from moldau.protocol.own.diskless.prune import (
     DisklessPrunePartition,
@@ -61,10 +63,14 @@ class Stuck:
 
 
 NESTED: dict[int, dict[str, type[Message]]] = {
+    DisklessCommitPartsRequest.API_KEY: {"parts": DisklessCommitPart},
     DisklessHandOverRequest.API_KEY: {"files": DisklessHandedOverFile},
     DisklessPruneRequest.API_KEY: {"topics": DisklessPruneTopic, "partitions": DisklessPrunePartition},
 }
 """Fields whose rows are necessary for an effect of the request."""
+
+VALUES: dict[type[Message], dict[str, Any]] = {DisklessCommitPart: {"columns": encode_batches([])}}
+"""Fields of rows whose default cannot be read."""
 
 
 def filled(kind: Any, nested: dict[str, type[Message]], **fields: Any) -> Message:
@@ -72,7 +78,9 @@ def filled(kind: Any, nested: dict[str, type[Message]], **fields: Any) -> Messag
     values = {"int": 1, "str": "t", "bytes": b"", "bool": False, "UUID": UUID(int=1)}
     for field in dataclasses.fields(kind):
         if field.name in nested:
-            fields[field.name] = [filled(nested[field.name], nested)]
+            fields[field.name] = [
+                filled(nested[field.name], nested, **VALUES.get(nested[field.name], {}))
+            ]
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             fields.setdefault(field.name, values.get(getattr(field.type, "__name__", str(field.type)), []))
     message: Message = kind(**fields)

@@ -165,3 +165,33 @@ def test_a_refusal_passes_its_number() -> None:
         await writer.close()
 
     run_in_virtual_time(story)
+
+
+def test_a_file_whose_producers_wait_no_more_leaves_no_gap_in_the_numbers() -> None:
+    """A later commit would wait at the coordinator for a number that is never sent."""
+
+    class SlowAnswers(DistantCoordinator):
+        async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+            assert call.place is not None
+            if call.place.number == 0:
+                await asyncio.sleep(1)
+            result = await super().commit_file(coordinator_id, call)
+            if call.place.number == 1:
+                await asyncio.sleep(1)
+            return result
+
+    async def story(machine: Machine) -> None:
+        writer = writer_for(machine, SlowAnswers(machine), in_flight=2)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        answers = [
+            writer.append(key(), *batch(b"%d" % number), timeout_ms=500 if number == 2 else 60_000)
+            for number in range(4)
+        ]
+        last = answers[3]
+        assert not isinstance(last, AppendOutcome)
+        assert (await last).error is ErrorCode.none
+        assert loop.time() - began_s < 2.1
+        await writer.close()
+
+    run_in_virtual_time(story)

@@ -80,3 +80,20 @@ def test_an_older_broker_gets_a_request_for_each_part() -> None:
 def test_a_request_without_an_answer_fails_all_its_parts() -> None:
     results = asyncio.run(Leaders(is_away=True).commit())
     assert [isinstance(one, ConnectionResetError) for one in results] == [True, True, False, True, False]
+
+
+def test_a_defect_is_an_answer_to_each_part() -> None:
+    """Without an answer each part would wait for its time-out, and would be sent again for ever."""
+
+    async def story() -> None:
+        async def fail(*_: object) -> PartResults:
+            raise ValueError("an answer that cannot be read")
+
+        commits = GatheredCommits(fail, fail)  # type: ignore[arg-type]
+        begun = [commits.commit(1, at, file("f", batch(0, 1))) for at in range(2)]
+        begun.append(commits.commit(1, 0, file("g", batch(0, 1))))
+        outcomes = await asyncio.gather(*begun, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ValueError] * 3
+        await commits.close()
+
+    asyncio.run(asyncio.wait_for(story(), 5))

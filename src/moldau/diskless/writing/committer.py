@@ -135,17 +135,13 @@ class FileCommitQueue:
 
     async def _begin(self, share: FileShare) -> "asyncio.Task[KnownOutcome] | None":
         """Begin a commit when there is room for it. Returns ``None`` if no batch is left."""
-        number = await self._open.begin(commit_epoch(self._coordinator))
-        attempt: asyncio.Task[KnownOutcome] | None = None
-        try:
-            if self._select(share):
-                name = f"diskless commit {number} to coordinator {self._id}"
-                work = self._until_known(share, number)
-                attempt = asyncio.get_running_loop().create_task(work, name=name)
-                attempt.add_done_callback(lambda _: self._open.settle(number))
-        finally:
-            if attempt is None:
-                self._open.settle(number)
+        await self._open.room(commit_epoch(self._coordinator))
+        if not self._select(share):
+            return None
+        number = self._open.take()
+        name = f"diskless commit {number} to coordinator {self._id}"
+        attempt = asyncio.get_running_loop().create_task(self._until_known(share, number), name=name)
+        attempt.add_done_callback(lambda _: self._open.settle(number))
         return attempt
 
     def _select(self, share: FileShare) -> bool:

@@ -27,15 +27,19 @@ class OpenCommits:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def begin(self, epoch: int) -> int:
-        """Open a commit as soon as there is room, and return its number. ``epoch`` is that of the broker's
-        registration; -1 if it is not known."""
+    async def room(self, epoch: int) -> None:
+        """Wait until another commit may be opened. ``epoch`` is that of the broker's registration; -1 if it
+        is not known."""
         if self._epoch == NO_EPOCH:
             while self._open:
                 await self.until_settled()
             self._epoch = epoch
         while len(self._open) >= (1 if self._epoch == NO_EPOCH else max(1, self.limit)):
             await self.until_settled()
+
+    def take(self) -> int:
+        """Open a commit after :meth:`room`, and return its number. It must be sent: later commits wait for
+        it at the coordinator."""
         number = self._next
         self._next += 1
         self._open[number] = None

@@ -94,13 +94,19 @@ class DisklessShard:
         if place is None:
             return self._commit(call, now_ms, token, elapsed_ms)
         obsolete = self.order.heard(broker_id, place)
-        if (
-            self.order.turn(broker_id, place) is CommitTurn.LATER
-            and self.files.result(call.object_key) is None
-        ):
-            obsolete += self.order.wait(WaitingCommit(call, token, now_ms), place)
-            return Effects(replies=obsolete)
-        effects = self._commit(call, now_ms, token, elapsed_ms)
+        try:
+            if (
+                self.order.turn(broker_id, place) is CommitTurn.LATER
+                and self.files.result(call.object_key) is None
+            ):
+                obsolete += self.order.wait(WaitingCommit(call, token, now_ms), place)
+                return Effects(replies=obsolete)
+            effects = self._commit(call, now_ms, token, elapsed_ms)
+        except KafkaError as error:
+            if not obsolete:
+                raise
+            # The calls that wait no more get their answers in any case.
+            return Effects(replies=(*obsolete, Reply(token, error)))
         return replace(effects, replies=(*obsolete, *effects.replies))
 
     @property

@@ -6,14 +6,11 @@ turn of the event loop are therefore sent together.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from moldau.coordinators.diskless.calls import CommitFileCall, CommitFileResult
 from moldau.coordinators.diskless.calls.commit_parts import CommitParts, PartResults
 from moldau.runtime import ErrorCode, KafkaError
-
-UNSENT: Final = (KafkaError, OSError, TimeoutError)
-"""The errors of a request without an answer."""
 
 
 class _Part(NamedTuple):
@@ -59,7 +56,8 @@ class GatheredCommits:
             results: dict[int, CommitFileResult | Exception] = {}
             try:
                 results.update(await self._send_parts([part[:2] for part in parts]))
-            except UNSENT as error:
+            except Exception as error:
+                # The caller gets a defect as well. It would wait for its time-out otherwise, and repeat the call.
                 if not (isinstance(error, KafkaError) and error.code is ErrorCode.unsupported_version):
                     results.update((part.coordinator_id, error) for part in parts)
             for part in parts:
@@ -72,7 +70,7 @@ class GatheredCommits:
         result: CommitFileResult | Exception
         try:
             result = await self._send_one(part.coordinator_id, part.call)
-        except UNSENT as error:
+        except Exception as error:
             result = error
         _settle(part.answer, result)
 

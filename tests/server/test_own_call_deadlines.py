@@ -78,9 +78,7 @@ def filled(kind: Any, nested: dict[str, type[Message]], **fields: Any) -> Messag
     values = {"int": 1, "str": "t", "bytes": b"", "bool": False, "UUID": UUID(int=1)}
     for field in dataclasses.fields(kind):
         if field.name in nested:
-            fields[field.name] = [
-                filled(nested[field.name], nested, **VALUES.get(nested[field.name], {}))
-            ]
+            fields[field.name] = [filled(nested[field.name], nested, **VALUES.get(nested[field.name], {}))]
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             fields.setdefault(field.name, values.get(getattr(field.type, "__name__", str(field.type)), []))
     message: Message = kind(**fields)

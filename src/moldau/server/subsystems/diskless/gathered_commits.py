@@ -57,7 +57,7 @@ class GatheredCommits:
             try:
                 results.update(await self._send_parts([part[:2] for part in parts]))
             except Exception as error:
-                # The caller gets a defect as well. It would wait for its time-out otherwise, and repeat the call.
+                # The caller gets a defect, too. Otherwise it would wait for its time-out and repeat the call.
                 if not (isinstance(error, KafkaError) and error.code is ErrorCode.unsupported_version):
                     results.update((part.coordinator_id, error) for part in parts)
             for part in parts:

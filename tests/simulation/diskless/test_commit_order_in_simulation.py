@@ -21,14 +21,14 @@ def test_records_without_sequences_stay_in_order_while_coordinators_are_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     in_progress: list[int] = []
-    begin = OpenCommits.begin
+    take = OpenCommits.take
 
-    async def counted(self: OpenCommits, epoch: int) -> int:
-        number = await begin(self, epoch)
+    def counted(self: OpenCommits) -> int:
+        number = take(self)
         in_progress.append(len(self))
         return number
 
-    monkeypatch.setattr(OpenCommits, "begin", counted)
+    monkeypatch.setattr(OpenCommits, "take", counted)
     assert run_short(0).violations == []
     assert max(in_progress) > 4
 

@@ -207,17 +207,24 @@ class ChunkCreation:
     async def _switch(
         self, partition: ClassicPartition, epoch: int, border: int, request: CreateChunksRequest
     ) -> int:
-        """Send the request until its outcome is known: by an answer, by the image, or by another epoch."""
+        """Send the request until its outcome is known: by an answer, by the image, or by another epoch.
+
+        If the chunk has ended, the replica leads no more at the return. Raises ``KafkaError`` if nothing has
+        changed, or if the replica leads no more.
+        """
+        may_be_done = False
         while True:
             try:
                 self._raise_refusal(await self._channel.send(request))
             except KafkaError as error:
-                if error.code not in _UNKNOWN_OUTCOME:
+                if error.code not in (_UNKNOWN_IF_REPEATED if may_be_done else _UNKNOWN_OUTCOME):
                     raise
+                may_be_done = True
                 logger.info("the outcome of a new chunk of %s is not known: %s", partition.topic, error)
             else:
                 await self._until_shown(partition, epoch, border)
             if self._begins_at(partition) == border:
+                await self._until_resigned(partition, epoch)
                 return border
             self._check_leads(partition, epoch)
             await asyncio.sleep(RETRY_S)
@@ -233,6 +240,14 @@ class ChunkCreation:
             self._check_leads(partition, epoch)
             await asyncio.sleep(POLL_S)
 
+    @staticmethod
+    async def _until_resigned(partition: ClassicPartition, epoch: int) -> None:
+        """Wait until the partition follows the image: it does so in its turn, and leads until then."""
+        while True:
+            if not partition.is_leader or partition.leader_epoch != epoch:
+                return
+            await asyncio.sleep(POLL_S)
+
     def _begins_at(self, partition: ClassicPartition) -> int:
         topic = self._image().topics.get(partition.topic)
         if topic is None or topic.topic_id != partition.key.topic_id:
@@ -241,8 +256,24 @@ class ChunkCreation:
 
 
 _UNKNOWN_OUTCOME: Final = frozenset(
-    {ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.network_exception}
+    {
+        ErrorCode.not_controller,
+        ErrorCode.request_timed_out,
+        ErrorCode.network_exception,
+        ErrorCode.unknown_server_error,
+    }
 )
+_UNKNOWN_IF_REPEATED: Final = _UNKNOWN_OUTCOME | {
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.stale_broker_epoch,
+    ErrorCode.broker_id_not_registered,
+    ErrorCode.cluster_authorization_failed,
+}
+"""Refusals that come before the controller has compared the leader epoch, or that an earlier request may have
+caused: the chunk raises the epoch. All other refusals say that the epoch is as before."""
 
 
 def _topic_configs(config: LogConfig) -> dict[str, str]:

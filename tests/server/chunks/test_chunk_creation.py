@@ -1,0 +1,192 @@
+"""The end of an active chunk at its leader: when appends go on, by the answers of the controller."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from moldau.chunks.calls import HandedOver
+from moldau.cluster.image.image import CHUNK_FEATURE, FeatureLevel, MetadataImage
+from moldau.cluster.image.partition import PartitionRegistration
+from moldau.cluster.image.persistent_map import PersistentMap
+from moldau.cluster.image.registrations import BrokerRegistration
+from moldau.cluster.image.topics_image import Topic, TopicsImage
+from moldau.metrics import Meters
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.own.chunks.create_chunks import CreateChunksResult, CreateChunksTopicPartition
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.context import ReplicaContext
+from moldau.replication.partition import AppendOutcome, PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.entropy import SeededEntropy
+from moldau.server.subsystems.chunks import creation
+from moldau.server.subsystems.chunks.creation import ChunkCreation
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+
+TOPIC_ID, EPOCH = UUID(int=1), 3
+BATCH = build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())])
+
+
+class Broker:
+    """Broker 1, which leads a partition with one record. The test is the controller, and broker 2."""
+
+    def __init__(self, folder: Path) -> None:
+        machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), InlineWorkers())
+        self.partition = ClassicPartition(
+            ReplicaContext(machine, 1, WaitingRoom(), BrokerTopicMeters(Meters())),
+            PartitionKey(TOPIC_ID, 0),
+            PartitionLog.open(machine, str(folder / "t-0"), TopicPartition("t", 0)),
+            min_in_sync=1,
+            high_watermark=0,
+        )
+        self.image = self._image(-1)
+        self.answers: list[Callable[[], Any]] = []
+        """What the controller does with each request: answers, or raises."""
+        self.handed_over: list[HandedOver] = []
+        registry = SimpleNamespace(get=lambda name, index: self.partition)
+        self.creation = ChunkCreation(
+            1, machine, cast(Any, registry), cast(Any, self), lambda: self.image, self, lambda: 7
+        )
+
+    @staticmethod
+    def _image(start_offset: int) -> MetadataImage:
+        registration = PartitionRegistration(
+            replicas=(1,),
+            isr=(1,),
+            leader=1,
+            leader_epoch=EPOCH,
+            partition_epoch=5,
+            directories=(UUID(int=100),),
+            start_offset=start_offset,
+        )
+        brokers = {
+            each: BrokerRegistration(
+                broker_id=each, epoch=each, incarnation_id=UUID(int=each), endpoints=(), fenced=False
+            )
+            for each in (1, 2)
+        }
+        return MetadataImage(
+            topics=TopicsImage().updated([Topic("t", TOPIC_ID, (registration,))], []),
+            brokers=PersistentMap(brokers),
+            features=PersistentMap({CHUNK_FEATURE: FeatureLevel(1)}),
+        )
+
+    async def send(self, request: Any, caller: Any = None, deadline: float | None = None) -> Any:
+        return self.answers.pop(0)()
+
+    async def hand_over(self, broker_id: int, state: HandedOver) -> None:
+        self.handed_over.append(state)
+
+    def show_border(self) -> None:
+        self.image = self._image(1)
+
+    def append(self) -> Any:
+        return self.partition.append(memoryview(BATCH), required_acks=1, timeout_ms=1_000)
+
+    async def create(self) -> CreateChunksResult:
+        wanted = CreateChunksTopicPartition(topic_name="t", partition_id=0, broker_ids=[2])
+        return await self.creation.create(wanted)
+
+
+def answer(code: ErrorCode = ErrorCode.none) -> Any:
+    return SimpleNamespace(error_code=code, error_message=None, results=[])
+
+
+def lost() -> Any:
+    raise KafkaError(ErrorCode.not_controller, "the answer is lost")
+
+
+def refused(code: ErrorCode) -> Callable[[], Any]:
+    return lambda: answer(code)
+
+
+async def turns(count: int = 50) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(creation, "RETRY_S", 0)
+    monkeypatch.setattr(creation, "POLL_S", 0)
+
+
+def on_broker(folder: Path, story: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        broker = Broker(folder)
+        broker.partition.become_leader(EPOCH, (1,), (1,), 5)
+        assert isinstance(broker.append(), AppendOutcome)
+        await story(broker)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("attempts", [[answer], [lost, answer], [lost]])
+def test_appends_wait_until_the_leadership_is_over_although_the_image_has_the_border(
+    tmp_path: Path, attempts: list[Callable[[], Any]]
+) -> None:
+    """The partitions follow the image a few at a time."""
+
+    async def story(broker: Broker) -> None:
+        *first, last = attempts
+        broker.answers = [*first, lambda: (broker.show_border(), last())[1]]
+        creating = asyncio.create_task(broker.create())
+        await turns(1)
+        held = broker.append()
+        await turns()
+        assert not held.done()
+        assert not creating.done()
+        broker.partition.end()
+        assert (await creating).start_offset == 1
+        assert (await held).error is ErrorCode.not_leader_or_follower
+        assert broker.partition.log.log_end_offset == 1
+
+    on_broker(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.fenced_leader_epoch, ErrorCode.unknown_server_error, ErrorCode.stale_broker_epoch]
+)
+def test_a_refusal_after_an_unknown_outcome_does_not_let_appends_go_on(
+    tmp_path: Path, code: ErrorCode
+) -> None:
+    """The first request may have been committed, and another leader may have been elected since."""
+
+    async def story(broker: Broker) -> None:
+        broker.answers = [lost, *[refused(code)] * 200]
+        creating = asyncio.create_task(broker.create())
+        await turns(1)
+        held = broker.append()
+        await turns()
+        assert not held.done()
+        broker.partition.end()
+        assert (await creating).error_code is ErrorCode.not_leader_or_follower
+        assert (await held).error is ErrorCode.not_leader_or_follower
+        assert broker.partition.log.log_end_offset == 1
+
+    on_broker(tmp_path, story)
+
+
+@pytest.mark.parametrize("attempts", [[], [lost]])
+def test_appends_go_on_after_a_refusal_by_the_present_epochs(
+    tmp_path: Path, attempts: list[Callable[[], Any]]
+) -> None:
+    async def story(broker: Broker) -> None:
+        broker.answers = [*attempts, refused(ErrorCode.invalid_update_version)]
+        creating = asyncio.create_task(broker.create())
+        await turns(1)
+        held = broker.append()
+        assert (await creating).error_code is ErrorCode.invalid_update_version
+        assert (await held).error is ErrorCode.none
+        assert broker.partition.log.log_end_offset == 2
+
+    on_broker(tmp_path, story)

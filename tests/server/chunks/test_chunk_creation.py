@@ -29,6 +29,7 @@ from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SeededEntropy
 from moldau.server.subsystems.chunks import creation
 from moldau.server.subsystems.chunks.creation import ChunkCreation
+from moldau.server.subsystems.chunks.kind import ChunkedKind
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
@@ -188,5 +189,22 @@ def test_appends_go_on_after_a_refusal_by_the_present_epochs(
         assert (await creating).error_code is ErrorCode.invalid_update_version
         assert (await held).error is ErrorCode.none
         assert broker.partition.log.log_end_offset == 2
+
+    on_broker(tmp_path, story)
+
+
+def test_a_partition_whose_chunk_ends_does_not_move_between_log_folders(tmp_path: Path) -> None:
+    """It would be opened again without the freeze, and lead in the same epoch."""
+
+    async def story(broker: Broker) -> None:
+        inner = cast(Any, SimpleNamespace(may_suspend=lambda partition: True))
+        kind = ChunkedKind(inner, *cast(Any, (None, None, None, None)))
+        broker.answers = [lost, refused(ErrorCode.invalid_update_version)]
+        assert kind.may_suspend(broker.partition)
+        creating = asyncio.create_task(broker.create())
+        await turns(1)
+        assert not kind.may_suspend(broker.partition)
+        await creating
+        assert kind.may_suspend(broker.partition)
 
     on_broker(tmp_path, story)

@@ -74,3 +74,8 @@ class AppendFreeze:
         self._partition.delete_records = self._delete_records
         self._partition.opening = self._queue
         self._held.release()
+
+
+def is_frozen(partition: ClassicPartition) -> bool:
+    """Whether the appends of a partition are held back."""
+    return isinstance(partition.opening, _HeldAppends)

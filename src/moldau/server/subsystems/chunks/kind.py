@@ -19,6 +19,7 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
+from moldau.replication.appending.freezing import is_frozen
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -176,7 +177,8 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
             self._inner.close(partition, reason)
 
     def may_suspend(self, partition: ClassicPartition) -> bool:
-        return self._inner.may_suspend(partition)
+        # A copy of the partition would not be frozen, and would lead in the same epoch.
+        return not is_frozen(partition) and self._inner.may_suspend(partition)
 
     def coordinator_replica(self, partition: ClassicPartition) -> ClassicPartition | None:
         return self._inner.coordinator_replica(partition)

@@ -409,7 +409,9 @@ class PartitionHosting:
         topic = new.topic
         name = TopicPartition(topic.name, key.partition)
         if new.has_left:
-            if name not in failed and not self._logs.lacks(name, topic.topic_id):
+            newest = self._topics.get_by_id(key.topic_id)
+            has_log = name not in failed and not self._logs.lacks(name, topic.topic_id)
+            if has_log and not (newest and self._kind_of(newest).retire(newest, key.partition)):
                 self._logs.delete(name)
             return
         if self._is_frozen:

@@ -6,14 +6,16 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 
 
-def chunk(start: int, end: int, *isr: int) -> ChunkRegistration:
+def chunk(
+    start: int, end: int, *isr: int, start_timestamp_ms: int = -1, max_timestamp_ms: int = -1
+) -> ChunkRegistration:
     """An inactive chunk from one offset to another, inclusive."""
     return ChunkRegistration(
         start_offset=start,
         stop_offset=end,
         end_offset=end,
-        start_timestamp_ms=-1,
-        max_timestamp_ms=-1,
+        start_timestamp_ms=start_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
         size_bytes=0,
         epoch=0,
         replicas=(1, 2),

@@ -6,52 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
+from active_replica import KEY, active, machine
 from registered_chunks import chunk, partition
 
-from moldau.metrics import Meters
-from moldau.metrics.broker_topics import BrokerTopicMeters
-from moldau.records.batch import validate_produce
-from moldau.records.builder import build_batch
-from moldau.records.record import Record
 from moldau.replication.appending.freezing import AppendFreeze
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.context import ReplicaContext
-from moldau.replication.partition import PartitionKey
-from moldau.replication.waiters import WaitingRoom
-from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine
-from moldau.runtime.clock import SystemClock
-from moldau.runtime.entropy import SeededEntropy
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.kind import ChunkedKind
-from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
-from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.topic_partition import TopicPartition
-
-KEY = PartitionKey(UUID(int=1), 0)
-
-
-def machine() -> Machine:
-    return Machine(SystemClock(), SeededEntropy(1), LocalDisk(), InlineWorkers())
-
-
-def append(log: PartitionLog, count: int, timestamp_ms: int) -> None:
-    for _ in range(count):
-        batch = build_batch([Record(0, timestamp_ms, None, b"v", ())])
-        log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 0)
-        log.high_watermark = log.log_end_offset
-
-
-async def active(folder: Path, count: int = 5, timestamp_ms: int = 1_700_000_000_000) -> ClassicPartition:
-    """The replica of an active chunk that begins at 20, while the log still claims to begin at 0."""
-    log = PartitionLog.open(machine(), str(folder / "t-0"), TopicPartition("t", 0))
-    await log.begin_behind_remote(AuxiliaryState(20, 0, [], ()))
-    log.start.has_chunks = True
-    append(log, count, timestamp_ms)
-    context = ReplicaContext(machine(), 1, WaitingRoom(), BrokerTopicMeters(Meters()))
-    return ClassicPartition(context, KEY, log, min_in_sync=1, high_watermark=log.log_end_offset)
 
 
 class Classic:

@@ -12,21 +12,24 @@ def retained_start(
     *,
     log_start_offset: int,
     active_size_bytes: int,
+    active_since_ms: int,
     now_ms: int,
 ) -> int:
     """The first offset that the partition keeps, by ``retention.ms`` and ``retention.bytes``.
 
     It is the start of the log, or the end of the last inactive chunk that is too old or one too many. A chunk
-    is removed only after all earlier ones. ``active_size_bytes`` is the size of the active chunk.
+    is removed only after all earlier ones. ``active_size_bytes`` is the size of the active chunk, and
+    ``active_since_ms`` the time when it began. A chunk whose records have no timestamps is as old as its end.
     """
     start_offset = log_start_offset
     if not config.cleanup_delete:
         return start_offset
     kept = [chunk for chunk in chunks if chunk.end_offset >= log_start_offset]
+    ends_ms = [*(chunk.start_timestamp_ms for chunk in kept[1:]), active_since_ms]
     excess_bytes = active_size_bytes + sum(chunk.size_bytes for chunk in kept) - config.retention_bytes
-    for chunk in kept:
-        is_old = chunk.max_timestamp_ms >= 0 and now_ms - chunk.max_timestamp_ms > config.retention_ms
-        is_old = is_old and config.retention_ms >= 0
+    for chunk, end_ms in zip(kept, ends_ms, strict=False):
+        newest_ms = chunk.max_timestamp_ms if chunk.max_timestamp_ms >= 0 else end_ms
+        is_old = config.retention_ms >= 0 and 0 <= newest_ms < now_ms - config.retention_ms
         is_too_many = config.retention_bytes >= 0 and excess_bytes >= chunk.size_bytes
         if not (is_old or is_too_many):
             break

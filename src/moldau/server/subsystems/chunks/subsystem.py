@@ -94,9 +94,11 @@ class ChunksSubsystem(Subsystem):
         removed = {topic.topic_id: topic.name for topic in delta.topics.removed.values()}
         if not (removed or delta.topics.changed):
             return
-        if self._copies.changed((topic.name for topic in delta.topics.changed.values()), image):
+        if self._copies.changed(delta.topics.changed.values(), image):
             self._copies.wake.set()
         for chunk in self.store:
+            if chunk.topic_id not in removed and chunk.topic_id not in delta.topics.changed:
+                continue
             topic = image.topics.get_by_id(chunk.topic_id)
             name = removed.get(chunk.topic_id) if topic is None else topic.name
             if name is not None and (topic is None or not self._is_held(topic, chunk)):

@@ -16,6 +16,8 @@ from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.directories import MIGRATING_DIRECTORY
 from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import PartitionRegistration
+from moldau.cluster.image.topics_delta import TopicDelta
 from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.own.chunks.drop_chunks import DropChunksPartition, DropChunksRequest
 from moldau.protocol.own.chunks.report_chunks import ReportChunksRequest, ReportedChunk
@@ -122,25 +124,39 @@ class ChunkRetention:
         self._reports = reports
 
     async def run_once(self) -> None:
-        """Move the starts of logs, and have the chunks before them removed. Raises ``KafkaError``."""
+        """Move the starts of logs, and have the chunks before them removed. Raises the last ``KafkaError``,
+        after all partitions."""
+        failure: KafkaError | None = None
         for partition in self._partitions:
             if not isinstance(partition, ClassicPartition) or partition.remote.part is None:
                 continue
             metadata = self._image().topics.partition(*partition.key)
             if metadata is None or not metadata.chunks or not partition.is_leader:
                 continue
-            log = partition.log
-            start_offset = retained_start(
-                metadata.chunks,
-                log.config,
-                log_start_offset=log.log_start_offset,
-                active_size_bytes=log.size_bytes,
-                now_ms=self._machine.deletion_clock.now_ms(),
-            )
-            if log.update_log_start_offset(start_offset):
-                await log.persist_start()
-            if has_removable(metadata.chunks, log.log_start_offset):
-                await self._reports.dropped(partition)
+            if partition.guards.refuses_markers:
+                continue  # The active chunk ends, and the start of the log may be handed over already.
+            try:
+                await self._retain(partition, metadata)
+            except KafkaError as error:
+                logger.info("retention of %s-%d: %s", partition.topic, partition.key.partition, error)
+                failure = error
+        if failure is not None:
+            raise failure
+
+    async def _retain(self, partition: ClassicPartition, metadata: PartitionRegistration) -> None:
+        log = partition.log
+        start_offset = retained_start(
+            metadata.chunks,
+            log.config,
+            log_start_offset=log.log_start_offset,
+            active_size_bytes=log.size_bytes,
+            active_since_ms=metadata.start_timestamp_ms,
+            now_ms=self._machine.deletion_clock.now_ms(),
+        )
+        if log.update_log_start_offset(start_offset):
+            await log.persist_start()
+        if has_removable(metadata.chunks, log.log_start_offset):
+            await self._reports.dropped(partition)
 
 
 class ChunkCopies:
@@ -166,15 +182,18 @@ class ChunkCopies:
         self._chunked: set[str] = set()
         """Topics with inactive chunks."""
 
-    def changed(self, topics: Iterable[str], image: MetadataImage) -> bool:
+    def changed(self, topics: Iterable[TopicDelta], image: MetadataImage) -> bool:
         """Note changed topics; returns whether one of them has inactive chunks."""
         found = False
-        for name in topics:
-            topic = image.topics.get(name)
-            self._chunked.discard(name)
-            if topic is not None and any(each.chunks for each in topic.partitions):
-                self._chunked.add(name)
-                found = True
+        for change in topics:
+            # Topics that have never had chunks cost nothing but a look at the changed partitions.
+            if change.name in self._chunked or any(each.chunks for each in change.partitions.values()):
+                topic = image.topics.get(change.name)
+                if topic is not None and any(each.chunks for each in topic.partitions):
+                    self._chunked.add(change.name)
+                    found = True
+                else:
+                    self._chunked.discard(change.name)
         return found
 
     async def run(self) -> None:

@@ -1,7 +1,7 @@
 """The brokers that have inactive chunks: reads of this broker's chunks, and calls to other brokers."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
@@ -28,6 +28,7 @@ from moldau.replication.partition import FoundOffset
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.context import BrokerContext
 from moldau.storage.chunks.chunk_store import ChunkId
+from moldau.storage.folders.partition_metadata import MalformedMetadataError
 
 logger = logging.getLogger(__name__)
 
@@ -53,34 +54,49 @@ class ChunkPeers:
         """Bytes that other brokers have read for clients of this broker."""
 
     async def read(self, topic: str, chunk: ChunkRegistration, wanted: ChunkRead) -> ChunkRecords:
-        if self._has(chunk, wanted):
-            return await self._holder.read(topic, wanted)
-        found = await self._call_holder(READ_CHUNK, chunk, wanted)
-        self.proxied_bytes += found.size_bytes
-        return found
+        return await self._ask(READ_CHUNK, chunk, wanted, lambda: self._holder.read(topic, wanted))
 
     async def find(
         self, topic: str, chunk: ChunkRegistration, wanted: ChunkSearch, lookup: RecordLookup
     ) -> FoundOffset:
-        if self._has(chunk, wanted):
-            return await self._holder.find(topic, wanted, lookup)
-        return await self._call_holder(FIND_IN_CHUNK, chunk, wanted)
+        return await self._ask(FIND_IN_CHUNK, chunk, wanted, lambda: self._holder.find(topic, wanted, lookup))
 
     async def fetch_file(self, chunk: ChunkRegistration, wanted: ChunkFileFetch) -> ChunkFilePiece:
         """Files of a chunk, from this broker or another one. Raises ``KafkaError``."""
-        if self._has(chunk, wanted):
-            return await self._holder.fetch_file(wanted)
-        piece = await self._call_holder(FETCH_CHUNK_FILE, chunk, wanted)
+        piece = await self._ask(FETCH_CHUNK_FILE, chunk, wanted, lambda: self._holder.fetch_file(wanted))
         if crc32c(piece.content) != piece.checksum:
             raise KafkaError(ErrorCode.corrupt_message, f"a piece of {wanted.name} was changed on its way")
         return piece
 
+    async def _ask(
+        self,
+        call: BrokerCall[Any, A, R],
+        chunk: ChunkRegistration,
+        wanted: A,
+        read_here: Callable[[], Coroutine[Any, Any, R]],
+    ) -> R:
+        """The answer of this broker's copy; of another one if there is none here, or if it cannot be read."""
+        error = KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
+        if self._has(chunk, wanted):
+            try:
+                return await read_here()
+            except KafkaError as failure:
+                error = failure
+            except (OSError, MalformedMetadataError) as failure:
+                error = KafkaError(ErrorCode.kafka_storage_error, str(failure))
+            logger.warning("chunk %d cannot be read on this broker: %s", chunk.start_offset, error)
+        found = await self._call_holder(call, chunk, wanted, error)
+        if isinstance(found, ChunkRecords):
+            self.proxied_bytes += found.size_bytes
+        return found
+
     def _has(self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch | ChunkFileFetch) -> bool:
         return self._view.local_id in chunk.isr and self._holder.has(ChunkId(*wanted[:3]))
 
-    async def _call_holder(self, call: BrokerCall[Any, A, R], chunk: ChunkRegistration, wanted: A) -> R:
-        """Ask the holders one after the other. Raises the error of the last one."""
-        error = KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
+    async def _call_holder(
+        self, call: BrokerCall[Any, A, R], chunk: ChunkRegistration, wanted: A, error: KafkaError
+    ) -> R:
+        """Ask the other holders one after the other. Raises the error of the last one, or this one."""
         for broker_id in self._holders(chunk, wanted):
             try:
                 return await self._channel(broker_id, READ_TIMEOUT_MS).call(call, wanted)

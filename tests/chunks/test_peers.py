@@ -1,0 +1,80 @@
+"""A copy of a chunk that cannot be read here does not hide the copies of other brokers."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from active_replica import machine
+from registered_chunks import chunk
+
+from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, ChunkRead, ChunkRecords, ChunkSearch
+from moldau.replication.partition import FoundOffset
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.server.subsystems.chunks.peers import ChunkPeers
+
+ID = (UUID(int=1), 0, 0)
+HERE = 1
+ELSEWHERE = (ChunkRecords([b"r"], 1, 10), FoundOffset(3, 5, 0), ChunkFilePiece({"f": 1}))
+FAILURES = (OSError("a bad disk"), KafkaError(ErrorCode.kafka_storage_error, "a bad copy"))
+
+
+class BadHolder:
+    """Has every chunk, and cannot read it."""
+
+    def __init__(self, failure: Exception) -> None:
+        self._failure = failure
+
+    def has(self, chunk: Any) -> bool:
+        return True
+
+    async def read(self, *wanted: Any) -> Any:
+        raise self._failure
+
+    find = fetch_file = read
+
+
+class Others:
+    """A channel to another broker."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    async def call(self, call: Any, wanted: Any) -> Any:
+        return self._answer
+
+
+async def ask(failure: Exception, answer: Any, *holders: int) -> Any:
+    brokers = {id: SimpleNamespace(fenced=False, rack=None) for id in (1, 2)}
+    context: Any = SimpleNamespace(
+        view=SimpleNamespace(local_id=HERE, image=SimpleNamespace(brokers=brokers)),
+        config=SimpleNamespace(inter_broker_listener_name="L", rack=None),
+        machine=machine(),
+    )
+    holder: Any = BadHolder(failure)
+    unused: Any = None
+    peers: Any = ChunkPeers(context, holder, unused)
+    peers._channel = lambda broker_id, timeout_ms: Others(answer)
+    held = chunk(0, 9, *holders)
+    if isinstance(answer, ChunkRecords):
+        found = await peers.read("t", held, ChunkRead(*ID, 0, 100))
+        assert peers.proxied_bytes == found.size_bytes
+        return found
+    if isinstance(answer, FoundOffset):
+        return await peers.find("t", held, ChunkSearch(*ID, 5), unused)
+    return await peers.fetch_file(held, ChunkFileFetch(*ID))
+
+
+@pytest.mark.parametrize("answer", ELSEWHERE, ids=["read", "find", "fetch"])
+@pytest.mark.parametrize("failure", FAILURES, ids=["disk", "copy"])
+def test_another_holder_answers_for_a_bad_copy(failure: Exception, answer: Any) -> None:
+    assert asyncio.run(ask(failure, answer, HERE, 2)) == answer
+
+
+@pytest.mark.parametrize("answer", ELSEWHERE, ids=["read", "find", "fetch"])
+@pytest.mark.parametrize("failure", FAILURES, ids=["disk", "copy"])
+def test_the_only_holder_says_why_it_cannot_read(failure: Exception, answer: Any) -> None:
+    with pytest.raises(KafkaError, match="a bad") as error:
+        asyncio.run(ask(failure, answer, HERE))
+    assert error.value.code is ErrorCode.kafka_storage_error

@@ -20,7 +20,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, FORGOTTEN, HELD, UNGUARDED, CommitFileResult
+from moldau.coordinators.diskless.calls import (
+    DEFINITE_REFUSALS,
+    FORGOTTEN,
+    HELD,
+    UNGUARDED,
+    CommitFileCall,
+    CommitFileResult,
+)
 from moldau.diskless.batch_coordinator import BatchCoordinator, commit_epoch
 from moldau.diskless.writing.open_commits import OpenCommits
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
@@ -208,9 +215,10 @@ class FileCommitQueue:
             except KafkaError as error:
                 if error.code in DEFINITE_REFUSALS or error.code is FORGOTTEN:
                     return KnownOutcome(error, (loop.time() - begin_s) * 1000)
-                if error.code is ErrorCode.unsupported_version and not self._open.is_first(number):
-                    # The coordinator keeps no order, so that it must get this commit alone.
-                    await self._open.until_settled()
+                if error.code is ErrorCode.unsupported_version and not _is_alone(call):
+                    # The coordinator keeps no order, so that it must get this commit alone. Nothing was sent.
+                    if not self._open.is_first(number):
+                        await self._open.until_settled()
                     continue
                 reason: Exception = error
             except (OSError, TimeoutError) as error:
@@ -237,6 +245,11 @@ class FileCommitQueue:
         except TimeoutError:
             return False
         return True
+
+
+def _is_alone(call: CommitFileCall) -> bool:
+    """Whether no earlier commit was open when the call got its place."""
+    return call.place is None or call.place.number == call.place.open_from
 
 
 class CommitQueues:

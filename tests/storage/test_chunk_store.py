@@ -5,10 +5,13 @@ import random
 import uuid
 from typing import Any
 
+import pytest
+
 from created_logs import get_or_create
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
+from moldau.runtime import KafkaError
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.folders.file_names import chunk_folder, chunk_of, is_stray_folder, partition_of
 from moldau.storage.guards.recovery_report import RepairKind
@@ -40,6 +43,9 @@ def test_the_name_of_a_chunk_gives_its_partition_and_start() -> None:
     assert chunk_of("a-b-7") is None
     assert chunk_of(chunk_folder(TopicPartition("x" * 249, 12345), 2**62)) == (12345, 2**62)
     assert len(chunk_folder(TopicPartition("x" * 249, 12345), 2**62)) == 251
+    one, other = (chunk_folder(TopicPartition("x" * 240 + end, 0), 0) for end in "ab")
+    assert one != other
+    assert chunk_of(one) == chunk_of(other) == (0, 0)
 
 
 def test_a_carved_log_is_read_as_a_chunk_also_after_a_restart(box: Any) -> None:
@@ -122,6 +128,50 @@ def test_a_chunk_of_an_unknown_topic_is_put_aside_and_removed_late(box: Any) -> 
         assert list(store) == []
         await logs.removals.run_due()
         assert stray not in box.disk.list("/data")
+        await logs.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("content", [b"version: 7\n", None], ids=["damaged", "missing"])
+def test_a_folder_whose_topic_is_unknown_is_moved_aside_and_makes_room_for_a_copy(
+    box: Any, content: bytes | None
+) -> None:
+    async def run() -> None:
+        logs = LogManager(box.machine, ["/data"])
+        await logs.start(lambda _: LogConfig())
+        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 10)
+        await ChunkStore(box.machine, logs).carve(NAME, FIRST, 10)
+        await logs.stop()
+        folder = f"/data/{chunk_folder(NAME, 0)}"
+        if content is None:
+            box.disk.remove(f"{folder}/partition.metadata")
+        else:
+            box.disk.write_atomically(f"{folder}/partition.metadata", content)
+
+        logs = LogManager(box.machine, ["/data"])
+        await logs.start(lambda _: LogConfig())
+        store = ChunkStore(box.machine, logs)
+        await store.load()
+        assert list(store) == []
+        [stray] = [each for each in box.disk.list("/data") if each.startswith("t-0")]
+        assert is_stray_folder(stray)
+        assert logs.stray_count == 1
+        await logs.stop()
+
+    asyncio.run(run())
+
+
+def test_a_chunk_whose_folder_is_gone_is_not_opened_as_an_empty_log(box: Any) -> None:
+    async def run() -> None:
+        logs = LogManager(box.machine, ["/data"])
+        await logs.start(lambda _: LogConfig())
+        append(box, await get_or_create(logs, NAME, LogConfig(), TOPIC_ID), 10)
+        store = ChunkStore(box.machine, logs)
+        await store.carve(NAME, FIRST, 10)
+        box.disk.remove_tree(f"/data/{chunk_folder(NAME, 0)}")
+        with pytest.raises(KafkaError):
+            await store.open(NAME, FIRST)
         await logs.stop()
 
     asyncio.run(run())

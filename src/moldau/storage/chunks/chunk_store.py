@@ -76,14 +76,22 @@ class ChunkStore:
         self._open: OrderedDict[ChunkId, PartitionLog] = OrderedDict()
 
     async def load(self) -> None:
-        """Find the chunks in the log directories, at the start. Their logs are not opened."""
+        """Find the chunks in the log directories, at the start. Their logs are not opened.
+
+        A folder whose topic is not known is moved aside, because it would be in the way of another copy.
+        """
         for directory in self._logs.directories:
             if directory.is_online:
                 for chunk, path in await self._machine.workers.run(self._list, directory):
-                    self._folders[chunk] = _Folder(path, directory, asyncio.Lock())
+                    folder = _Folder(path, directory, asyncio.Lock())
+                    if chunk is None:
+                        await self._move_aside(folder)
+                    else:
+                        self._folders[chunk] = folder
 
-    def _list(self, directory: LogDirectory) -> list[tuple[ChunkId, str]]:
-        disk, found = self._machine.disk, []
+    def _list(self, directory: LogDirectory) -> list[tuple[ChunkId | None, str]]:
+        disk = self._machine.disk
+        found: list[tuple[ChunkId | None, str]] = []
         for name in disk.list(directory.path):
             named, path = chunk_of(name), f"{directory.path}/{name}"
             if is_chunk_copy(name):
@@ -94,9 +102,8 @@ class ChunkStore:
                 topic_id = read_partition_metadata(disk, path)
             except MalformedMetadataError as error:
                 logger.error("the chunk in %s cannot be used: %s", path, error)
-                continue
-            if topic_id is not None:
-                found.append((ChunkId(topic_id, *named), path))
+                topic_id = None
+            found.append((None if topic_id is None else ChunkId(topic_id, *named), path))
         return found
 
     def __contains__(self, chunk: ChunkId) -> bool:
@@ -149,6 +156,8 @@ class ChunkStore:
         return log
 
     def _open_folder(self, path: str, name: TopicPartition, chunk: ChunkId) -> PartitionLog:
+        if not self._machine.disk.is_dir(path):
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{path} is gone")
         # The log was closed durably, so that no batch needs a check; its topic's configuration is not needed.
         return PartitionLog.open(
             self._machine, path, name, topic_id=chunk.topic_id, clean_shutdown=True, may_be_tiered=True
@@ -256,7 +265,9 @@ class ChunkStore:
         """Move a chunk aside that is not in the metadata: its folder is kept for a long time, like that of a
         stray partition. Raises ``OSError``.
         """
-        folder = self._folders.pop(chunk)
+        await self._move_aside(self._folders.pop(chunk))
+
+    async def _move_aside(self, folder: _Folder) -> None:
         old = folder.path.rpartition("/")[2]
         name = partition_of(old.rpartition(".")[0])
         assert name is not None, f"{old} is not the folder of a chunk"

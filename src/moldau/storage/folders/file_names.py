@@ -3,6 +3,8 @@
 import re
 import uuid
 
+from crc32c import crc32c
+
 from moldau.storage.topic_partition import TopicPartition
 
 LOG_SUFFIX = ".log"
@@ -39,6 +41,7 @@ _STRAY_MARK = "-stray"
 _FUTURE_MARK = "-future"
 _MAX_FOLDER_NAME_LENGTH = 255
 _CHUNK_MARK = "-chunk"
+_HASH_DIGITS = 8
 _COPY_MARK = "-chunkcopy"
 _CHUNK = re.compile(r".*-(\d+)\.(\d{20})-chunk")
 HAND_OVERS = "chunk-hand-overs"
@@ -117,11 +120,13 @@ def exchanged_for(future: str) -> str:
 def chunk_folder(topic_partition: TopicPartition, start_offset: int) -> str:
     """The name of an inactive chunk's folder (KIP-1114): ``topic-0.<start offset, 20 digits>-chunk``.
 
-    The name of a long topic is cut, so that the topic id in the folder identifies the topic.
+    The name of a long topic is cut, with a hash of the whole name at its end.
     """
-    name = f"-{topic_partition.partition}.{start_offset:020d}"
+    topic, name = topic_partition.topic, f"-{topic_partition.partition}.{start_offset:020d}"
     room = _MAX_FOLDER_NAME_LENGTH - len(name) - len(_COPY_MARK)
-    return topic_partition.topic[:room] + name + _CHUNK_MARK
+    if len(topic) > room:
+        topic = f"{topic[: room - _HASH_DIGITS]}{crc32c(topic.encode()):0{_HASH_DIGITS}x}"
+    return topic + name + _CHUNK_MARK
 
 
 def chunk_of(folder: str) -> tuple[int, int] | None:

@@ -208,3 +208,21 @@ def test_a_partition_whose_chunk_ends_does_not_move_between_log_folders(tmp_path
         assert kind.may_suspend(broker.partition)
 
     on_broker(tmp_path, story)
+
+
+def test_the_ended_chunk_is_durable_before_its_border_is_handed_over(tmp_path: Path) -> None:
+    """After the switch nobody has its last records but its replicas, whose logs would be cut off."""
+
+    async def story(broker: Broker) -> None:
+        log = broker.partition.log
+        assert log.flushed_offset == 0
+        durable = []
+        broker.answers = [lambda: (durable.append(log.flushed_offset), lost()), *[lost] * 50]
+        creating = asyncio.create_task(broker.create())
+        await turns(10)
+        assert [each.start_offset for each in broker.handed_over] == [1]
+        assert durable == [1]
+        broker.partition.end()
+        await creating
+
+    on_broker(tmp_path, story)

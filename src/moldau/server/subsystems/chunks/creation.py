@@ -86,6 +86,8 @@ class ChunkCreation:
         self._under_way.add(key)
         try:
             async with self._frozen(partition):
+                # All replicas may lose power after the switch. One of them then still has the whole chunk.
+                await partition.log.flush()
                 border = partition.log.log_end_offset
                 in_sync = await self._hand_over(partition, border, epoch, brokers)
                 self._check_leads(partition, epoch)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from moldau.chunks.fates import LogFate, LogRange, fate_of
 from moldau.chunks.hand_overs import HandOvers
@@ -30,6 +30,8 @@ from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+_OF_EARLIER_CHUNK: Final = frozenset({LogFate.CARVE, LogFate.DISCARD})
 
 
 class ChunkLogs:
@@ -63,8 +65,7 @@ class ChunkLogs:
         if fate is LogFate.CARVE and chunk is not None:
             await self._store.carve(name, self._id(topic, index, chunk), chunk.end_offset + 1)
         elif fate is LogFate.DISCARD:
-            logger.warning("%s: the log of an earlier chunk is removed: %s", name, fate.value)
-            self._logs.delete(name)
+            self.discard(name)
         elif fate is LogFate.BEGIN:
             border = topic.partitions[index].start_offset
             log, state = self._logs.get(name), self._hand_overs.at(topic.topic_id, index, border)
@@ -72,6 +73,11 @@ class ChunkLogs:
             if state is None:
                 raise KafkaError(ErrorCode.kafka_storage_error, f"{name}: the state at {border} is missing")
             await log.begin_behind_remote(state)
+
+    def discard(self, name: TopicPartition) -> None:
+        """Move the log of an earlier chunk aside. The other brokers of the chunk may have lost its records."""
+        logger.warning("%s: the log is not used: %s", name, LogFate.DISCARD.value)
+        self._logs.put_aside(name)
 
     def prepare(self, topic: Topic, index: int) -> None:
         """Set the facts about an active chunk's log that is not open yet."""
@@ -120,10 +126,12 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
             await self._logs.exchange(topic, index)
 
     def retire(self, topic: Topic, index: int) -> bool:
-        if index >= len(topic.partitions) or self._logs.fate(topic, index)[0] is not LogFate.CARVE:
-            return False
-        self._run(self._carve(topic, index))
-        return True
+        fate = self._logs.fate(topic, index)[0] if index < len(topic.partitions) else LogFate.KEEP
+        if fate is LogFate.CARVE:
+            self._run(self._carve(topic, index))
+        elif fate is LogFate.DISCARD:
+            self._logs.discard(TopicPartition(topic.name, index))
+        return fate in _OF_EARLIER_CHUNK
 
     async def _carve(self, topic: Topic, index: int) -> None:
         try:
@@ -170,9 +178,9 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
     def close(self, partition: ClassicPartition, reason: StopReason) -> None:
         topic, index = self._image().topics.get_by_id(partition.key.topic_id), partition.key.partition
         is_removed = reason is StopReason.REPLICA_REMOVED and topic is not None
-        if is_removed and topic is not None and self._logs.fate(topic, index)[0] is LogFate.CARVE:
+        if is_removed and topic is not None and self._logs.fate(topic, index)[0] in _OF_EARLIER_CHUNK:
             self._inner.close(partition, StopReason.KEPT)
-            self._run(self._carve(topic, index))
+            self.retire(topic, index)
         else:
             self._inner.close(partition, reason)
 

@@ -1,0 +1,124 @@
+"""What becomes of a partition's log on a broker when the image shows the border of a chunk."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+from created_logs import get_or_create
+from moldau.chunks.hand_overs import HandOvers
+from moldau.cluster.image.chunks import ChunkRegistration
+from moldau.cluster.image.partition import PartitionRegistration
+from moldau.cluster.image.topics_image import Topic
+from moldau.records.batch import validate_produce
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.replication.partition import StopReason
+from moldau.server.subsystems.chunks.kind import ChunkedKind, ChunkLogs
+from moldau.storage.chunks.chunk_store import ChunkStore
+from moldau.storage.folders.file_names import is_deleted_folder, is_stray_folder
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+NAME, TOPIC_ID = TopicPartition("t", 0), uuid.UUID(int=9)
+
+
+def topic(replica: int = 1, leader: int = 1) -> Topic:
+    """A partition whose first chunk has the offsets 0 to 9; brokers 1 and 2 have it."""
+    ended = ChunkRegistration(
+        start_offset=0,
+        stop_offset=9,
+        end_offset=9,
+        start_timestamp_ms=-1,
+        max_timestamp_ms=-1,
+        size_bytes=0,
+        epoch=0,
+        replicas=(1, 2),
+        isr=(1, 2),
+    )
+    registration = PartitionRegistration(
+        replicas=(replica, 3),
+        isr=(replica,),
+        leader=leader,
+        leader_epoch=3,
+        partition_epoch=5,
+        directories=(uuid.UUID(int=100),) * 2,
+        start_offset=10,
+        chunks=(ended,),
+    )
+    return Topic("t", TOPIC_ID, (registration,))
+
+
+class Broker:
+    """Broker 1: its logs and chunks. The kind of classic partitions is a fake."""
+
+    def __init__(self, box: Any) -> None:
+        self.disk = box.disk
+        self.clock = box.clock
+        self.logs = LogManager(box.machine, ["/data"])
+        self.store = ChunkStore(box.machine, self.logs)
+        self.hand_overs = HandOvers(box.machine, self.logs.directories[0])
+        self.chunks = ChunkLogs(1, self.logs, self.store, self.hand_overs)
+        self.topic = topic()
+        self.tasks: list[Coroutine[Any, Any, None]] = []
+        image = SimpleNamespace(topics=SimpleNamespace(get_by_id=lambda topic_id: self.topic))
+        inner = SimpleNamespace(close=self._closed)
+        self.kind = ChunkedKind(
+            cast(Any, inner), self.chunks, cast(Any, None), lambda: cast(Any, image), self.tasks.append
+        )
+
+    def _closed(self, partition: Any, reason: StopReason) -> None:
+        if reason.removes_replica:
+            self.logs.delete(NAME)
+
+    async def log(self, count: int) -> PartitionLog:
+        """The log of the partition, with this number of records."""
+        log = await get_or_create(self.logs, NAME, LogConfig(), TOPIC_ID)
+        for number in range(count):
+            batch = build_batch([Record(0, self.clock.time_ms + number, None, b"v", ())])
+            log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 0)
+        return log
+
+    def folders(self, is_of: Callable[[str], bool]) -> int:
+        return sum(map(is_of, self.disk.list("/data")))
+
+
+def on_broker(box: Any, story: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        broker = Broker(box)
+        await broker.logs.start(lambda _: LogConfig())
+        await story(broker)
+        await broker.logs.stop()
+
+    asyncio.run(run())
+
+
+def test_the_incomplete_log_of_a_chunk_is_kept_aside(box: Any) -> None:
+    """All brokers of the chunk may have lost its last records together."""
+
+    async def story(broker: Broker) -> None:
+        await broker.log(9)
+        await broker.kind.exchange(broker.topic, 0)
+        await broker.logs.settled()
+        assert broker.logs.get(NAME) is None
+        assert broker.folders(is_stray_folder) == 1
+        assert broker.folders(is_deleted_folder) == 0
+
+    on_broker(box, story)
+
+
+def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_aside(box: Any) -> None:
+    async def story(broker: Broker) -> None:
+        await broker.log(9)
+        broker.topic = topic(replica=2, leader=2)
+        partition = cast(Any, SimpleNamespace(key=SimpleNamespace(topic_id=TOPIC_ID, partition=0)))
+        broker.kind.close(partition, StopReason.REPLICA_REMOVED)
+        await broker.logs.settled()
+        assert broker.logs.get(NAME) is None
+        assert broker.folders(is_stray_folder) == 1
+        assert broker.folders(is_deleted_folder) == 0
+
+    on_broker(box, story)

@@ -23,13 +23,19 @@ BROKER = 1
         ((20, 20), True, LogFate.KEEP),
         ((20, 30), False, LogFate.KEEP),
         ((0, 0), True, LogFate.BEGIN),
-        ((0, 0), False, LogFate.KEEP),
+        ((0, 0), False, LogFate.BEGIN),
         ((10, 10), True, LogFate.BEGIN),
     ],
 )
 def test_the_log_of_a_broker_with_both_chunks(log: tuple[int, int], state: bool, fate: LogFate) -> None:
     two = partition(chunk(0, 9, 1, 2), chunk(10, 19, 1, 2))
     assert fate_of(LogRange(*log), two, BROKER, has_state=state, has_chunk=False)[0] is fate
+
+
+@pytest.mark.parametrize(("state", "fate"), [(True, LogFate.BEGIN), (False, LogFate.KEEP)])
+def test_an_empty_log_of_a_follower_begins_by_itself_only_with_the_state(state: bool, fate: LogFate) -> None:
+    two = partition(chunk(0, 9, 1, 2), replicas=(2, 1))
+    assert fate_of(LogRange(0, 0), two, BROKER, has_state=state, has_chunk=False)[0] is fate
 
 
 def test_a_log_that_was_not_in_sync_is_discarded() -> None:
@@ -67,7 +73,7 @@ def test_a_carved_log_has_all_records_of_its_chunk_and_each_step_makes_progress(
             assert log.start_offset < registration.start_offset
         case LogFate.BEGIN:
             assert is_replica
-            assert has_state
+            assert has_state or registration.leader == BROKER
             assert not size
         case LogFate.KEEP:
             assert log.start_offset >= registration.start_offset or not size

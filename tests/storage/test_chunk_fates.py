@@ -6,8 +6,11 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from created_logs import get_or_create
-from moldau.chunks.hand_overs import HandOvers
+from moldau.chunks.calls import ChunkFileFetch, ChunkFilePiece, HandedOver
+from moldau.chunks.hand_overs import STATES_MAX, HandOvers
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
@@ -15,12 +18,14 @@ from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.partition import StopReason
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.kind import ChunkedKind, ChunkLogs
 from moldau.storage.chunks.chunk_store import ChunkStore
-from moldau.storage.folders.file_names import is_deleted_folder, is_stray_folder
+from moldau.storage.folders.file_names import HAND_OVERS, LEADER_EPOCHS, is_deleted_folder, is_stray_folder
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
+from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
 from moldau.storage.topic_partition import TopicPartition
 
 NAME, TOPIC_ID = TopicPartition("t", 0), uuid.UUID(int=9)
@@ -67,8 +72,17 @@ class Broker:
         image = SimpleNamespace(topics=SimpleNamespace(get_by_id=lambda topic_id: self.topic))
         inner = SimpleNamespace(close=self._closed)
         self.kind = ChunkedKind(
-            cast(Any, inner), self.chunks, cast(Any, None), lambda: cast(Any, image), self.tasks.append
+            cast(Any, inner), self.chunks, cast(Any, self), lambda: cast(Any, image), self.tasks.append
         )
+
+        self.files: dict[str, bytes] = {}
+        """The files of the chunk on other brokers; none of these is alive without files."""
+
+    async def fetch_file(self, chunk: ChunkRegistration, wanted: ChunkFileFetch) -> ChunkFilePiece:
+        if not self.files:
+            raise KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
+        sizes = {name: len(content) for name, content in self.files.items()}
+        return ChunkFilePiece(sizes, self.files.get(wanted.name, b"")[wanted.position :])
 
     def _closed(self, partition: Any, reason: StopReason) -> None:
         if reason.removes_replica:
@@ -120,5 +134,47 @@ def test_the_incomplete_log_of_a_broker_that_leaves_is_kept_aside(box: Any) -> N
         assert broker.logs.get(NAME) is None
         assert broker.folders(is_stray_folder) == 1
         assert broker.folders(is_deleted_folder) == 0
+
+    on_broker(box, story)
+
+
+@pytest.mark.parametrize("epochs", [b"", b"0\n1\n2 0\n"])
+def test_a_leader_without_the_state_begins_at_the_border(box: Any, epochs: bytes) -> None:
+    """It was not in sync when it was elected, or has lost its first log folder."""
+
+    async def story(broker: Broker) -> None:
+        log = await broker.log(0)
+        broker.files = {LEADER_EPOCHS: epochs} if epochs else {}
+        assert broker.kind.must_exchange(broker.topic, 0)
+        await broker.kind.exchange(broker.topic, 0)
+        assert not broker.kind.must_exchange(broker.topic, 0)
+        assert (log.log_start_offset, log.log_end_offset) == (0, 10)
+        assert [each.epoch for each in log.leader_epochs.entries] == ([2] if epochs else [])
+
+    on_broker(box, story)
+
+
+def state(leader_epoch: int, start_offset: int) -> HandedOver:
+    snapshot = encode_producer_snapshot([])
+    return HandedOver(TOPIC_ID, 0, 1, leader_epoch, start_offset, 0, snapshot, [])
+
+
+def test_a_creation_that_fails_does_not_replace_the_state_of_a_border(box: Any) -> None:
+    async def story(broker: Broker) -> None:
+        kept = broker.hand_overs
+        for each in (state(1, 10), state(2, 15), state(2, 17)):
+            await kept.keep(each)
+        loaded = HandOvers(box.machine, broker.logs.directories[0])
+        await loaded.load()
+        for states in (kept, loaded):
+            assert [states.at(TOPIC_ID, 0, each) is not None for each in (10, 15, 17)] == [True, False, True]
+            assert list(states) == [(TOPIC_ID, 0)]
+        with pytest.raises(KafkaError):
+            await kept.keep(state(1, 19))
+        for epoch in range(3, 20):
+            await kept.keep(state(epoch, epoch + 20))
+        assert len(broker.disk.list(f"/data/{HAND_OVERS}")) == STATES_MAX
+        await kept.forget(TOPIC_ID, 0)
+        assert broker.disk.list(f"/data/{HAND_OVERS}") == []
 
     on_broker(box, story)

@@ -19,7 +19,7 @@ class LogFate(Enum):
     KEEP = "it is the log of the active chunk, or will be made to by the leader"
     CARVE = "it becomes the log of an inactive chunk"
     DISCARD = "it is the incomplete or the superfluous log of an earlier chunk"
-    BEGIN = "it is empty, and begins at the border with the state that was handed over"
+    BEGIN = "it is empty, and begins at the border with the state there"
 
 
 class LogRange(NamedTuple):
@@ -40,8 +40,9 @@ def fate_of(
     if partition.start_offset < 0 or log.start_offset >= partition.start_offset:
         return LogFate.KEEP, None
     if log.start_offset == log.end_offset:
-        is_replica = broker_id in partition.replicas
-        return (LogFate.BEGIN if is_replica and has_state else LogFate.KEEP), None
+        # A follower without the state gets it from the leader. A leader must not begin at another offset.
+        may_begin = broker_id in partition.replicas and (has_state or broker_id == partition.leader)
+        return (LogFate.BEGIN if may_begin else LogFate.KEEP), None
     chunk = earlier_chunk(log, partition)
     if chunk is None or has_chunk or broker_id not in chunk.isr or log.end_offset <= chunk.end_offset:
         return LogFate.DISCARD, chunk

@@ -1,7 +1,7 @@
 """The states at borders that leaders have handed over to this broker, each in a durable file.
 
-A state is used when the image shows the border, by which this broker's replica then begins. States of borders
-that never came are removed when a later state arrives.
+A state is used when the image shows the border, by which this broker's replica then begins. A later state
+does not replace it: the creation of the later chunk may fail before the replica has begun.
 """
 
 import asyncio
@@ -27,11 +27,15 @@ from moldau.storage.producers.producer_snapshot import CorruptSnapshotError, dec
 logger = logging.getLogger(__name__)
 
 _CRC_BYTES: Final = 4
-_Key = tuple[UUID, int]
+STATES_MAX: Final = 4
+"""States of a partition that are kept: the latest, one of each leader epoch. The others are of borders that
+never came, or at which the replica has begun."""
+_Key = tuple[UUID, int, int]
+"""The topic id, the partition and the border."""
 
 
 class HandOvers:
-    """The handed-over states of a broker, at most one for each partition. It is used on the event loop."""
+    """The handed-over states of a broker. It is used on the event loop."""
 
     def __init__(self, machine: Machine, directory: LogDirectory) -> None:
         self._machine = machine
@@ -44,7 +48,7 @@ class HandOvers:
         """Read all states, at the start. Files that cannot be read are left out."""
         if self._directory.is_online:
             for state in await self._machine.workers.run(self._read_all):
-                self._states[state.topic_id, state.partition_index] = state
+                self._states[_key_of(state)] = state
 
     def _read_all(self) -> list[HandedOver]:
         disk, found = self._machine.disk, []
@@ -63,12 +67,10 @@ class HandOvers:
 
     async def keep(self, state: HandedOver) -> None:
         """Keep a state durably. Raises ``KafkaError``."""
-        key = (state.topic_id, state.partition_index)
-        known = self._states.get(key)
-        if known is not None and known.leader_epoch > state.leader_epoch:
-            raise KafkaError(
-                ErrorCode.fenced_leader_epoch, f"epoch {known.leader_epoch} has handed over here"
-            )
+        key = _key_of(state)
+        latest = max((each.leader_epoch for each in self._of(*key[:2])), default=-1)
+        if latest > state.leader_epoch:
+            raise KafkaError(ErrorCode.fenced_leader_epoch, f"epoch {latest} has handed over here")
         try:
             decode_producer_snapshot(state.producer_snapshot)
         except CorruptSnapshotError as error:
@@ -77,9 +79,22 @@ class HandOvers:
         async with self._writing:
             try:
                 await self._machine.workers.run(self._write, _file_of(key), body)
+                self._states[key] = state
+                for old in map(_key_of, self._superseded(state)):
+                    del self._states[old]
+                    await self._machine.workers.run(self._remove, f"{self._folder}/{_file_of(old)}")
             except OSError as error:
                 raise KafkaError(ErrorCode.kafka_storage_error, f"{self._folder}: {error}") from error
-        self._states[key] = state
+
+    def _of(self, topic_id: UUID, partition: int) -> list[HandedOver]:
+        return [state for key, state in self._states.items() if key[:2] == (topic_id, partition)]
+
+    def _superseded(self, new: HandedOver) -> list[HandedOver]:
+        """The states that are needed no more. A leader hands over again after a creation that has failed."""
+        others = [each for each in self._of(new.topic_id, new.partition_index) if each is not new]
+        others.sort(key=lambda each: each.leader_epoch, reverse=True)
+        earlier = [each for each in others if each.leader_epoch < new.leader_epoch]
+        return [each for each in others if each not in earlier[: STATES_MAX - 1]]
 
     def _write(self, name: str, body: bytes) -> None:
         disk = self._machine.disk
@@ -90,8 +105,8 @@ class HandOvers:
 
     def at(self, topic_id: UUID, partition: int, start_offset: int) -> AuxiliaryState | None:
         """The state of a partition at a border."""
-        state = self._states.get((topic_id, partition))
-        if state is None or state.start_offset != start_offset:
+        state = self._states.get((topic_id, partition, start_offset))
+        if state is None:
             return None
         try:
             producers = decode_producer_snapshot(state.producer_snapshot)
@@ -101,21 +116,24 @@ class HandOvers:
         return AuxiliaryState(start_offset, state.log_start_offset, epochs, producers)
 
     async def forget(self, topic_id: UUID, partition: int) -> None:
-        """Remove a partition's state, which has been used or will never be. Raises ``OSError``."""
-        key = (topic_id, partition)
-        if self._states.pop(key, None) is None or not self._directory.is_online:
-            return
-        async with self._writing:
-            if key not in self._states:
-                await self._machine.workers.run(self._remove, f"{self._folder}/{_file_of(key)}")
+        """Remove a partition's states, which have been used or will never be. Raises ``OSError``."""
+        for key in map(_key_of, self._of(topic_id, partition)):
+            del self._states[key]
+            async with self._writing:
+                if self._directory.is_online and key not in self._states:
+                    await self._machine.workers.run(self._remove, f"{self._folder}/{_file_of(key)}")
 
     def _remove(self, path: str) -> None:
         if self._machine.disk.exists(path):
             self._machine.disk.remove(path)
 
     def __iter__(self) -> Iterator[tuple[UUID, int]]:
-        return iter(tuple(self._states))
+        return iter({key[:2] for key in self._states})
+
+
+def _key_of(state: HandedOver) -> _Key:
+    return state.topic_id, state.partition_index, state.start_offset
 
 
 def _file_of(key: _Key) -> str:
-    return f"{key[0].hex}-{key[1]}"
+    return f"{key[0].hex}-{key[1]}-{key[2]}"

@@ -6,10 +6,10 @@ log becomes the chunk's, and the replicas of the new active chunk begin at the b
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 from moldau.chunks.fates import LogFate, LogRange, fate_of
 from moldau.chunks.hand_overs import HandOvers
@@ -21,10 +21,11 @@ from moldau.cluster.image.partition import PartitionRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.replication.appending.freezing import is_frozen
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.partition import StopReason
-from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.replication.partition import PartitionKey, StopReason
+from moldau.runtime.errors import KafkaError
 from moldau.server.topics.partition_kinds import PartitionKind
 from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
+from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
@@ -32,6 +33,15 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 _OF_EARLIER_CHUNK: Final = frozenset({LogFate.CARVE, LogFate.DISCARD})
+
+
+FindState = Callable[[Topic, int], Awaitable[AuxiliaryState]]
+
+
+class _ClosedPartition(NamedTuple):
+    """A partition that is not open: files of its chunks are found by its key."""
+
+    key: PartitionKey
 
 
 class ChunkLogs:
@@ -58,8 +68,11 @@ class ChunkLogs:
             return LogFate.DISCARD, chunk
         return fate, chunk
 
-    async def exchange(self, topic: Topic, index: int) -> None:
-        """Do the next step for the log of a partition that is closed. Raises ``KafkaError``."""
+    async def exchange(self, topic: Topic, index: int, find_state: FindState) -> None:
+        """Do the next step for the log of a partition that is closed. Raises ``KafkaError``.
+
+        ``find_state`` is asked for a state that was not handed over, or that is lost.
+        """
         name = TopicPartition(topic.name, index)
         fate, chunk = self.fate(topic, index)
         if fate is LogFate.CARVE and chunk is not None:
@@ -71,11 +84,12 @@ class ChunkLogs:
             log, state = self._logs.get(name), self._hand_overs.at(topic.topic_id, index, border)
             assert log is not None, f"{name} has no log"
             if state is None:
-                raise KafkaError(ErrorCode.kafka_storage_error, f"{name}: the state at {border} is missing")
+                logger.warning("%s: no state was handed over at %d", name, border)
+                state = await find_state(topic, index)
             await log.begin_behind_remote(state)
 
     def discard(self, name: TopicPartition) -> None:
-        """Move the log of an earlier chunk aside. The other brokers of the chunk may have lost its records."""
+        """Move the log of an earlier chunk aside: its other brokers may have lost its records."""
         logger.warning("%s: the log is not used: %s", name, LogFate.DISCARD.value)
         self._logs.put_aside(name)
 
@@ -123,7 +137,27 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
 
     async def exchange(self, topic: Topic, index: int) -> None:
         async with self._exchanging:
-            await self._logs.exchange(topic, index)
+            await self._logs.exchange(topic, index, self._find_state)
+
+    async def _find_state(self, topic: Topic, index: int) -> AuxiliaryState:
+        """The state at the border from the brokers of the last inactive chunk; an empty one if no broker has
+        it, because the leader must begin at the border in any case."""
+        metadata = topic.partitions[index]
+        border = metadata.start_offset
+        start_offset = metadata.chunks[0].start_offset if metadata.chunks else border
+        closed = cast(ClassicPartition, _ClosedPartition(PartitionKey(topic.topic_id, index)))
+        try:
+            part = ChunkedPart(closed, lambda: metadata, self._reads)
+            return await part.auxiliary_state(-1, border, start_offset)
+        except KafkaError as error:
+            logger.error(
+                "%s-%d begins at %d without its producers, because their state is lost: %s",
+                topic.name,
+                index,
+                border,
+                error,
+            )
+            return AuxiliaryState(border, start_offset, (), ())
 
     def retire(self, topic: Topic, index: int) -> bool:
         fate = self._logs.fate(topic, index)[0] if index < len(topic.partitions) else LogFate.KEEP

@@ -20,7 +20,7 @@ from moldau.records.record import Record
 from moldau.replication.partition import StopReason
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.kind import ChunkedKind, ChunkLogs
-from moldau.storage.chunks.chunk_store import ChunkStore
+from moldau.storage.chunks.chunk_store import ChunkId, ChunkStore
 from moldau.storage.folders.file_names import HAND_OVERS, LEADER_EPOCHS, is_deleted_folder, is_stray_folder
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
@@ -29,6 +29,10 @@ from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
 from moldau.storage.topic_partition import TopicPartition
 
 NAME, TOPIC_ID = TopicPartition("t", 0), uuid.UUID(int=9)
+
+PARTITION = PartitionRegistration(
+    replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, directories=(uuid.UUID(int=100),)
+)
 
 
 def topic(replica: int = 1, leader: int = 1) -> Topic:
@@ -176,5 +180,40 @@ def test_a_creation_that_fails_does_not_replace_the_state_of_a_border(box: Any) 
         assert len(broker.disk.list(f"/data/{HAND_OVERS}")) == STATES_MAX
         await kept.forget(TOPIC_ID, 0)
         assert broker.disk.list(f"/data/{HAND_OVERS}") == []
+
+    on_broker(box, story)
+
+
+class TurningWorkers:
+    """Runs each function on the loop, one turn later."""
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return function(*arguments)
+
+
+def test_a_new_log_waits_until_the_folder_of_the_old_one_has_another_name(box: Any) -> None:
+    """A partition returns, or a new topic gets its name, while its log becomes a chunk."""
+
+    async def story(broker: Broker) -> None:
+        await broker.log(10)
+        object.__setattr__(box.machine, "workers", TurningWorkers())
+        here, new = broker.topic, Topic("t", uuid.UUID(int=10), (PARTITION,))
+        broker.topic = topic(replica=2, leader=2)
+        partition = cast(Any, SimpleNamespace(key=SimpleNamespace(topic_id=TOPIC_ID, partition=0)))
+        assert not broker.kind.must_exchange(new, 0)
+        broker.kind.close(partition, StopReason.REPLICA_REMOVED)
+        carving = asyncio.create_task(broker.tasks.pop())
+        while broker.logs.get(NAME) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert "t-0" in broker.disk.list("/data")
+        assert broker.kind.must_exchange(here, 0)
+        assert broker.kind.must_exchange(new, 0)
+        await broker.kind.exchange(new, 0)
+        assert "t-0" not in broker.disk.list("/data")
+        assert list(broker.store) == [ChunkId(TOPIC_ID, 0, 0)]
+        await carving
+        assert not broker.kind.must_exchange(here, 0)
+        assert not broker.kind.must_exchange(new, 0)
 
     on_broker(box, story)

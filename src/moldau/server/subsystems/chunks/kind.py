@@ -126,11 +126,15 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         self._image = image
         self._run = run
         self._exchanging = asyncio.Lock()
+        self._carving: set[TopicPartition] = set()
+        """Partitions that are gone and whose logs become chunks; their folders still have the old names."""
 
     def log_config(self, topic: Topic) -> LogConfig | None:
         return self._inner.log_config(topic)
 
     def must_exchange(self, topic: Topic, index: int) -> bool:
+        if self._carving and TopicPartition(topic.name, index) in self._carving:
+            return True
         if topic.partitions[index].start_offset < 0:
             return False
         return self._logs.fate(topic, index)[0] is not LogFate.KEEP
@@ -162,6 +166,7 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
     def retire(self, topic: Topic, index: int) -> bool:
         fate = self._logs.fate(topic, index)[0] if index < len(topic.partitions) else LogFate.KEEP
         if fate is LogFate.CARVE:
+            self._carving.add(TopicPartition(topic.name, index))
             self._run(self._carve(topic, index))
         elif fate is LogFate.DISCARD:
             self._logs.discard(TopicPartition(topic.name, index))
@@ -172,6 +177,8 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
             await self.exchange(topic, index)
         except KafkaError as error:
             logger.error("%s-%d cannot become a chunk: %s", topic.name, index, error)
+        finally:
+            self._carving.discard(TopicPartition(topic.name, index))
 
     def open(self, topic: Topic, index: int) -> ClassicPartition:
         self._logs.prepare(topic, index)

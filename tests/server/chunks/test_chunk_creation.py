@@ -226,3 +226,26 @@ def test_the_ended_chunk_is_durable_before_its_border_is_handed_over(tmp_path: P
         await creating
 
     on_broker(tmp_path, story)
+
+
+def test_producers_are_refused_while_the_controller_does_not_answer_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their batches are not kept without a limit. They try again, and nothing is appended meanwhile."""
+    monkeypatch.setattr(creation, "DRAIN_TIMEOUT_S", 0)
+
+    async def story(broker: Broker) -> None:
+        broker.answers = [*[lost] * 40, refused(ErrorCode.invalid_update_version)]
+        creating = asyncio.create_task(broker.create())
+        await turns(1)
+        held = broker.append()
+        await turns(10)
+        assert held.done()
+        for refusal in (held, broker.append()):
+            assert (await refusal).error is ErrorCode.not_leader_or_follower
+        assert not creating.done()
+        assert (await creating).error_code is ErrorCode.invalid_update_version
+        assert broker.append().error is ErrorCode.none
+        assert broker.partition.log.log_end_offset == 2
+
+    on_broker(tmp_path, story)

@@ -6,7 +6,7 @@ ends, in their order, and get its answers: they are appended, or refused because
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from moldau.replication.appending.opening import GoOn, OpeningQueue, Refuse, pass_on
 from moldau.replication.classic import ClassicPartition
@@ -14,6 +14,8 @@ from moldau.replication.partition import AppendOutcome
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient, Steps
 from moldau.runtime.machine import Machine
+
+_ENDING: Final = "the active chunk of the partition ends"
 
 
 class _HeldAppends(OpeningQueue):
@@ -24,6 +26,7 @@ class _HeldAppends(OpeningQueue):
         self._held: list[
             tuple[FairClient | None, Steps[Any], GoOn, Refuse, bool, asyncio.Future[AppendOutcome]]
         ] = []
+        self._is_refusing = False
 
     def is_busy(self, client: FairClient | None) -> bool:
         return True
@@ -33,7 +36,17 @@ class _HeldAppends(OpeningQueue):
     ) -> "asyncio.Future[AppendOutcome]":
         answer: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
         self._held.append((client, steps, go_on, refuse, is_lasting, answer))
+        if self._is_refusing:
+            self.refuse()
         return answer
+
+    def refuse(self) -> None:
+        """Refuse all batches, also those that come later."""
+        self._is_refusing = True
+        held, self._held = self._held, []
+        for _, _, _, refuse, _, answer in held:
+            if not answer.done():
+                answer.set_result(refuse(KafkaError(ErrorCode.not_leader_or_follower, _ENDING)))
 
     def release(self) -> None:
         """Give all batches to the real queue."""
@@ -44,7 +57,7 @@ class _HeldAppends(OpeningQueue):
 
 async def _refuse_deletion(before_offset: int) -> int:
     # The state that is handed over has the start of the log already.
-    raise KafkaError(ErrorCode.not_leader_or_follower, "the active chunk of the partition ends")
+    raise KafkaError(ErrorCode.not_leader_or_follower, _ENDING)
 
 
 class AppendFreeze:
@@ -67,6 +80,11 @@ class AppendFreeze:
         """Whether all earlier appends are in the log, and committed."""
         partition = self._partition
         return self._queue.is_empty and partition.high_watermark == partition.log.log_end_offset
+
+    def refuse(self) -> None:
+        """Answer NOT_LEADER_OR_FOLLOWER to all batches until the end, because it takes too long to keep
+        them."""
+        self._held.refuse()
 
     def end(self) -> None:
         """Let the partition append again; what waited is appended or refused."""

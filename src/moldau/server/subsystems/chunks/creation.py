@@ -33,7 +33,7 @@ from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
 logger = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT_S: Final = 5.0
-"""Time for which appends are held back until all earlier ones are committed."""
+"""Time for which appends are held back: until all earlier ones are committed, and the switch is known."""
 RETRY_S: Final = 0.2
 """Pause between two requests to the controller whose answers were lost."""
 POLL_S: Final = 0.005
@@ -125,7 +125,10 @@ class ChunkCreation:
 
     @asynccontextmanager
     async def _frozen(self, partition: ClassicPartition) -> AsyncIterator[None]:
-        """Hold appends back while everything before is committed. Raises REQUEST_TIMED_OUT."""
+        """Hold appends back while everything before is committed. Raises REQUEST_TIMED_OUT.
+
+        After the time-out appends are refused. The freeze goes on: the switch may be committed.
+        """
         freeze, epoch = AppendFreeze(partition, self._machine), partition.leader_epoch
         freeze.begin()
         loop = asyncio.get_running_loop()
@@ -136,7 +139,11 @@ class ChunkCreation:
                 if loop.time() >= deadline:
                     raise _refusal(ErrorCode.request_timed_out, "followers have not copied all records")
                 await asyncio.sleep(POLL_S)
-            yield
+            refusing = loop.call_at(deadline, freeze.refuse)
+            try:
+                yield
+            finally:
+                refusing.cancel()
         finally:
             freeze.end()
 

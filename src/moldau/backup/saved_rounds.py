@@ -37,7 +37,7 @@ class _Wait:
 
 
 class SavedRounds:
-    """What the maker's requests tell this broker."""
+    """The rounds of saves that the maker reports to this broker."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         """``now_s`` is a monotonic clock."""

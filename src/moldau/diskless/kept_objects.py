@@ -48,7 +48,7 @@ class KeptObjects:
         self._keys: frozenset[str] | None = None
 
     async def among(self, keys: Sequence[str]) -> list[str]:
-        """Those of ``keys`` that are kept. Raises ``StorageError``."""
+        """The kept objects among ``keys``. Raises ``StorageError``."""
         if not keys:
             return []
         if self._keys is None:

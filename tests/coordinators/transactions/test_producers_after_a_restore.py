@@ -3,11 +3,14 @@
 import pathlib
 from collections.abc import Iterable
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from transaction_model import Pair, TransactionModel
 
-from moldau.backup.restore.transactions import fence_producers
+from moldau.backup.restore.transactions import DecidedCommit, fence_producers
+from moldau.coordinators.diskless.calls import PartitionId
+from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.transactions.codec import TransactionRecord
 from moldau.coordinators.transactions.states import TransactionPhase
 from moldau.coordinators.transactions.transaction import EPOCH_MAX
@@ -38,7 +41,7 @@ def _pairs(log: SnapshotLog) -> list[Pair]:
     ]
 
 
-def _restored(folder: pathlib.Path, model: TransactionModel) -> tuple[int, set[int]]:
+def _restored(folder: pathlib.Path, model: TransactionModel) -> tuple[set[int], dict[int, DecidedCommit]]:
     """Restore the model from what its log has now."""
     log = _log(folder, model.log)
     fenced = fence_producers(log, 2, model.now_ms)
@@ -59,8 +62,11 @@ def test_later_identities_of_the_old_cluster_are_not_given_again(
     for name in ("open", "decided"):
         model.add(name, old[name], [("t", 0)], version)
     model.end("decided", old["decided"], committed=True, version=version)
-    aborted, ending = _restored(tmp_path, model)
-    assert (aborted, ending) == (1, {old["open"][0], old["decided"][0]})
+    aborted, committing = _restored(tmp_path, model)
+    assert aborted == {old["open"][0]}
+    assert committing == {
+        old["decided"][0]: DecidedCommit(frozenset({("t", 0)}), 1 if version else EPOCH_MAX)
+    }
     assert {name: each.identity for name, each in model.shard.by_id.items()} == {
         name: (old[name][0], EPOCH_MAX) for name in names
     }
@@ -89,3 +95,11 @@ def test_the_next_id_of_a_producer_is_not_used_either(tmp_path: pathlib.Path) ->
     _restored(tmp_path, model)
     assert model.complete() == 1
     assert model.init("a").producer_id > following.producer_id
+
+
+def test_batches_of_the_next_transaction_are_not_committed_with_the_decided_one() -> None:
+    decided = DecidedCommit(frozenset({("t", 0)}), next_epoch=3)
+    first, second = (PartitionState(index, PartitionId(UUID(int=1), index), "t") for index in (0, 1))
+    assert decided.includes(first, 2)
+    assert not decided.includes(first, 3), "the markers of the decided transaction have this epoch"
+    assert not decided.includes(second, 2), "the transaction has no such partition"

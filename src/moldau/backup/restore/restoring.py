@@ -26,7 +26,7 @@ from moldau.backup.restore.tiered_logs import (
     remote_chain,
     write_tiered_logs,
 )
-from moldau.backup.restore.transactions import abort_strays, fence_producers
+from moldau.backup.restore.transactions import DecidedCommit, abort_strays, fence_producers
 from moldau.backup.stored_cuts import FoundCut, StoredCuts
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage, ResourceType
@@ -144,8 +144,10 @@ class Restoring:
         """The folder in which all logs are restored, before the other replicas get copies."""
         self._image = MetadataImage()
         """The new metadata."""
-        self._ending: set[int] = set()
-        """Producers whose transactions the restored coordinators will complete."""
+        self._aborted: set[int] = set()
+        """The producers whose transactions are aborted."""
+        self._committing: dict[int, DecidedCommit] = {}
+        """Transactions that the restored coordinators will commit, by producer id."""
         self._report = RestoreReport(cut, damaged_cuts=found.damaged)
 
     async def run(self) -> RestoreReport:
@@ -165,8 +167,8 @@ class Restoring:
             restores = number - self._cut.generation
             coordinators = await self._load(image, logs, restores, closing)
             await _create_partitions(image, coordinators)
-            aborted = await abort_strays(coordinators, logs, self._ending)
-            self._report.aborted_transactions += aborted
+            self._aborted |= await abort_strays(coordinators, logs, self._committing)
+            self._report.aborted_transactions = len(self._aborted)
             generation = NewGeneration(number, _ends(image, coordinators, logs), restores)
             newer = await find_objects(self._storage, self._window, self._report.newer)
             await self._write_metadata(old, generation, newer)
@@ -259,9 +261,9 @@ class Restoring:
             if saved.topic == TRANSACTION_STATE_TOPIC:
                 epoch = log.last_epoch + 1
                 log.initialize_epoch(epoch)
-                count, ending = fence_producers(log, epoch, self._machine.clock.now_ms())
-                self._report.aborted_transactions += count
-                self._ending |= ending
+                aborted, committing = fence_producers(log, epoch, self._machine.clock.now_ms())
+                self._aborted |= aborted
+                self._committing |= committing
                 await log.flush()
             if saved.topic == DISKLESS_METADATA_TOPIC:
                 coordinator_logs[log_id.partition] = log

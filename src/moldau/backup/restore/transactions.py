@@ -6,19 +6,26 @@ and the next one gets a new producer id.
 
 The batches of open transactions after the cut do not come back, so these must not be committed. An ongoing
 transaction is prepared for its abort, which the restored coordinator completes. A transaction whose end was
-decided keeps it, and is completed. A transaction that is open only in a diskless partition began after the
-logs of the transaction coordinators were read. It is aborted in that partition.
+decided keeps it, and is completed.
+
+Diskless partitions are saved later than the logs of the transaction coordinators. So a transaction, or its
+part in one more partition, may be open there and not in those logs. Whatever is open in a diskless partition
+is aborted there, except a transaction that its coordinator will commit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.coordinators.diskless.calls import MarkerToWrite
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.producers import epoch_of
-from moldau.coordinators.diskless.store.view import StoredPartition
-from moldau.coordinators.transactions.transaction import EPOCH_MAX, NO_PRODUCER_ID
+from moldau.coordinators.transactions.transaction import (
+    EPOCH_MAX,
+    NO_PRODUCER_ID,
+    VERSION_WITH_BUMPS,
+)
 from moldau.protocol.records import transactions as schema
 from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
@@ -28,39 +35,64 @@ from moldau.storage.snapshots.snapshot_log import SnapshotLog
 __all__ = ["abort_strays", "fence_producers"]
 
 ONGOING: Final = 1
-PREPARED: Final = frozenset({2, 3})
-"""Kafka's numbers of the states in which the end is decided: PrepareCommit and PrepareAbort."""
+PREPARE_COMMIT: Final = 2
 PREPARE_ABORT: Final = 3
 _READ_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 1 << 19
 """The size of a batch of fences: half of the largest that the topic takes by default."""
 
 
-def fence_producers(log: SnapshotLog, epoch: int, now_ms: int) -> tuple[int, set[int]]:
+class DecidedCommit(NamedTuple):
+    """A transaction that the restored coordinator will commit."""
+
+    partitions: frozenset[tuple[str, int]]
+    """Its partitions, by topic."""
+    next_epoch: int
+    """The epoch from which on batches belong to the producer's next transaction: its markers have it since
+    version 2 (KIP-890). Before that, the next transaction has the same epoch.
+    """
+
+    def includes(self, partition: PartitionState, producer_epoch: int) -> bool:
+        """Whether the batches with this epoch in a partition are of the transaction."""
+        return (
+            partition.name,
+            partition.id.partition_index,
+        ) in self.partitions and producer_epoch < self.next_epoch
+
+
+def fence_producers(log: SnapshotLog, epoch: int, now_ms: int) -> tuple[set[int], dict[int, DecidedCommit]]:
     """Append the fences and aborts to a log of ``__transaction_state``, as its leader of ``epoch``.
 
-    Returns the number of aborts, and the producer ids whose transactions the restored coordinator will
-    complete.
+    Returns the producer ids whose transactions are aborted, and the transactions that the restored
+    coordinator will commit, by producer id.
     """
     fences: list[Record] = []
-    aborts = 0
-    ending: set[int] = set()
+    aborted: set[int] = set()
+    committing: dict[int, DecidedCommit] = {}
     for key, (value, version) in _latest(log).items():
         # A next id may be in use as well, with later epochs than the saved state knows.
         fenced = replace(value, producer_epoch=EPOCH_MAX, next_producer_id=NO_PRODUCER_ID)
         if value.transaction_status == ONGOING:
-            aborts += 1
+            aborted.add(value.producer_id)
             fenced = replace(
                 fenced,
                 transaction_status=PREPARE_ABORT,
                 transaction_last_update_timestamp_ms=now_ms,
             )
-        if fenced.transaction_status in PREPARED:
-            ending.add(value.producer_id)
+        elif value.transaction_status == PREPARE_COMMIT:
+            committing[value.producer_id] = _committing(value)
         fences.append(Record(0, now_ms, key, schema.RECORDS.encode_value(fenced, version)))
     for batch in _batches(fences):
         log.append_as_leader(build_batch(batch), epoch)
-    return aborts, ending
+    return aborted, committing
+
+
+def _committing(value: schema.TransactionLogValue) -> DecidedCommit:
+    partitions = frozenset(
+        (each.topic, index) for each in value.transaction_partitions or () for index in each.partition_ids
+    )
+    has_bumps = value.client_transaction_version >= VERSION_WITH_BUMPS
+    return DecidedCommit(partitions, value.producer_epoch if has_bumps else EPOCH_MAX)
 
 
 def _batches(records: list[Record]) -> Iterator[list[Record]]:
@@ -102,35 +134,33 @@ def _latest(log: SnapshotLog) -> dict[bytes, tuple[schema.TransactionLogValue, i
 
 
 async def abort_strays(
-    coordinators: DisklessCoordinator, coordinator_ids: Iterable[int], ending: set[int]
-) -> int:
-    """Abort the open transactions of diskless partitions whose producers are not in ``ending``."""
-    count = 0
+    coordinators: DisklessCoordinator, coordinator_ids: Iterable[int], committing: Mapping[int, DecidedCommit]
+) -> set[int]:
+    """Abort the open transactions of diskless partitions, except those in ``committing``. Returns their
+    producer ids.
+    """
+    aborted: set[int] = set()
     for coordinator_id in coordinator_ids:
-        led = coordinators.led(coordinator_id)
-        assert led is not None
-        markers = [
-            marker
-            for partition in led.store.view
-            if partition.transactions is not None
-            for marker in _markers(partition, ending)
-        ]
+        # The store's partitions have no producers; the shard's have.
+        markers = await coordinators.runtime.read(
+            coordinator_id,
+            lambda shard, _: [
+                marker for partition in shard.partitions for marker in _markers(partition, committing)
+            ],
+        )
         if markers:
             await coordinators.end_transactions(coordinator_id, markers)
-        count += len(markers)
-    return count
+        aborted.update(marker.producer_id for marker in markers)
+    return aborted
 
 
-def _markers(partition: StoredPartition, ending: set[int]) -> Iterator[MarkerToWrite]:
-    assert partition.transactions is not None
+def _markers(partition: PartitionState, committing: Mapping[int, DecidedCommit]) -> Iterator[MarkerToWrite]:
+    if partition.transactions is None:
+        return
     epochs: Mapping[int, int] = partition.transactions.coordinator_epochs
     for producer_id in partition.transactions.open_from:
-        window = partition.producers.get(producer_id)
-        if producer_id not in ending and window is not None:
-            yield MarkerToWrite(
-                *partition.id,
-                producer_id,
-                epoch_of(window),
-                max(0, epochs.get(producer_id, 0)),
-                committed=False,
-            )
+        window, decided = partition.producers.get(producer_id), committing.get(producer_id)
+        if window is None or (decided is not None and decided.includes(partition, epoch_of(window))):
+            continue
+        coordinator_epoch = max(0, epochs.get(producer_id, 0))
+        yield MarkerToWrite(*partition.id, producer_id, epoch_of(window), coordinator_epoch, committed=False)

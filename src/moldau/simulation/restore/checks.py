@@ -1,4 +1,4 @@
-"""What a restore promises of records, and the checks of it.
+"""Checks of the promises about records after a restore.
 
 * A record that was acknowledged before the cut is there once, at its offset.
 * A record that was acknowledged after the cut is there: once if its producer is idempotent.

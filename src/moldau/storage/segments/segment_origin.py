@@ -39,7 +39,7 @@ _TAIL_BYTES: Final = 64 * 1024
 
 
 class _Witness(NamedTuple):
-    """What another file says about the batch with ``offset``."""
+    """The statements of another file about the batch with ``offset``."""
 
     offset: int
     value: int

@@ -4,12 +4,15 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from moldau.cluster.internal_topics import InternalTopic
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup, Leaders
+from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.extensions import Extensions
 from moldau.server.subsystem import Contribution
 from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
@@ -39,3 +42,14 @@ def test_a_kind_that_a_later_subsystem_contributes_is_found() -> None:
 
     (row,) = asyncio.run(find()).coordinators
     assert row.error_code is ErrorCode.group_authorization_failed  # from the kind's own check
+
+
+def test_two_kinds_for_one_key_type_are_refused() -> None:
+    """Clients could find only one of them."""
+    lookup = KeyLookup(key_type=KEY_TYPE, partition_of=lambda key, count: 0, check=refuse)
+    entries = [
+        CoordinatorEntry(topic=InternalTopic(name, 1, 1, ""), leaders=cast(Leaders, None), lookup=lookup)
+        for name in ("t", "u")
+    ]
+    with pytest.raises(ValueError, match="key type 42 has two kinds"):
+        CoordinatorRegistry(entries)

@@ -18,6 +18,7 @@ from moldau.protocol.records.metadata import ConfigRecord
 from moldau.server.composition import Composition, ControllerComposition
 from moldau.server.extensions import Extensions
 from moldau.server.subsystem import Contribution, Subsystem, SubsystemList
+from moldau.server.subsystems.listeners import ListenersSubsystem
 from moldau.server.topics.partition_kinds import KindClaim, PartitionKinds
 
 BROKER_TYPE = 4
@@ -211,3 +212,11 @@ def test_a_controller_accepts_health_checks() -> None:
     extensions = Extensions()
     ControllerComposition(extensions).add(Answering(Contribution(checks={"it": lambda: None})))
     assert list(extensions.checks) == ["it"]
+
+
+def test_no_subsystem_comes_after_the_listeners() -> None:
+    """They have copied the handlers of the subsystems before them."""
+    composition = Composition(Extensions())
+    composition.subsystems.append(object.__new__(ListenersSubsystem))
+    with pytest.raises(ValueError, match="handlers of Answering, after the listeners, are not served"):
+        composition.add(Answering(Contribution()))

@@ -48,7 +48,13 @@ class Composition:
         self.subsystems: list[Subsystem] = []
 
     def add(self, subsystem: S) -> S:
-        """Append a subsystem, and merge its contribution."""
+        """Append a subsystem, and merge its contribution. Raises ``ValueError`` after the listeners, which
+        serve the handlers of those before them.
+        """
+        if any(isinstance(each, ListenersSubsystem) for each in self.subsystems):
+            raise ValueError(
+                f"the handlers of {type(subsystem).__name__}, after the listeners, are not served"
+            )
         self.subsystems.append(subsystem)
         self._merge(subsystem, subsystem.contribution())
         return subsystem

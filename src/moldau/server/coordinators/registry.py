@@ -27,6 +27,8 @@ class CoordinatorRegistry:
         """Add a kind, before the first partition of its topic is led."""
         if entry.topic.name in self._entries:
             raise ValueError(f"{entry.topic.name} has two kinds of coordinators")
+        if entry.lookup is not None and entry.lookup.key_type in self.lookups():
+            raise ValueError(f"key type {entry.lookup.key_type} has two kinds of coordinators")
         self._entries[entry.topic.name] = entry
 
     def runtimes(self) -> list[CoordinatorRuntime[Any, Any]]:

@@ -14,7 +14,13 @@ from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.partition import PartitionRegistration
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.lookups.record_lookup import RecordLookup
-from moldau.replication.partition import AbortedTransaction, FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.partition import (
+    AbortedTransaction,
+    FoundOffset,
+    PartitionKey,
+    ReadOutcome,
+    ReadRequest,
+)
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.folders.checkpoint import CheckpointError
 from moldau.storage.folders.file_names import LEADER_EPOCHS, PRODUCER_SNAPSHOT_SUFFIX, segment_file
@@ -182,31 +188,40 @@ class ChunkedPart:
     async def auxiliary_state(
         self, leader_epoch: int, end_offset: int, log_start_offset: int
     ) -> AuxiliaryState:
-        """The state at the end of the last inactive chunk, from a broker that has it."""
-        chunk = next((each for each in self._chunks if each.end_offset == end_offset - 1), None)
-        if chunk is None:
-            raise KafkaError(
-                ErrorCode.offset_moved_to_tiered_storage, f"no inactive chunk ends before {end_offset}"
-            )
-        files = ChunkFileFetch(*self._partition.key, chunk.start_offset)
-        names = (await self._reads.fetch_file(chunk, files)).files
-        snapshot, producers = segment_file(end_offset, PRODUCER_SNAPSHOT_SUFFIX), []
-        epochs = await self._file(chunk, LEADER_EPOCHS)
-        try:
-            if snapshot in names:
-                producers = decode_producer_snapshot(await self._file(chunk, snapshot), snapshot)
-            entries = parse_leader_epochs(epochs, LEADER_EPOCHS)
-            return AuxiliaryState(end_offset, log_start_offset, entries, producers)
-        except (CorruptSnapshotError, CheckpointError) as error:
-            raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
+        chunks = self._chunks
+        return await state_at_border(self._reads, self._partition.key, chunks, end_offset, log_start_offset)
 
-    async def _file(self, chunk: ChunkRegistration, name: str) -> bytes:
-        content = b""
-        while True:
-            wanted = ChunkFileFetch(
-                *self._partition.key, chunk.start_offset, name, len(content), READ_MAX_BYTES
-            )
-            piece = (await self._reads.fetch_file(chunk, wanted)).content
-            content += piece
-            if not piece:
-                return content
+
+async def state_at_border(
+    reads: ChunkReads,
+    key: PartitionKey,
+    chunks: Sequence[ChunkRegistration],
+    border: int,
+    log_start_offset: int,
+) -> AuxiliaryState:
+    """The state at the end of the inactive chunk before ``border``, from a broker that has it.
+
+    Raises ``KafkaError`` if no broker has it.
+    """
+    chunk = next((each for each in chunks if each.end_offset == border - 1), None)
+    if chunk is None:
+        raise KafkaError(ErrorCode.offset_moved_to_tiered_storage, f"no inactive chunk ends before {border}")
+    names = (await reads.fetch_file(chunk, ChunkFileFetch(*key, chunk.start_offset))).files
+    snapshot, producers = segment_file(border, PRODUCER_SNAPSHOT_SUFFIX), []
+    epochs = await _file(reads, key, chunk, LEADER_EPOCHS)
+    try:
+        if snapshot in names:
+            producers = decode_producer_snapshot(await _file(reads, key, chunk, snapshot), snapshot)
+        return AuxiliaryState(border, log_start_offset, parse_leader_epochs(epochs, LEADER_EPOCHS), producers)
+    except (CorruptSnapshotError, CheckpointError) as error:
+        raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
+
+
+async def _file(reads: ChunkReads, key: PartitionKey, chunk: ChunkRegistration, name: str) -> bytes:
+    content = b""
+    while True:
+        wanted = ChunkFileFetch(*key, chunk.start_offset, name, len(content), READ_MAX_BYTES)
+        piece = (await reads.fetch_file(chunk, wanted)).content
+        content += piece
+        if not piece:
+            return content

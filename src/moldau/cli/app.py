@@ -12,7 +12,7 @@ import moldau
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "dev": ("serving.dev", "Run a ready-to-use node with no configuration file."),
     "node": ("serving.node", "Run a node as its configuration file says."),
-    "storage": ("admin.storage", "Make a node's folders ready."),
+    "storage": ("storage.command", "Make the folders of nodes ready; save and restore a cluster."),
     "topics": ("admin.topics", "List, create, describe, change and delete topics."),
     "produce": ("records.produce", "Send records, a line each, from a file or stdin."),
     "consume": ("records.consume", "Print the records of a topic."),

@@ -5,18 +5,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from transaction_flaws import (
+    commit_offsets_at_once,
+    cut_the_aborted_list_of_classic,
+    leave_prepared_transactions,
+    read_one_too_far_of_classic,
+)
 
-from moldau.coordinators.transactions.completion import TransactionCompletion
 from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.replication.appending.transactions import TransactionChecks
 from moldau.replication.partition import TransactionMarker
-from moldau.replication.reads import PartitionReader
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.transactions.markers import LocalMarkers
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.transactions.record import Fate, RecordedTransaction, check_transactions
-from moldau.storage.log.producers import LogProducers
 from moldau.storage.producers import producer_state
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
@@ -43,22 +46,6 @@ def forget_a_marker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LocalMarkers, "write", write_most)
 
 
-def read_one_too_far(patch: pytest.MonkeyPatch) -> None:
-    """The last stable offset is one too high."""
-    last_stable = LogProducers.last_stable_offset
-
-    def one_more(self: Any, high_watermark: int) -> int:
-        return min(high_watermark, last_stable(self, high_watermark) + 1)
-
-    patch.setattr(LogProducers, "last_stable_offset", one_more)
-
-
-def cut_the_aborted_list(patch: pytest.MonkeyPatch) -> None:
-    """A fetch lists all aborted transactions except the first."""
-    aborted = PartitionReader._aborted
-    patch.setattr(PartitionReader, "_aborted", lambda self, offset, result: aborted(self, offset, result)[1:])
-
-
 def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
     """A partition accepts batches of any epoch while a transaction is open."""
     is_open = TransactionChecks._is_open
@@ -73,37 +60,12 @@ def fence_no_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(producer_state, "_check_sequence", lambda entry, header: None)
 
 
-def leave_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator ignores prepared transactions in its log."""
-    look = TransactionCompletion.look
-
-    def look_when_active(self: Any, partition: int) -> None:
-        if self._runtime.is_active(partition):
-            look(self, partition)
-
-    patch.setattr(TransactionCompletion, "look", look_when_active)
-
-
-def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Offsets are visible before their transaction is committed."""
-    from moldau.coordinators.groups.offsets.store import OffsetStore
-
-    put = OffsetStore.put
-
-    def put_plainly(
-        self: Any, group_id: str, place: Any, value: Any, record_offset: int, producer_id: int, _: bool
-    ) -> None:
-        put(self, group_id, place, value, record_offset, producer_id, False)
-
-    patch.setattr(OffsetStore, "put", put_plainly)
-
-
 @pytest.mark.parametrize(
     ("mutate", "seed"),
     [
         (forget_a_marker, 1),
-        (read_one_too_far, 1),
-        (cut_the_aborted_list, 1),
+        (read_one_too_far_of_classic, 1),
+        (cut_the_aborted_list_of_classic, 1),
         (fence_no_epoch, 1),
         (leave_prepared_transactions, 1),
         (commit_offsets_at_once, 3),

@@ -16,13 +16,16 @@ from test_diskless_transactions import (
     forget_a_marker,
     read_one_too_far,
 )
+from transaction_flaws import (
+    commit_offsets_at_once,
+    cut_the_aborted_list_of_classic,
+    leave_prepared_transactions,
+    read_one_too_far_of_classic,
+)
 
 from moldau.coordinators.diskless.state import commit
-from moldau.coordinators.groups.offsets.store import OffsetStore
-from moldau.coordinators.transactions.completion import TransactionCompletion
 from moldau.coordinators.transactions.transaction import TxnPartition
 from moldau.replication.partition import TransactionMarker
-from moldau.replication.reads import PartitionReader
 from moldau.runtime import ErrorCode
 from moldau.server.handlers.records.transactional import Participation
 from moldau.server.subsystems.transactions.gate import CoordinatorGate
@@ -32,7 +35,6 @@ from moldau.simulation.scenario import run_seed
 from moldau.simulation.transactions.lists import check_lists
 from moldau.simulation.transactions.reader import CommittedRead
 from moldau.simulation.transactions.record import Fate, RecordedTransaction
-from moldau.storage.log.producers import LogProducers
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
@@ -59,41 +61,6 @@ def forget_a_classic_marker(patch: pytest.MonkeyPatch) -> None:
         return await write(self, marker, partition)
 
     patch.setattr(LocalMarkers, "write", write_most)
-
-
-def read_one_too_far_of_classic(patch: pytest.MonkeyPatch) -> None:
-    """The last stable offset of classic partitions is one too high."""
-    stable = LogProducers.last_stable_offset
-    patch.setattr(LogProducers, "last_stable_offset", lambda self, high: min(high, stable(self, high) + 1))
-
-
-def cut_the_aborted_list_of_classic(patch: pytest.MonkeyPatch) -> None:
-    """A fetch from a classic partition lists all aborted transactions except the first."""
-    aborted = PartitionReader._aborted
-    patch.setattr(PartitionReader, "_aborted", lambda self, *read: aborted(self, *read)[1:])
-
-
-def abandon_moved_transactions(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator ignores the prepared transactions that it loads from its log."""
-    look = TransactionCompletion.look
-
-    def look_when_active(self: Any, partition: int) -> None:
-        if self._runtime.is_active(partition):
-            look(self, partition)
-
-    patch.setattr(TransactionCompletion, "look", look_when_active)
-
-
-def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Offsets are visible before their transaction is committed."""
-    put = OffsetStore.put
-
-    def put_plainly(
-        self: Any, group_id: str, place: Any, value: Any, record_offset: int, producer_id: int, _: bool
-    ) -> None:
-        put(self, group_id, place, value, record_offset, producer_id, False)
-
-    patch.setattr(OffsetStore, "put", put_plainly)
 
 
 def store_repeated_batches(patch: pytest.MonkeyPatch) -> None:
@@ -123,7 +90,7 @@ PINNED: dict[Mutant, int] = {join_without_the_coordinator: 0}
 """A mutant that needs several brokers, and a seed that finds it. Shorter stories find the others."""
 ALL: Iterable[Mutant] = (
     *PINNED,
-    abandon_moved_transactions,
+    leave_prepared_transactions,
     check_no_guard,
     commit_offsets_at_once,
     cut_the_aborted_list,

@@ -254,7 +254,7 @@ class _ClusterProcesses:
 
 def _restored(configs: list[BrokerConfig]) -> str:
     """Restore the saved cluster into the folders of its new nodes. Returns its id."""
-    from moldau.cli.admin.backup import RestoreRequest, restored  # other starts do not need it
+    from moldau.cli.storage.backup import RestoreRequest, restored  # other starts do not need it
 
     return restored(RestoreRequest(configs)).cut.cluster_id
 

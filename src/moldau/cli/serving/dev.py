@@ -147,7 +147,7 @@ def _single_node(
         refuse_cluster(folder)
         config = partial(development_config, str(folder), port, properties, host=host, diskless=True)
         if is_restored:
-            from moldau.cli.admin.backup import RestoreRequest, restored
+            from moldau.cli.storage.backup import RestoreRequest, restored
 
             restored(RestoreRequest([config()]))
         serve.run_node(

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final
 
 from moldau.chunks.fates import LogFate, LogRange, fate_of
 from moldau.chunks.hand_overs import HandOvers
-from moldau.chunks.reading import ChunkedPart, ChunkReads
+from moldau.chunks.reading import ChunkedPart, ChunkReads, state_at_border
 from moldau.chunks.retention import first_offset
 from moldau.cluster.image.chunks import ChunkRegistration
 from moldau.cluster.image.image import MetadataImage
@@ -34,14 +34,7 @@ logger = logging.getLogger(__name__)
 
 _OF_EARLIER_CHUNK: Final = frozenset({LogFate.CARVE, LogFate.DISCARD})
 
-
 FindState = Callable[[Topic, int], Awaitable[AuxiliaryState]]
-
-
-class _ClosedPartition(NamedTuple):
-    """A partition that is not open: files of its chunks are found by its key."""
-
-    key: PartitionKey
 
 
 class ChunkLogs:
@@ -149,10 +142,9 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
         metadata = topic.partitions[index]
         border = metadata.start_offset
         start_offset = metadata.chunks[0].start_offset if metadata.chunks else border
-        closed = cast(ClassicPartition, _ClosedPartition(PartitionKey(topic.topic_id, index)))
+        key = PartitionKey(topic.topic_id, index)
         try:
-            part = ChunkedPart(closed, lambda: metadata, self._reads)
-            return await part.auxiliary_state(-1, border, start_offset)
+            return await state_at_border(self._reads, key, metadata.chunks, border, start_offset)
         except KafkaError as error:
             logger.error(
                 "%s-%d begins at %d without its producers, because their state is lost: %s",

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.admin.backup import backup_app, restore_command
-from moldau.cli.admin.storage_options import (
+from moldau.cli.app import new_app
+from moldau.cli.errors import CommandError
+from moldau.cli.storage.backup import backup_app, restore_command
+from moldau.cli.storage.storage_options import (
     FeatureOption,
     FormatOptions,
     InitialControllersOption,
@@ -14,8 +16,6 @@ from moldau.cli.admin.storage_options import (
     StandaloneOption,
     with_options,
 )
-from moldau.cli.app import new_app
-from moldau.cli.errors import CommandError
 from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
@@ -25,7 +25,7 @@ from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.files.local_disk import LocalDisk
 
-app = new_app(help="Make a node's folders ready; restore them from the object store.", no_args_is_help=True)
+app = new_app(help="Make the folders of nodes ready; save and restore a cluster.", no_args_is_help=True)
 app.command("restore")(restore_command)
 app.add_typer(backup_app, name="backup")
 

@@ -14,12 +14,12 @@ from moldau.backup.restore.living_nodes import living_brokers
 from moldau.backup.restore.restoring import RestoreReport, Restoring, examine
 from moldau.backup.restore.saved_state import metadata_of
 from moldau.backup.stored_cuts import FoundCut, StoredCuts
-from moldau.cli.admin.restored_nodes import check_nodes, new_cluster
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError, one_line
 from moldau.cli.options import JsonOption, key_values, timestamp_ms
 from moldau.cli.output import print_json, print_table, time_text
 from moldau.cli.serving.serve import read_config
+from moldau.cli.storage.restored_nodes import check_nodes, new_cluster
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError

@@ -8,8 +8,8 @@ import pytest
 
 import moldau.testing
 from moldau.backup.restore.living_nodes import living_brokers
-from moldau.cli.admin.restored_nodes import check_nodes, new_cluster
 from moldau.cli.errors import CommandError
+from moldau.cli.storage.restored_nodes import check_nodes, new_cluster
 from moldau.cluster.folders.meta_properties import FormatError, read_meta_properties
 from moldau.config.broker import BrokerConfig
 from moldau.protocol.records.metadata import BrokerEndpoint, RegisterBrokerRecord

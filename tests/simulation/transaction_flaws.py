@@ -1,0 +1,51 @@
+"""Flaws of transactions on classic partitions and in their coordinators, for stories of one node and of
+clusters.
+"""
+
+from typing import Any
+
+import pytest
+
+from moldau.coordinators.groups.offsets.store import OffsetStore
+from moldau.coordinators.transactions.completion import TransactionCompletion
+from moldau.replication.reads import PartitionReader
+from moldau.storage.log.producers import LogProducers
+
+
+def read_one_too_far_of_classic(patch: pytest.MonkeyPatch) -> None:
+    """The last stable offset of classic partitions is one too high."""
+    last_stable = LogProducers.last_stable_offset
+
+    def one_more(self: Any, high_watermark: int) -> int:
+        return min(high_watermark, last_stable(self, high_watermark) + 1)
+
+    patch.setattr(LogProducers, "last_stable_offset", one_more)
+
+
+def cut_the_aborted_list_of_classic(patch: pytest.MonkeyPatch) -> None:
+    """A fetch from a classic partition lists all aborted transactions except the first."""
+    aborted = PartitionReader._aborted
+    patch.setattr(PartitionReader, "_aborted", lambda self, offset, result: aborted(self, offset, result)[1:])
+
+
+def leave_prepared_transactions(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator ignores prepared transactions in its log."""
+    look = TransactionCompletion.look
+
+    def look_when_active(self: Any, partition: int) -> None:
+        if self._runtime.is_active(partition):
+            look(self, partition)
+
+    patch.setattr(TransactionCompletion, "look", look_when_active)
+
+
+def commit_offsets_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Offsets are visible before their transaction is committed."""
+    put = OffsetStore.put
+
+    def put_plainly(
+        self: Any, group_id: str, place: Any, value: Any, record_offset: int, producer_id: int, _: bool
+    ) -> None:
+        put(self, group_id, place, value, record_offset, producer_id, False)
+
+    patch.setattr(OffsetStore, "put", put_plainly)

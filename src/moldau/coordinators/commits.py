@@ -15,7 +15,7 @@ class _Waiting(NamedTuple):
 
 
 class CommitQueue:
-    """Holds answers until the log has committed all records below an offset, or until their time-out."""
+    """Keeps answers until the log has committed all records below an offset, or until their time-out."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
         self._loop = loop
@@ -37,7 +37,7 @@ class CommitQueue:
             self._timer = self._loop.call_at(deadline, self._expire)
 
     def advance(self, high_watermark: int) -> None:
-        """Send the answers whose offset is committed now."""
+        """Send the answers that depend only on committed offsets now."""
         waiting = self._waiting
         while waiting and waiting[0].covers_offset <= high_watermark:
             first = waiting.popleft()

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, NewType, TypeAlias, TypeVar
 
 Token = NewType("Token", int)
-"""Identifies a waiting request. The runtime makes one token per operation, and a shard keeps it while the
-request waits.
-"""
+"""Identifies a waiting request. The runtime makes one token per operation, and a shard keeps the token while
+the request waits."""
 
 TimerKey: TypeAlias = Hashable
 """Identifies a timer within its shard. Setting a timer again changes its time."""
@@ -36,7 +35,7 @@ class SetTimer(NamedTuple):
 
 
 class CancelTimer(NamedTuple):
-    """Cancel the timer ``key``; harmless when there is none."""
+    """Cancel the timer ``key``, if it exists."""
 
     key: TimerKey
 
@@ -76,7 +75,8 @@ class Effects(Generic[R]):
 
 @dataclass(slots=True)
 class Outbox(Generic[R]):
-    """Collects effects while an operation runs, so that its steps need not pass them around."""
+    """Collects effects while an operation runs, so that the steps of the operation need not pass them to each
+    other."""
 
     records: list[R] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)

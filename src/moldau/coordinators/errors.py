@@ -19,7 +19,7 @@ _TOO_LARGE = frozenset(
 def coordinator_error(error: BaseException) -> KafkaError:
     """The error for a client of a coordinator. The client then retries, or looks for the coordinator again.
 
-    For example, a client could not handle NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
+    For example, clients do not handle NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
     """
     if not isinstance(error, KafkaError):
         return KafkaError(ErrorCode.coordinator_not_available, "The coordinator's log failed.")

@@ -2,15 +2,15 @@
 
 The order, which is the runtime's contract with its shards:
 
-1. *Decide*: an operation reads the shard and returns effects. It sees every earlier decision, committed or
-not.
-2. *Replay*: its records are applied to the shard at once, at the offsets they are about to get, so
-   that the next operation need not wait for the log.
+1. *Decide*: an operation reads the shard and returns effects. The shard contains every earlier decision,
+   committed or not.
+2. *Replay*: the records of the operation are applied to the shard at once, at the offsets that they will
+   get. Therefore the next operation need not wait for the log.
 3. *Append*: all records of one turn of the event loop are appended to the log as one batch.
-4. *Answer*: the request is answered when everything that the operation could have seen is committed.
+4. *Answer*: the request is answered when everything that the operation could have read is committed.
 
-When an append fails, the shard contains records that the log does not: all waiting requests get an error,
-and the shard is discarded and loaded again from the log.
+When an append fails, the shard contains records that the log does not contain. Therefore all waiting
+requests get an error, and the shard is discarded and loaded again from the log.
 
 States: LOADING -> ACTIVE -> CLOSED. After a failure, LOADING and ACTIVE go back to LOADING.
 """
@@ -151,7 +151,7 @@ class ShardHost(Generic[S, R]):
         """
 
         # Collected records must be appended first, because the guard depends on the producers in the log. If
-        # the log refused a batch later, the shard would be invalid.
+        # the log refused such a batch after the guard was issued, the shard would be invalid.
         if self.state is HostState.ACTIVE:
             self._flush()
 
@@ -205,7 +205,7 @@ class ShardHost(Generic[S, R]):
         self._shard.replay_marker(producer.producer_id, producer.producer_epoch, marker.committed)
 
     def read(self, operation: Callable[[S, int], Any]) -> "asyncio.Future[Any]":
-        """Read the shard now; answer once everything that was read is committed."""
+        """Read the shard now. The answer is sent when all decisions that were read are committed."""
         future: asyncio.Future[Any] = self._loop.create_future()
         try:
             self._check_active()
@@ -226,7 +226,7 @@ class ShardHost(Generic[S, R]):
         self._drop(KafkaError(ErrorCode.not_coordinator, f"{self.name} has moved to another node."))
 
     async def close(self) -> None:
-        """After :meth:`stop`: wait until no task of this host is running."""
+        """Wait, after :meth:`stop`, until no task of this host is running."""
         await asyncio.wait([self._loading])
         if self.store is not None:
             await self.store.close()
@@ -247,7 +247,7 @@ class ShardHost(Generic[S, R]):
     # decide -> replay -> append -> answer
 
     def _accept(self, effects: Effects[R]) -> None:
-        # Waiting requests must get an answer after any failure.
+        # Every waiting request must get an answer after a failure.
         with self._unexpected.contained(f"carrying out a decision of {self.name}", self._lose):
             if effects.records and not self._replay(effects):
                 return
@@ -345,7 +345,7 @@ class ShardHost(Generic[S, R]):
         if future is None:
             return
         if isinstance(reply.response, KafkaError):
-            # As when an operation raises: an error depends on no record.
+            # This is the rule for an operation that raises: an error depends on no record.
             if not future.done():
                 future.set_exception(reply.response)
         else:
@@ -386,7 +386,7 @@ class ShardHost(Generic[S, R]):
     def _on_timer(self, key: TimerKey) -> None:
         if self.state is not HostState.ACTIVE:
             return
-        # Requests may wait for the decision of this timer.
+        # Requests may wait until this timer's operation has decided.
         with self._unexpected.contained(f"deciding on a timer in {self.name}", self._lose):
             self._accept(self._shard.on_timer(key, self._clock.now_ms()))
 
@@ -439,8 +439,8 @@ class ShardHost(Generic[S, R]):
         )
         self._end_offset = await loader.run(start, hand_over)
         if store is not None:
-            # Readers of the store do not wait for commits, so it must contain everything that was answered
-            # before.
+            # Readers of the store do not wait for commits. Therefore the store must contain everything that
+            # was answered before.
             await self._until_committed(self._end_offset)
             hand_over()
         self.load_problem, self.broken = None, loader.broken

@@ -1,5 +1,4 @@
-"""A kind of coordinator as a broker hosts it: its runtime, topic, handlers and upkeep, in the folder of the
-kind.
+"""A kind of coordinator on a broker: its runtime, topic, handlers and upkeep, in the folder of the kind.
 
 ``server/coordinators/subsystem.py`` hosts any kind by this contract: it leads and unloads the coordinators,
 serves their APIs, finds them for clients, and reports their health.
@@ -45,7 +44,8 @@ class HostedKind:
     def __init__(self, name: str, runtime: CoordinatorRuntime[Any, Any], topic: InternalTopic) -> None:
         """``name`` names the kind in health checks. ``topic`` is created with these properties.
 
-        Raises ``ValueError`` for a topic that is not that of the runtime, or that controllers do not know.
+        Raises ``ValueError`` if the topic differs from the runtime's topic, or if controllers do not know the
+        topic.
         """
         if topic.name != runtime.kind.topic.name:
             raise ValueError(f"coordinators of {runtime.kind.topic.name} cannot stand on {topic.name}")
@@ -80,4 +80,4 @@ class HostedKind:
         await self.runtime.close()
 
     async def stop(self) -> None:
-        """End the work that is left. It may be called without :meth:`drain`, and twice."""
+        """Stop the remaining work. It may be called without :meth:`drain`, and twice."""

@@ -23,8 +23,8 @@ class LogPolicy:
     skips_broken: bool = False
     """Whether records are independent, so that loading skips an unreadable record and continues."""
     skips_damaged: bool = True
-    """Whether ``skips_broken`` also applies to batches with a wrong checksum. Such a batch may have
-    contained decisions."""
+    """Whether ``skips_broken`` also applies to batches with a wrong checksum. Such a batch may have contained
+    decisions."""
     commit_timeout_ms: int = 5000
     """Time for which a write waits for the high watermark."""
 

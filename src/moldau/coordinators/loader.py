@@ -34,7 +34,7 @@ requests.
 
 
 LOGGED_MAX: Final = 10
-"""Number of broken records that one load logs. Further ones are only counted."""
+"""Number of broken records that one load logs. Further broken records are only counted."""
 
 
 class BrokenRecordError(KafkaError):
@@ -64,8 +64,9 @@ class ShardLoader(Generic[R]):
     """Replays the log from ``offset`` up to its end, including uncommitted records.
 
     The whole log of a leader will be committed, unless this node stops leading, and decisions must build on
-    all of it. Therefore replay does not stop at the high watermark. Requests that read wait for it. The load
-    of a shard with a store waits until the whole log is committed.
+    the whole log. Therefore replay does not stop at the high watermark. Requests that read wait until the
+    records that they read are committed. The load of a shard with a store waits until the whole log is
+    committed.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class ShardLoader(Generic[R]):
         name: str = "the log",
         policy: LogPolicy | None = None,
     ) -> None:
-        """``policy`` of the kind decides whether a load continues after an unreadable record."""
+        """The kind's ``policy`` decides whether a load continues after an unreadable record."""
         self._shard = shard
         self._codec = codec
         self._log = log

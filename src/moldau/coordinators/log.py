@@ -15,8 +15,8 @@ from moldau.storage.snapshots.replicated_log import LogPosition, SnapshotReader,
 class CoordinatorLog(Protocol):
     """A partition that this node leads. All calls are made on the event loop.
 
-    While the runtime uses the partition, it is the only writer. It relies on this: each append begins at
-    ``log_end_offset``.
+    While the runtime uses the partition, it is the only writer. Therefore each append begins at
+    ``log_end_offset``, and the runtime relies on this fact.
     """
 
     @property
@@ -41,7 +41,7 @@ class CoordinatorLog(Protocol):
         """Append one record batch as leader with acks=all; return its base offset.
 
         The batch's base offset and leader epoch are overwritten in place. Raises
-        :class:`moldau.runtime.KafkaError` when it was not appended.
+        :class:`moldau.runtime.KafkaError` when the batch was not appended.
         """
         ...
 
@@ -144,7 +144,7 @@ class PartitionCoordinatorLog:
         """Return when an append at ``offset`` is committed.
 
         Raises :class:`moldau.runtime.KafkaError` when the outcome is still unknown after ``timeout_ms``, or
-        can never be known.
+        can never become known.
         """
         outcome = await self._partition.committed(offset, timeout_ms)
         if outcome.error is not ErrorCode.none:
@@ -160,7 +160,8 @@ class PartitionCoordinatorLog:
         return end_offset if found == epoch >= 0 else -1
 
     async def settled(self) -> None:
-        """Return when all appended records are durable, or when it is certain that they will not be."""
+        """Return when all appended records are durable, or when it is certain that they will never be
+        durable."""
         await self._partition.settled()
 
 
@@ -174,7 +175,7 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
 
     @property
     def identity(self) -> str:
-        """Identity of the log. No other log, of this or another cluster, has the same."""
+        """Identity of the log. No other log, of this or another cluster, has the same identity."""
         log = self._snapshots.log
         return f"{log.topic_partition} {log.topic_id}"
 
@@ -213,9 +214,8 @@ class LogUpTo:
         self.max_batch_bytes = log.max_batch_bytes
 
     async def read(self, offset: int, max_bytes: int) -> memoryview:
-        """Read up to the offset of the view. The log itself returns batches up to its end; later batches may
-        still be lost, so they are removed.
-        """
+        """Read up to the offset of the view. The log itself returns batches up to its end. The later batches
+        may still be lost, so they are removed here."""
         chunk = memoryview(await self._log.read(offset, max_bytes))
         for position, header in iter_headers(chunk):
             if header.last_offset >= self.log_end_offset:

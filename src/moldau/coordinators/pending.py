@@ -10,7 +10,8 @@ from moldau.records.record import Record
 
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 26
-"""An upper limit: length, attributes, two deltas, key and value length and header count, as varints."""
+"""An upper limit for these varints: length, attributes, two deltas, key length, value length and header
+count."""
 
 
 class KeyValue(NamedTuple):

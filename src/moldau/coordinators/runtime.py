@@ -51,9 +51,9 @@ class _Place(Generic[S, R]):
 class CoordinatorRuntime(Generic[S, R]):
     """Owns the shards; all calls are made on the event loop.
 
-    Errors that :meth:`write` and :meth:`read` raise, as :class:`KafkaError`: NOT_COORDINATOR (the partition
-    is not, or no longer, led here), COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (the log
-    refused, or did not commit within the policy's time), and any error of the operation.
+    :meth:`write` and :meth:`read` raise these errors as :class:`KafkaError`: NOT_COORDINATOR (this node does
+    not lead the partition), COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (the log refused the
+    records, or did not commit them within the policy's time), and any error of the operation.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class CoordinatorRuntime(Generic[S, R]):
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that are led here, loaded or not."""
+        """The partitions that this node leads, loaded or not."""
         return sorted(index for index, place in self._places.items() if place.host is not None)
 
     @property
     def standbys(self) -> list[int]:
-        """The partitions that another node leads and whose state is materialised here."""
+        """The partitions that another node leads and whose state is materialised on this node."""
         return sorted(index for index, place in self._places.items() if place.standby is not None)
 
     def standby(self, partition: int) -> StandbyShard[S, R] | None:
@@ -105,7 +105,7 @@ class CoordinatorRuntime(Generic[S, R]):
             self._close(standby)
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:
-        """Lead a partition from ``epoch`` on. This epoch is later than any epoch before."""
+        """Lead a partition from ``epoch`` on. This epoch is higher than all earlier epochs."""
         self.load(partition.key.partition, epoch, self.kind.open_log(partition))
 
     def leave(self, partition: int, epoch: int) -> None:
@@ -119,7 +119,7 @@ class CoordinatorRuntime(Generic[S, R]):
         """Load ``partition`` in the term of ``epoch``; an older term ends.
 
         Returns immediately. The shard answers COORDINATOR_LOAD_IN_PROGRESS until its log is replayed.
-        ``terms.py`` filters out late and repeated calls.
+        ``terms.py`` ignores late and repeated calls.
         """
         if self._closed:
             return
@@ -130,8 +130,8 @@ class CoordinatorRuntime(Generic[S, R]):
         self._lead(Term(partition, epoch, log))
 
     def reload(self, partition: int, epoch: int) -> None:
-        """Load ``partition`` again from its log, within the term of ``epoch``. In any other term the call
-        is ignored."""
+        """Load ``partition`` again from its log, within the term of ``epoch``. In any other term the call is
+        ignored."""
         standby = self._place(partition).standby
         if standby is not None and epoch == NO_TERM:
             standby.restart()
@@ -149,7 +149,7 @@ class CoordinatorRuntime(Generic[S, R]):
             self._on_change(partition)
 
     def led(self, partition: int) -> ShardHost[S, R] | None:
-        """The coordinator of a partition that is led here, loaded or not."""
+        """The coordinator of a partition that this node leads, loaded or not."""
         return self._place(partition).host
 
     def write(
@@ -194,8 +194,8 @@ class CoordinatorRuntime(Generic[S, R]):
         return host.term.log.guard(producer.producer_id, producer.producer_epoch)
 
     def withdraw(self, partition: int, producer: BatchKind, guard: TransactionGuard) -> None:
-        """Remove a guard after its records were written or refused. In a later term the guard is already
-        removed."""
+        """Remove a guard after its records were written or refused. If a later term has begun, the guard is
+        already removed."""
         host = self._place(partition).host
         if host is not None:
             host.term.log.withdraw(producer.producer_id, guard)
@@ -212,8 +212,8 @@ class CoordinatorRuntime(Generic[S, R]):
         names: Callable[[S], Sequence[K]],
         rows: Callable[[S, int, Sequence[K]], Sequence[T]],
     ) -> Coroutine[Any, Any, list[T]]:
-        """Read very many rows: read their names now, and then call ``rows(shard, now_ms, names)`` for some
-        names per turn.
+        """Read very many rows. The names of the rows are read now. Then ``rows(shard, now_ms, names)`` is
+        called for some names per turn of the event loop.
 
         Each row has the state of the turn in which it is read. Raises ``KafkaError``.
         """
@@ -237,19 +237,19 @@ class CoordinatorRuntime(Generic[S, R]):
         return [host.shard for host in self._led() if host.state is HostState.ACTIVE]
 
     def problem(self) -> str | None:
-        """A description of the partitions that cannot be loaded, with the reason; ``None`` when there is
-        none."""
+        """A description of the partitions that cannot be loaded, with the reason; ``None`` when all can be
+        loaded."""
         found = [f"{host.name}: {host.load_problem}" for host in self._led() if host.load_problem]
         return "; ".join(found) or None
 
     def notice(self) -> str | None:
-        """A description of the partitions that were loaded without some of their records; ``None`` when
-        there is none."""
+        """A description of the partitions that were loaded without some of their records; ``None`` when there
+        is no such partition."""
         found = [f"{host.name}: {host.broken}" for host in self._led() if host.broken.count]
         return "; ".join(found) or None
 
     def is_active(self, partition: int) -> bool:
-        """Whether the partition is led here and loaded."""
+        """Whether this node leads the partition and has loaded it."""
         host = self._place(partition).host
         return host is not None and host.state is HostState.ACTIVE
 
@@ -282,7 +282,7 @@ class CoordinatorRuntime(Generic[S, R]):
         return future
 
     def _place(self, partition: int) -> "_Place[S, R]":
-        """The place of a partition on this node; a new, empty place if there is none."""
+        """The place of a partition on this node. If there is none, a new, empty place is made."""
         return self._places.get(partition) or _Place()
 
     def _led(self) -> Iterator[ShardHost[S, R]]:

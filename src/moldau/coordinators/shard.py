@@ -13,14 +13,15 @@ R = TypeVar("R")
 class CanonicalState:
     """The state of a shard as plain, sorted values, for ``==``.
 
-    State of the moment is left out, as a restart does not bring it back: waiting requests, timers.
+    Waiting requests and timers are left out, because a restart does not restore them.
     """
 
     parts: Mapping[str, Sequence[Any]]
-    """All that replay makes, by the names of its parts. It is the same wherever the log is replayed to the
-    same offset."""
+    """Everything that replay creates, by the names of its parts. After a replay to the same offset the values
+    are equal on every node."""
     named: Mapping[str, Any] = field(default_factory=dict)
-    """Values that replay makes, and that a led shard may change before it writes them, by name."""
+    """Values that replay creates, by name. A shard with leadership may change these values before it writes
+    them."""
     unwritten: frozenset[str] = frozenset()
     """The names of values that have changed since their last record."""
 
@@ -55,7 +56,7 @@ class Shard(Protocol[R]):
 
 
 class UnreadableRecordError(Exception):
-    """A record that cannot be read, although its key can. ``stand_in`` is replayed in its place."""
+    """A record with a readable key and an unreadable value. ``stand_in`` is replayed in its place."""
 
     def __init__(self, stand_in: object, reason: str) -> None:
         super().__init__(reason)
@@ -95,15 +96,16 @@ class ShardStore(Protocol):
     async def restore(self, shard: object) -> int | None:
         """Load the store's state into ``shard``; return the first offset to replay after it.
 
-        ``None`` when the store's content does not match the log: replay starts at the log's start.
+        Returns ``None`` when the store's content does not match the log. Replay then starts at the log's
+        start.
         """
         ...
 
     def committed(self, records: Sequence[CommittedRecord], up_to_offset: int) -> None:
-        """Accept committed records. All offsets below ``up_to_offset`` are committed; ``records`` are
-        those since the last call."""
+        """Accept committed records. All offsets below ``up_to_offset`` are committed. ``records`` are the
+        records since the last call."""
         ...
 
     async def close(self) -> None:
-        """Close the store. The partition has left this node, or is about to be loaded again."""
+        """Close the store. The partition has left this node, or will soon be loaded again."""
         ...

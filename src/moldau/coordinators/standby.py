@@ -66,7 +66,7 @@ class StandbyShard(Generic[S, R]):
         self._task.cancel()
 
     async def close(self) -> None:
-        """Wait, after :meth:`stop`, until none of its tasks runs and the store is closed."""
+        """Wait, after :meth:`stop`, until no task of the standby runs and the store is closed."""
         await asyncio.wait([self._task])
         await self.store.close()
 
@@ -80,7 +80,7 @@ class StandbyShard(Generic[S, R]):
                 await self._follow()
                 delay_s = FIRST_RETRY_S
             except Exception as error:
-                # Its records stay in the log, and the next term here loads them itself.
+                # Records that are not in the store stay in the log, and the next term here loads them itself.
                 logger.warning("%s begins anew: %s", self.name, error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)

@@ -43,7 +43,7 @@ class LeadershipTerms:
         self._known: dict[TermKey, _Known] = {}
 
     def begin(self, key: TermKey, topic_id: UUID, epoch: int) -> TermChange:
-        """Decide on the report that this node leads the partition from ``epoch`` on."""
+        """Decide how to react to the report that this node leads the partition from ``epoch`` on."""
         known = self._known.get(key)
         ends = None
         if known is not None and known.topic_id == topic_id:
@@ -56,7 +56,7 @@ class LeadershipTerms:
         return TermChange(ends, epoch)
 
     def end(self, key: TermKey, topic_id: UUID, epoch: int) -> TermChange:
-        """Decide on the report that this node does not lead the partition from ``epoch`` on."""
+        """Decide how to react to the report that this node does not lead the partition from ``epoch`` on."""
         known = self._known.get(key)
         if known is None:
             self._known[key] = _Known(topic_id, epoch, is_led=False)

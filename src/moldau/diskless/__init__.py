@@ -1,1 +1,2 @@
-"""The broker's side of diskless topics (KIP-1163): it writes objects, reads them and deletes unused ones."""
+"""The broker's side of diskless topics (KIP-1163). It writes objects, reads them, and deletes unused
+objects."""

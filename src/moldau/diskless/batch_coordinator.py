@@ -29,12 +29,12 @@ __all__ = ["BatchCoordinator", "BatchCoordinatorMaker", "commit_epoch", "load_ba
 
 
 class BatchCoordinator(Protocol):
-    """The interface to all coordinators of the cluster. The built-in one calls coordinators of this process
-    directly.
+    """The interface to all coordinators of the cluster. The built-in implementation calls coordinators of
+    this process directly.
 
     Every call may raise :class:`moldau.runtime.KafkaError`. The error of a single partition or batch is in
-    its own ``error`` field. Except for ``commit_file``, calls are split over coordinators and answered in the
-    order of the request.
+    its own ``error`` field. All calls except ``commit_file`` are split over coordinators, and their answers
+    have the order of the request.
     """
 
     def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:
@@ -66,7 +66,8 @@ class BatchCoordinator(Protocol):
         ...
 
     async def guard_transactions(self, wanted: Sequence[GuardToIssue]) -> Sequence[IssuedGuard]:
-        """Issue guards for transactional batches. Each guard is requested before its transaction is verified.
+        """Issue guards for transactional batches. The broker requests each guard before it verifies the
+        guard's transaction.
 
         A batch is committed only with the producer's current guard. A marker makes the guard invalid.
         """
@@ -90,8 +91,8 @@ class OrderingCoordinator(Protocol):
 
 
 def commit_epoch(coordinator: BatchCoordinator) -> int:
-    """The epoch for the places of commits; -1 if the coordinator does not keep their order, so that it must
-    get one commit at a time."""
+    """The epoch for the places of commits; -1 if the coordinator does not keep the order of commits. Such a
+    coordinator must get one commit at a time."""
     if not hasattr(coordinator, "commit_epoch"):
         return -1
     return cast(OrderingCoordinator, coordinator).commit_epoch()
@@ -108,7 +109,7 @@ def load_batch_coordinator(
 ) -> BatchCoordinator:
     """Create the coordinator from the dotted path of a class or function.
 
-    Raises ``INVALID_CONFIG`` naming the key and the reason.
+    Raises ``INVALID_CONFIG``, which names the key and the reason.
     """
     module_name, _, attribute = class_name.replace(":", ".").rpartition(".")
     try:

@@ -17,7 +17,8 @@ def watch_bill(meters: Meters, fetched: FetchMeters) -> None:
     """``moldau_diskless_Bill_RequestsPerGiBProduced{operation=…}`` and ``…Consumed``; 0 before any byte.
 
     Produced bytes are uploaded bytes. Consumed bytes are the bytes of Fetch responses for diskless topics.
-    Both count from the node's start. Failed attempts are included, because they are billed.
+    Produced and consumed bytes are counted from the node's start. Failed attempts are included, because they
+    are billed.
     """
     bill = meters.scoped("moldau.diskless", "Bill")
     uploaded = meters.scoped("moldau.diskless", "Writer").counter(

@@ -1,4 +1,4 @@
-"""A limit on bytes in flight. Requests for bytes are granted in their order."""
+"""A limit on bytes in flight. Requests for bytes are granted in the order in which they arrive."""
 
 import asyncio
 from collections import deque
@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 
 
 class ByteBudget:
-    """At most ``max_bytes`` are in use at a time. A holder may exceed this limit when there is no other
-    holder.
-    """
+    """At most ``max_bytes`` are in use at a time. A single request may exceed this limit while no other bytes
+    are in use."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -18,7 +17,7 @@ class ByteBudget:
 
     @asynccontextmanager
     async def taking(self, size_bytes: int) -> AsyncIterator[None]:
-        """Hold ``size_bytes`` of the budget, after waiting in the queue for them."""
+        """Reserve ``size_bytes`` of the budget, after waiting in the queue."""
         await self._reserve(size_bytes)
         try:
             yield

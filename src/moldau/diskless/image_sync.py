@@ -1,8 +1,8 @@
 """Makes coordinators follow the cluster's metadata, which determine the existing topics.
 
 A topic is first created or deleted in the metadata, durably. Then the broker that leads a partition's
-coordinator updates the coordinator, repeatedly until it succeeds. A topic id is never reused, so a repeated
-creation or deletion is harmless.
+coordinator updates the coordinator. It repeats the update until it succeeds. A topic id is never reused, so a
+repeated creation or deletion is harmless.
 """
 
 import asyncio
@@ -19,13 +19,11 @@ logger = logging.getLogger(__name__)
 
 _TOPICS_A_CALL: Final = 100
 _PARTITIONS_A_CALL: Final = 1_000
-"""Limit of the partitions that a call creates. The coordinator replays their records in one turn of the event
-loop, and writes them to its database in another one. Each turn takes some 10 ms.
-"""
+"""Limit of the partitions that one call creates. The coordinator replays their records in one turn of the
+event loop, and writes them to its database in another turn. Each turn takes some 10 ms."""
 _UNKNOWN_TOPIC_GRACE_S: Final = 30.0
-"""Grace period of a topic that the coordinator has and this broker's metadata do not contain. The topic
-may be newer than these metadata.
-"""
+"""Grace period of a topic that the coordinator has and this broker's metadata do not contain. The topic may
+be newer than the metadata."""
 
 
 class TopicKeeper(Protocol):
@@ -59,9 +57,9 @@ class ImageSync:
     ) -> None:
         """``topics`` returns all topics of this broker's metadata.
 
-        ``until_current`` returns when these metadata contain everything that was committed at the time of its
-        call. It raises ``KafkaError`` or ``TimeoutError``. While ``deletions_are_held`` is true, no topic is
-        deleted because the metadata do not contain it.
+        ``until_current`` waits until the metadata contain everything that was committed at the time of its
+        call. It raises ``KafkaError`` or ``TimeoutError``. While ``deletions_are_held`` is true, a topic that
+        the metadata do not contain is not deleted.
         """
         self._keeper = keeper
         self._deletions_are_held = deletions_are_held
@@ -89,20 +87,20 @@ class ImageSync:
         return bool(self._changed or self._removed)
 
     def leads_no_more(self, coordinator_id: int) -> None:
-        """Forget a coordinator that another broker leads now. The comparison is repeated when it returns."""
+        """Forget a coordinator that another broker leads now. If this broker leads the coordinator again, the
+        comparison is repeated."""
         self._agreed.discard(coordinator_id)
         self._look_again_s.pop(coordinator_id, None)
 
     async def run_once(self) -> None:
-        """Make the coordinators that this broker leads agree with the metadata. Raises ``KafkaError`` when
-        a call failed; the caller runs it again.
-        """
+        """Make the coordinators that this broker leads agree with the metadata. Raises ``KafkaError`` when a
+        call failed. The caller must then run it again."""
         led = self._keeper.coordinator_ids
         active = [coordinator_id for coordinator_id in led if self._keeper.is_active(coordinator_id)]
         loading = set(led).difference(active)
-        # A coordinator may be loaded again within its term, and is skipped until then. The changes are
-        # handled once, for all coordinators. A coordinator that was skipped is later compared with the whole
-        # metadata.
+        # A coordinator may be loaded again within its term, and is skipped until it is loaded. The changes
+        # are handled once, for all coordinators. A coordinator that was skipped is later compared with the
+        # whole metadata.
         self._agreed.intersection_update(active)
         changed, self._changed = self._changed, {}
         removed, self._removed = self._removed, {}
@@ -147,9 +145,8 @@ class ImageSync:
             _raise_first(await self._keeper.delete_topics(coordinator_id, some))
 
     async def _look_for_strangers(self, coordinator_id: int) -> None:
-        """Delete topics whose removal was not seen, because it happened while this broker did not lead the
-        coordinator.
-        """
+        """Delete topics whose removal this broker did not observe, because it happened while this broker did
+        not lead the coordinator."""
         now_s = asyncio.get_running_loop().time()
         if self._deletions_are_held() or now_s < self._look_again_s.get(coordinator_id, 0.0):
             return
@@ -165,8 +162,8 @@ class ImageSync:
             if found[1] in known or found[1] not in here:
                 del self._strangers[found]
         if gone:
-            # The coordinator knows these topics from committed records. When metadata contain all of those
-            # records and not the topic, they contain its deletion. Metadata that are merely late prove
+            # The coordinator knows these topics from committed records. If the metadata contain all records
+            # up to that commit, but do not contain the topic, the topic was deleted. Late metadata prove
             # nothing.
             await self._until_current()
             now_known = {topic.topic_id for topic in self._topics()}

@@ -1,9 +1,9 @@
-"""Objects of the WAL that no coordinator knows, and that are kept nevertheless.
+"""Objects of the WAL that no coordinator knows, but that must be kept.
 
 A restored cluster does not know topics and partitions that were created after its state was saved. Only the
-objects have their records, so the restore lists these objects in an object of its own, and neither the orphan
-scan nor the deletion of unused objects removes them. They are deleted like others when an operator has
-deleted the list.
+objects contain their records. Therefore the restore writes a list of these objects into a separate object.
+The orphan scan and the deletion of unused objects do not remove the listed objects. When an operator has
+deleted the list, they are deleted like other objects.
 """
 
 import json
@@ -35,7 +35,7 @@ async def kept_topics(storage: ObjectStorage) -> dict[str, list[UUID]]:
                 found = json.loads(content)
                 kept |= {key: [UUID(topic_id) for topic_id in topics] for key, topics in found.items()}
             except (ValueError, AttributeError, TypeError) as error:
-                # What it keeps is unknown, so nothing may be deleted.
+                # The content of the list is unknown, so nothing may be deleted.
                 raise StorageError(f"{info.key} is damaged: {error}", transient=False) from error
     return kept
 

@@ -2,10 +2,10 @@
 
 A name is ``wal/<shard>/<yyyymmddhh>/<time>-<broker>-<random>``, with the time in milliseconds as 12
 hexadecimal digits. When brokers of a rack read objects for each other, ``-<size>`` follows, in bytes and
-hexadecimal. A broker that reads an object for others reads the whole object, so it must know the object's
-size. S3 limits the requests per second for each prefix, and ascending names would all use the last prefix.
-With sixteen shards (a random digit) each broker uses sixteen prefixes. Within a shard keys are in order of
-time, so the orphan scan lists each shard only up to the age that it looks for.
+hexadecimal. A broker that reads an object for other brokers reads the whole object, so it must know the
+object's size. S3 limits the requests per second for each prefix, and ascending names would all use the last
+prefix. With sixteen shards (a random digit) each broker uses sixteen prefixes. Within a shard keys are in
+order of time. Therefore the orphan scan lists each shard only up to the newest objects that are old enough.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class WalKey(NamedTuple):
     created_ms: int
     broker_id: int
     size_bytes: int = -1
-    """-1 when the key does not contain the size."""
+    """Size of the object; -1 when the key does not contain it."""
 
 
 def new_object_key(

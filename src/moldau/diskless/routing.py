@@ -72,8 +72,8 @@ class RoutingBatchCoordinator:
     """A :class:`moldau.diskless.batch_coordinator.BatchCoordinator` over single coordinators.
 
     ``owner_of`` returns a partition's coordinator (from the cluster's metadata) and may raise. ``calls_of``
-    returns the current connection to a coordinator. When a coordinator refuses its part, the parts of the
-    other coordinators do not fail.
+    returns the current connection to a coordinator. If a coordinator refuses its part, the parts of the other
+    coordinators do not fail.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RoutingBatchCoordinator:
         calls_of: Callable[[int], CoordinatorCalls],
         commit_epoch: Callable[[], int] = lambda: -1,
     ) -> None:
-        """``commit_epoch``: the epoch of this broker's registration; -1 while it is not known."""
+        """``commit_epoch`` is the epoch of this broker's registration; -1 while it is not known."""
         self._owner_of = owner_of
         self._calls_of = calls_of
         self._commit_epoch = commit_epoch
@@ -98,9 +98,8 @@ class RoutingBatchCoordinator:
         return await self._calls_of(coordinator_id).commit_file(coordinator_id, call)
 
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
-        """Like the method of a single coordinator. With several coordinators, the wait ends when the first
-        of them has batches.
-        """
+        """Find batches, like the method of a single coordinator. With several coordinators, the wait ends
+        when the first of them has batches."""
         owners = {self._owner_or_none(asked) for asked in call.partitions}
         if len(owners) == 1 or not call.max_wait_ms:
             return _within(await self._find(call), call.max_bytes)
@@ -212,7 +211,7 @@ def _by_owner(
 
 
 def _is_enough(found: Sequence[FoundPartition], min_bytes: int) -> bool:
-    """Whether the answers contain enough that a waiting FindBatches returns immediately."""
+    """Whether the answers contain so much that a waiting FindBatches returns immediately."""
     if any(one.error is not ErrorCode.none or one.moved_to_tier for one in found):
         return True
     return sum(batch.size_bytes for one in found for batch in one.batches) >= min_bytes
@@ -220,8 +219,7 @@ def _is_enough(found: Sequence[FoundPartition], min_bytes: int) -> bool:
 
 def _within(found: Sequence[FoundPartition], max_bytes: int) -> Sequence[FoundPartition]:
     """Use the byte budget in the order of the partitions, because each coordinator was given the whole
-    budget.
-    """
+    budget."""
     left = max_bytes
     bounded: list[FoundPartition] = []
     for one in found:

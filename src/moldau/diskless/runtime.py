@@ -1,9 +1,9 @@
 """The diskless part of a broker: the object store, the writer, the readers and the background work.
 
-The order of the start is: the settings are checked → the store is used once, so that a wrong bucket,
-credential or address ends the start → the writer and the readers start → background work starts. At a stop
-the writer first finishes the requests for which producers wait. Then the other parts stop, and the store is
-closed last.
+The start has this order. First, the settings are checked. Then the store is used once. A wrong bucket,
+credential or address ends the start here. Then the writer and the readers start, and last the background
+work. At a stop the writer first finishes the requests for which producers wait. Then the other parts stop,
+and the store is closed last.
 """
 
 import logging
@@ -58,7 +58,7 @@ class LocalCoordinators(TopicKeeper, FileKeeper, UnownedFileStore, UpkeptCoordin
 
 
 class AllCoordinators(FileWitness, Protocol):
-    """Every coordinator of the cluster, whichever broker leads it."""
+    """Every coordinator of the cluster, on this broker or on others."""
 
     async def take_over(self, coordinator_id: int, file: FileToHandOver) -> None: ...
 
@@ -77,7 +77,7 @@ class RuntimeCoordinators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeCluster:
-    """The cluster as this broker's metadata describe it."""
+    """The cluster in this broker's metadata."""
 
     cluster_id: str
     broker_id: int
@@ -87,9 +87,8 @@ class RuntimeCluster:
     until_current: Callable[[], Awaitable[None]]
     """See :class:`ImageSync`."""
     deletions_are_held: Callable[[], bool]
-    """Returns whether deletions are blocked: no object is deleted, and no topic is deleted because the
-    metadata do not contain it.
-    """
+    """Returns whether deletions are blocked. While they are blocked, no object is deleted. A topic that the
+    metadata do not contain is not deleted either."""
     racks: RackView = field(default_factory=RackView)
     is_fenced: Callable[[], bool] = lambda: False
     """Whether this broker is fenced. A fenced broker does not scan for orphans."""
@@ -98,8 +97,7 @@ class RuntimeCluster:
     orphans."""
     is_saved: Callable[[int, int], bool] = lambda coordinator_id, end_offset: True
     """Returns whether the records of a coordinator's log before an offset are saved in the store. An object
-    is deleted after the record that freed it is saved.
-    """
+    is deleted only after the record that freed it is saved."""
     source: str = "meta.properties"
     """The file that contains the cluster id."""
 
@@ -240,8 +238,8 @@ class DisklessRuntime:
     async def start(self, *, was_used_before: bool = False) -> None:
         """Start. Raises ``StorageError``, with a sentence for the operator, when the store cannot be used.
 
-        With ``was_used_before``, a store that is temporarily unavailable does not stop the start, because
-        metadata, groups and cached records can be served without it.
+        With ``was_used_before``, the start continues while the store is temporarily unavailable, because
+        metadata, groups and cached records can be served without the store.
         """
         try:
             await self.storage.check()

@@ -21,7 +21,8 @@ class DisklessSettings:
     retention_check_interval_ms: int = 300_000
     reclaim_interval_ms: int = 10_000
     file_delete_grace_ms: int = 3_600_000
-    """Time for which an object is kept after its last batch was removed, and an orphan after its upload."""
+    """Time for which an object is kept after its last batch was removed. An orphan is kept for this time
+    after its upload."""
     orphan_scan_interval_ms: int = 3_600_000
     upkeep_interval_ms: int = 10_000
     snapshot_records: int = 20_000

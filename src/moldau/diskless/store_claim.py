@@ -2,8 +2,9 @@
 
 The orphan scan deletes objects that no coordinator of its cluster knows. In a shared place, two clusters
 would therefore delete each other's records. So a cluster first stores an object with its id in its place. No
-cluster starts or scans when another cluster's object exists. No conditional request is needed: when two
-clusters start at the same time, each writes before it checks again, so at least one of them sees the other.
+cluster starts or scans when another cluster's object exists. No conditional request is needed. When two
+clusters start at the same time, each cluster writes before it checks again, so at least one of them finds the
+other cluster's object.
 """
 
 from typing import Final
@@ -32,8 +33,8 @@ class StoreClaim:
     async def ensure(self) -> None:
         """Return when the store belongs to this cluster alone.
 
-        Raises a permanent ``StorageError`` that names the other cluster, and a transient one when the store
-        does not answer.
+        Raises a permanent ``StorageError`` that names the other cluster. Raises a transient ``StorageError``
+        when the store does not answer.
         """
         own = f"{CLAIMS_FOLDER}{self._cluster_id}"
         if own in await self._claims(own):
@@ -84,8 +85,8 @@ class StoreClaim:
 async def refuse_claimed(storage: ObjectStorage, name: str, folder: str) -> None:
     """Return when no cluster has a claim, so that a new cluster may begin. It writes nothing.
 
-    ``folder`` is the new node's. Raises a permanent ``StorageError``, and a transient one when the store does
-    not answer.
+    ``folder`` is the new node's folder. Raises a permanent ``StorageError`` for a claim, and a transient one
+    when the store does not answer.
     """
     claims = sorted(await _claims_in(storage))
     if claims:

@@ -13,9 +13,9 @@ trailer  44 bytes: time and broker of its creation, counts and sizes, version, C
 
 Offsets are not in the object, because it is written before they are assigned. With the footer and the log of
 ``__diskless_metadata`` each batch can be found. Without that log, footers and the order of keys (times) still
-show which batches existed, of which producers, and in what order each broker received them. All numbers are
-big-endian. The CRC-32C covers footer and trailer. The bytes of a batch are covered by the batch's own CRC,
-which the footer repeats.
+show some facts: which batches existed, their producers, and the order in which each broker received them. All
+numbers are big-endian. The CRC-32C covers footer and trailer. Each batch has its own CRC, which covers the
+bytes of the batch, and which the footer repeats.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,9 +50,8 @@ MAGIC = b"MOLDAUWL"
 VERSION = 1
 
 TAIL_READ_BYTES = 64 * 1024
-"""Number of bytes to read from the end. It contains the footer and trailer of most objects (1,500
-batches).
-"""
+"""Number of bytes that are read from the end of an object. They contain the footer and trailer of most
+objects (1,500 batches)."""
 
 _RUN = Struct(">16siII")
 _BATCH = Struct(">IiiqqqhihI")
@@ -65,7 +64,7 @@ TRAILER_SIZE_BYTES = _TRAILER.size
 
 
 class CorruptWalObjectError(Exception):
-    """The bytes are not a WAL object, or are a damaged one."""
+    """The bytes are not a WAL object, or the WAL object is damaged."""
 
 
 class WalBatch(NamedTuple):
@@ -188,9 +187,8 @@ def _trailer(tail: Buffer, object_size_bytes: int) -> _Trailer:
 
 
 def tail_size_bytes(tail: Buffer, object_size_bytes: int) -> int:
-    """Number of bytes from the end that :func:`parse_object` needs. ``tail`` is any end of the object that
-    contains the trailer.
-    """
+    """Number of bytes from the end of the object that :func:`parse_object` needs. ``tail`` is any end of the
+    object that contains the trailer."""
     return _trailer(tail, object_size_bytes).footer_size_bytes + TRAILER_SIZE_BYTES
 
 

@@ -14,8 +14,8 @@ def commit_file(
     call: CommitFileCall,
     elapsed_ms: int,
 ) -> "asyncio.Future[CommitFileResult]":
-    """Decide a file now, and then the files that have waited for it. Each is decided after the replay of the
-    one before."""
+    """Decide a file now, and then the files that have waited for it. Each file is decided after the previous
+    file is replayed."""
     answer: asyncio.Future[CommitFileResult] = runtime.write(
         coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token, elapsed_ms)
     )

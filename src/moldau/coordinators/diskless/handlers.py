@@ -1,7 +1,8 @@
-"""The APIs of the diskless coordinators (KIP-1164's and additional ones), for nodes, readers and operators'
+"""The APIs of the diskless coordinators (KIP-1164's and Moldau's own), for nodes, readers and operators'
 tools.
 
-They are served on every listener of a broker; each call's declaration contains the required right.
+They are served on every listener of a broker. The declaration of each call contains the right that a client
+needs.
 """
 
 import asyncio
@@ -60,8 +61,8 @@ class DisklessHandlers:
     async def _find(self, context: RequestContext, request: DisklessFindBatchesRequest) -> Message:
         """A waiting FindBatches is answered early when its connection sends the next request.
 
-        Answers are sent in the order of the requests. Without this rule, a reader that needs the waiting
-        answer no longer would still have to wait for it.
+        Answers are sent in the order of the requests. Without this rule, a reader that no longer needs the
+        waiting answer would still have to wait for it.
         """
         version = context.api_version
         finding = self._finding.setdefault(context.connection, {})

@@ -19,7 +19,8 @@ class DisklessCoordinatorKind(HostedKind):
     The subsystem of diskless topics closes the coordinators when it has no more work for them.
     """
 
-    # Without loaded coordinators, a ready node would refuse producers and readers of diskless partitions.
+    # A node that was ready without loaded coordinators would refuse producers and readers of diskless
+    # partitions.
     start_waits = True
 
     def __init__(

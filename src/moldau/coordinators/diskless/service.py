@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 DATABASE_FILE: Final = "state.sqlite"
 DESCRIBED_A_TURN: Final = 500
-"""Number of partitions that are described in one turn of the event loop: some milliseconds."""
+"""Number of partitions that are described in one turn of the event loop. They take some milliseconds."""
 _GUARD_NUMBERS: Final = 1 << 48
 """The number is so large that two epochs of the coordinator never issue the same guard number to one
 producer."""
@@ -121,17 +121,17 @@ class DisklessCoordinator:
 
     @property
     def coordinator_ids(self) -> list[int]:
-        """The coordinators that are led here, loaded or not."""
+        """The coordinators that this node leads, loaded or not."""
         return self.runtime.partitions
 
     @property
     def standby_ids(self) -> list[int]:
-        """The coordinators that are led elsewhere and whose state is materialised here."""
+        """The coordinators that other nodes lead and whose state is materialised on this node."""
         return self.runtime.standbys
 
     def problem(self) -> str | None:
-        """A description of the coordinators that cannot be loaded, with the reason; ``None`` when there is
-        none."""
+        """A description of the coordinators that cannot be loaded, with the reason; ``None`` when all can be
+        loaded."""
         return self.runtime.problem()
 
     def is_active(self, coordinator_id: int) -> bool:
@@ -150,7 +150,7 @@ class DisklessCoordinator:
             self._waiting.notify(partition.id)
 
     def led(self, coordinator_id: int) -> LedCoordinator | None:
-        """A coordinator that is led here, loaded or not."""
+        """A coordinator that this node leads, loaded or not."""
         host = self.runtime.led(coordinator_id)
         return None if host is None else cast(LedCoordinator, host.store)
 
@@ -180,13 +180,13 @@ class DisklessCoordinator:
     def commit_file(
         self, coordinator_id: int, call: calls.CommitFileCall
     ) -> "asyncio.Future[calls.CommitFileResult]":
-        """Commit a file's batches; idempotent by object key. Offsets are assigned in the order of the calls,
-        and those of one broker in the order of their places.
+        """Commit a file's batches; idempotent by object key. Offsets are assigned in the order of the calls.
+        The files of one broker are committed in the order of their places.
 
         After an error of ``calls.DEFINITE_REFUSALS`` nothing is committed. After other errors the outcome is
         unknown, and after ``calls.FORGOTTEN`` it stays unknown.
         """
-        # When a clock that was set back is corrected, batches must not become old at once.
+        # A clock that was set back may be corrected. The correction must not make many batches old at once.
         self._machine.deletion_clock.now_ms()
         elapsed_ms = int(asyncio.get_running_loop().time() * 1000)
         return commit_file(self.runtime, coordinator_id, call, elapsed_ms)
@@ -247,7 +247,7 @@ class DisklessCoordinator:
         return pruned._replace(wal_size_bytes=size_bytes, wal_batches=batches)
 
     def backlog(self) -> calls.Backlog:
-        """The WAL backlog of all coordinators led here."""
+        """The WAL backlog of all coordinators that this node leads."""
         active = [found for found in self.coordinator_ids if self.is_active(found)]
         found = [self._reader(coordinator_id).backlog() for coordinator_id in active]
         ages = [one.oldest_created_ms for one in found if one.oldest_created_ms is not None]
@@ -429,24 +429,27 @@ class DisklessCoordinator:
         return host.committed_end
 
     def files_to_hand_over(self, coordinator_id: int, limit: int = 100) -> list[calls.FileToHandOver]:
-        """Files to be handed over: call ``take_over`` at the next owner, then ``release_files`` here."""
+        """Files that must be handed over. The caller calls ``take_over`` at the next owner, then
+        ``release_files`` here."""
         return self._reader(coordinator_id).deletable.to_hand_over(limit)
 
     def free_files(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000
     ) -> list[calls.FreeFile]:
-        """Files that have been unused since that time: delete their objects, then call ``release_files``."""
+        """Files that have been unused since that time. The caller deletes their objects, then calls
+        ``release_files``."""
         return self._reader(coordinator_id).deletable.free(limit, unused_before_ms)
 
     def files_of_others(
         self, coordinator_id: int, unused_before_ms: int, limit: int = 1000, *, unused_from_ms: int = 0
     ) -> list[calls.FreeFile]:
-        """Files of other owners that are unused here since that time, ordered by the time since when they are
-        unused.
+        """Files of other owners that are unused here since that time. The file that has been unused for the
+        longest time is first.
 
         Usually the owner still has live batches of such a file. But an owner that does not know the file
         (because its commit there was refused) never hands it over. If ``describe_files`` at the owner does
-        not return the file, close it there and take it over here. Otherwise the file would never be freed.
+        not return the file, the caller closes the file there and takes it over here. Otherwise the file would
+        never be freed.
         """
         return self._reader(coordinator_id).deletable.of_others(limit, unused_before_ms, unused_from_ms)
 
@@ -462,7 +465,7 @@ class DisklessCoordinator:
             start = self._reader(coordinator_id).retained_from(policy, now_ms)
             if start is not None:
                 offsets.append(calls.OffsetToDelete(policy.topic_id, policy.partition_index, start))
-            await asyncio.sleep(0)  # Spread the work over several turns of the event loop.
+            await asyncio.sleep(0)  # This spreads the work over several turns of the event loop.
         return await self.delete_records(coordinator_id, offsets) if offsets else []
 
     async def forget_old(self, coordinator_id: int) -> None:

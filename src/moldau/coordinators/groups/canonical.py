@@ -10,7 +10,7 @@ from moldau.coordinators.shard import CanonicalState
 
 
 def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> CanonicalState:
-    """The offsets, and the last complete generation of each group, as far as its record says it.
+    """The offsets, and the last complete generation of each group, as far as the group's record describes it.
 
     Between two generations the log contains the earlier generation.
     """
@@ -37,7 +37,8 @@ def canonical(groups: Iterable[tuple[str, Group]], offsets: GroupOffsets) -> Can
 
 
 def _generation(group: Group) -> tuple[Any, ...]:
-    """Without times, time-outs and the addresses of clients: a member may change its own without a record."""
+    """Without times, time-outs and the addresses of clients, because a member may change these without a
+    record."""
     members = [
         (one.member_id, one.instance_id, one.subscription, one.assignment) for one in group.stored().members
     ]

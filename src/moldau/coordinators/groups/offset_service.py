@@ -181,7 +181,7 @@ class OffsetService:
 def _gone(
     shard: GroupShard, waiting: deque[str], is_gone: Callable[[str, int], bool]
 ) -> list[tuple[str, Place]]:
-    """Offsets of deleted topics in the next groups, which leave ``waiting``."""
+    """Offsets of deleted topics in the next groups, which are removed from ``waiting``."""
     found: list[tuple[str, Place]] = []
     examined = 0
     while waiting and examined < FORGOTTEN_A_TURN:

@@ -55,7 +55,7 @@ class StoredGroup:
     members: tuple[StoredMember, ...]
 
     def batch_size_bytes(self, group_id: str) -> int:
-        """Upper limit of the size of the group's batch: a larger write must be refused."""
+        """Upper limit of the size of the group's batch. A larger write must be refused."""
         names = _sizes(group_id, self.protocol_type, self.protocol_name, self.leader)
         return (
             _FIXED_BYTES

@@ -32,7 +32,7 @@ from moldau.protocol.messages.list_groups import ListedGroup, ListGroupsRequest,
 from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError, UnexpectedErrors
 
 DELETING_PARTITIONS: Final = 2
-"""Number of coordinators that decide on parts of DeleteGroups requests at once; each takes some 5 ms."""
+"""Number of coordinators that decide on parts of DeleteGroups requests at once. Each part takes some 5 ms."""
 
 GROUP_KEY_TYPE: Final = 0
 """The key type of FindCoordinator for groups."""
@@ -120,7 +120,7 @@ class GroupService:
         return group
 
     async def list_groups(self, caller: GroupCaller, request: ListGroupsRequest) -> ListGroupsResponse:
-        """Handle ListGroups: the groups of the partitions led here."""
+        """Handle ListGroups: the groups of the partitions that this node leads."""
         states, types = tuple(set(request.states_filter)), tuple(set(request.types_filter))
         waiting = [
             self.runtime.read_in_turns(

@@ -2,8 +2,8 @@
 
 The state machines are the classic groups and the committed offsets. A request for one of them is passed to it
 directly. This class passes on records and timers, and handles requests about a group as a whole. Every
-operation returns :class:`Effects`: records to write, replies to requests (its own or waiting ones) and
-timers. Only records change the state that a restart restores.
+operation returns :class:`Effects`: records to write, answers to requests (its own request or waiting
+requests) and timers. Only records change the state that is restored after a restart.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ GROUP_ID_NOT_FOUND_VERSION = 9
 
 EXPIRY_A_TURN = 100
 OFFSETS_A_TURN: Final = 1_000
-"""Number of offsets that are deleted in one turn of the event loop: some 5 ms."""
+"""Number of offsets that are deleted in one turn of the event loop, which takes some 5 ms."""
 """Number of groups and offsets that an expiry check examines in one turn. All partitions may do so in the
 same turn of the event loop."""
 
@@ -144,7 +144,7 @@ class GroupShard:
     def expire(self, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
         """Remove offsets past their retention, then groups that have neither members nor offsets.
 
-        Each call examines some of the groups, and sets the timer for the next ones.
+        Each call examines some of the groups, and sets the timer for the next groups.
         """
         turn = self._turns.begin(now_ms)
         waiting = self._to_expire or list(reversed(self.classic.by_id))
@@ -184,8 +184,8 @@ class GroupShard:
     ) -> Effects[ConsumerOffsetsRecord]:
         """Handle DeleteGroups: delete empty groups with their offsets.
 
-        A call deletes a limited number of offsets. The groups that are not in its answer remain, the first
-        of them possibly with fewer offsets, and the call is repeated for them.
+        A call deletes a limited number of offsets. The groups that are not in its answer remain, and the
+        first of them may have lost some offsets. The caller repeats the call for these groups.
         """
         turn = self._turns.begin(now_ms)
         results: list[DeletableGroupResult] = []

@@ -11,7 +11,7 @@ from moldau.coordinators.groups.tally import GroupTally
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatTimer:
-    """Deadline for the next request of a member, or for the join with an id that was given out."""
+    """Deadline for the next request of a member, or for the join of a member with a new id."""
 
     group_id: str
     member_id: str
@@ -59,7 +59,7 @@ class Turns:
 
     def begin(self, now_ms: int) -> Turn:
         """The context of an operation that happens now."""
-        # The time is read in each operation. Otherwise an entry that was stamped by a slow clock would expire
+        # The time is read in each operation. Otherwise an entry with a timestamp of a slow clock would expire
         # as soon as the clock is corrected.
         expiry_now_ms = now_ms if self.expiry_now_ms is None else self.expiry_now_ms()
         return Turn(self.settings, now_ms, expiry_now_ms, self.tally)

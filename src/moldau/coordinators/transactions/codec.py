@@ -24,7 +24,8 @@ client's version."""
 class TransactionRecord:
     """The state of a transactional id; ``value=None`` is its tombstone.
 
-    ``is_unreadable`` means that the id has a state which could not be read. Such a record is never written.
+    ``is_unreadable`` means that the id has a state which could not be read. A record with this mark is never
+    written.
     """
 
     transactional_id: str

@@ -1,8 +1,8 @@
-"""Writes the markers of ended transactions until every partition has one, and then completes the
+"""Writes the markers of ended transactions until every partition has a marker, and then completes the
 transactions.
 
-For one transaction the order is as follows. Its outcome is committed in ``__transaction_state``. Each
-partition gets a marker, which is sent again until the partition's leader confirms its commit. Then the
+For one transaction the order is as follows. First, its outcome is committed in ``__transaction_state``. Then
+each partition gets a marker, which is sent again until the partition's leader confirms its commit. Last, the
 completion is written. A new coordinator finds the prepared transactions in its log and continues with them,
 so a partition may get a marker twice. From transaction version 2 on, the partition refuses a copy that
 arrives while the next transaction is open.
@@ -66,13 +66,13 @@ class TransactionCompletion:
             self._run(self._look(partition))
 
     async def close(self) -> None:
-        """Stop the work in progress; another node, or the next start, continues it."""
+        """Stop the work in progress. Another node continues it, or this node after its next start."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _look(self, partition: int) -> None:
-        # Wait until the turn in which the record is replayed has ended.
+        # Wait for the end of the turn of the event loop in which the record is replayed.
         await asyncio.sleep(0)
         self._looking.discard(partition)
         while (host := self._runtime.led(partition)) is not None:

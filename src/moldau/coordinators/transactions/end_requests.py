@@ -75,7 +75,8 @@ def _check_bumping(found: Transaction, request: Ending) -> bool:
                 return _repeats(found, request.committed)
     if request.committed:
         raise KafkaError(ErrorCode.invalid_txn_state)
-    # An abort without a transaction bumps the epoch, so that batches of a failed produce request are fenced.
+    # An abort without a transaction increases the epoch, so that batches of a failed produce request are
+    # fenced.
     return False
 
 

@@ -10,8 +10,8 @@ from moldau.coordinators.transactions.settings import transaction_settings, tran
 class TransactionCoordinators(HostedKind):
     """The transaction coordinators that this broker leads.
 
-    The subsystem of transactions contributes their handlers, because these answer producers without
-    transactions, too.
+    The subsystem of transactions contributes their handlers, because the handlers also answer producers
+    without transactions.
     """
 
     def __init__(self, context: KindContext, ports: TransactionPorts) -> None:

@@ -1,4 +1,4 @@
-r"""Patterns of transactional ids (ListTransactions 2), matched in bounded time. Pure.
+r"""Patterns of transactional ids (ListTransactions 2), matched in limited time. Pure.
 
 Kafka's brokers use RE2's syntax. Python's engine backtracks, so one pattern could block a broker. Therefore
 only the following part of the syntax, which needs no backtracking, is supported: literal characters, ``\``

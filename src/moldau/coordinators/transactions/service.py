@@ -145,7 +145,7 @@ class TransactionService:
         return await self._read(transactional_id, lambda shard, now_ms: shard.describe(transactional_id))
 
     async def list_transactions(self, wanted: TransactionFilter) -> list[tuple[str, Transaction]]:
-        """Handle ListTransactions: the transactions of the partitions led here."""
+        """Handle ListTransactions: the transactions of the partitions that this node leads."""
         waiting = [
             self.runtime.read_in_turns(
                 partition,
@@ -169,7 +169,7 @@ class TransactionService:
     async def _with_new_id(
         self, partition: int, operation: Callable[[int | None], Operation]
     ) -> ProducerAnswer:
-        """Run an operation. If it asks for a new producer id, run it again with one."""
+        """Run an operation. If the operation needs a new producer id, run it again with a new id."""
         new_id: int | None = None
         while True:
             try:

@@ -48,9 +48,8 @@ class ExpiryCheck:
 
 
 class NewProducerIdNeededError(KafkaError):
-    """The operation needs a new producer id. The caller must repeat it with one; the first call has
-    changed nothing.
-    """
+    """The operation needs a new producer id. The caller must repeat it with a new id. The first call has
+    changed nothing."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.coordinator_not_available, "a new producer id is needed")
@@ -193,8 +192,8 @@ class TransactionShard:
     ) -> Effects[TransactionRecord]:
         """Handle InitProducerId; answers a :class:`ProducerAnswer`.
 
-        An ongoing transaction is aborted with the next epoch, and the producer asks again after that.
-        Raises PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and :class:`NewProducerIdNeededError`.
+        An ongoing transaction is aborted with the next epoch, and the producer repeats its request after the
+        abort. Raises PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and :class:`NewProducerIdNeededError`.
         """
         name, expected = request.transactional_id, request.expected
         found = self._find(name)
@@ -235,12 +234,11 @@ class TransactionShard:
         return answer(token, ProducerAnswer(ErrorCode.none, *identity), records)
 
     def _fenced(self, found: Transaction, now_ms: int) -> Transaction:
-        """The ongoing transaction, fenced: it must be aborted with the next epoch, which fences the
-        producer.
-        """
+        """The ongoing transaction in its fenced form. It must be aborted with the next epoch, which fences
+        the producer."""
         fenced = found.prepared(now_ms, commits=False, bumps=True, client_version=found.client_version)
-        # The producer did not ask for the bump. Its own next initialization must be fenced; it is not a
-        # repetition.
+        # The producer did not request the bump. The producer's own next initialization must be fenced,
+        # because it is not a repetition.
         return replace(fenced, last_producer_epoch=NO_EPOCH)
 
     # partitions
@@ -257,7 +255,7 @@ class TransactionShard:
         """Handle AddPartitionsToTxn and AddOffsetsToTxn; answers ``None``.
 
         Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and MESSAGE_TOO_LARGE
-        when the transaction has more partitions than a record can hold.
+        when the transaction has more partitions than fit into a record.
         """
         found = self._checked(transactional_id, producer)
         if found.state is TransactionPhase.ONGOING and found.partitions.issuperset(partitions):
@@ -353,9 +351,8 @@ class TransactionShard:
         return [Unfinished(name, self.by_id[name]) for name in self._prepared]
 
     def complete(self, token: Token, ended: Unfinished, now_ms: int) -> Effects[TransactionRecord]:
-        """Complete a transaction, because every partition has its marker. Answers ``None``. Ignored if the
-        id has another transaction now.
-        """
+        """Complete a transaction, because every partition has its marker. Answers ``None``. The call is
+        ignored if the id has another transaction now."""
         found = self.by_id.get(ended.transactional_id)
         if found is None or not found.state.is_prepared or found.ended != ended.transaction.ended:
             return answer(token, None)
@@ -389,7 +386,7 @@ class TransactionShard:
 
 
 def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
-    """Check a producer that sends its identity: it must be the current identity, or the call must be a
+    """Check a producer that sends its identity. The identity must be the current one, or the call must be a
     repetition.
 
     Raises PRODUCER_FENCED.

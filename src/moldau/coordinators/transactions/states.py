@@ -40,7 +40,8 @@ PREPARED: Final = frozenset({TransactionPhase.PREPARE_COMMIT, TransactionPhase.P
 QUIET: Final = frozenset(
     {TransactionPhase.EMPTY, TransactionPhase.COMPLETE_COMMIT, TransactionPhase.COMPLETE_ABORT}
 )
-"""States without a transaction: the producer may begin one or be initialized again, and the id may expire."""
+"""States without a transaction. The producer may begin a transaction or be initialized again, and the id may
+expire."""
 
 MOVES: Final = {
     TransactionPhase.EMPTY: frozenset(

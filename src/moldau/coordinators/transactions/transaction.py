@@ -71,8 +71,8 @@ class Transaction:
 
     @property
     def ended(self) -> EndedTransaction:
-        """Identifies the prepared transaction. It uses logged values only, so that every coordinator
-        computes the same identity."""
+        """Identifies the prepared transaction. The key uses logged values only, so that every coordinator
+        computes the same key."""
         return EndedTransaction(self.identity, self.start_ms, self.updated_ms)
 
     @property
@@ -90,7 +90,8 @@ class Transaction:
         return self.start_ms + self.timeout_ms < now_ms
 
     def gives_way_to(self, producer: ProducerIdentity) -> bool:
-        """Whether this is the producer of the next id, which must wait until the end is complete."""
+        """Whether this producer has the next id. The producer must wait until the end of the transaction is
+        complete."""
         return self.state.is_prepared and producer == (self.next_producer_id, 0)
 
     def initialized(

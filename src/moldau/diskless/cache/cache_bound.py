@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 _CHECK_BYTES_MIN: Final = 1024 * 1024
 _CACHES_A_TURN: Final = 1_000
-"""Number of caches whose sizes are summed without a break: a millisecond."""
+"""Number of caches whose sizes are summed without a break, which takes a millisecond."""
 
 
 class CacheBound:
     """Counts appended bytes. Regularly, it drops segments until the total size is within the limit again.
 
-    The caches together may exceed the limit by the bytes appended between two checks (1/64 of the limit), and
-    while segments are dropped.
+    The caches together may exceed the limit by the bytes that are appended between two checks (1/64 of the
+    limit). They may also exceed it while segments are dropped.
     """
 
     def __init__(self, machine: Machine, max_bytes: int, meters: Meters) -> None:
@@ -38,7 +38,7 @@ class CacheBound:
 
     @staticmethod
     def segment_bytes(max_bytes: int) -> int:
-        """Maximum size of a segment, chosen so that dropping one is a small step."""
+        """Maximum size of a segment. It is small, so that the removal of a segment is a small step."""
         return max(1024 * 1024, min(64 * 1024 * 1024, max_bytes // 16))
 
     def appended(self, size_bytes: int) -> bool:

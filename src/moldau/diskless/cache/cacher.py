@@ -43,9 +43,8 @@ from moldau.storage.log.aside import AsideWrite
 logger = logging.getLogger(__name__)
 
 _LAGGING_ROUNDS: Final = 16
-"""Number of consecutive rounds in which a partition does not reach the high watermark, and after which it
-leaves the tail lane.
-"""
+"""A partition leaves the tail lane after this number of consecutive rounds in which it does not reach the
+high watermark."""
 
 
 class OffsetFinder(Protocol):
@@ -165,7 +164,7 @@ class Cacher:
         return lane
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Continue at once in a lane that waits after failures, because its coordinator has moved."""
+        """Continue at once in a lane that waits after failures, because the lane's coordinator has moved."""
         for lanes in (self._tails, self._catch_ups):
             lane = lanes.get(coordinator_id)
             if lane is not None:
@@ -287,7 +286,7 @@ class Cacher:
         if cache is None or not cache.is_usable or cache.local_end_offset != first.base_offset:
             return None
         if cache.promised_offset <= run.batches[-1].last_offset:
-            return None  # an earlier run could not be appended; the lane handles that
+            return None  # An earlier run could not be appended. The lane handles that.
         if any(batch.timestamp_type == LOG_APPEND_TIME for batch in run.batches):
             start = first.byte_offset
             views = [run.content[one.byte_offset - start :][: one.size_bytes] for one in run.batches]

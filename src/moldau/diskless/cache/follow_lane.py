@@ -1,8 +1,8 @@
 """Follows a coordinator for a set of partitions: finds, reads and appends batches, repeatedly.
 
-There are two kinds of lanes. The *tail* lane waits at the coordinator until any broker commits something, and
-then requests it at once. The *catch-up* lane never waits at the coordinator. It has budgets of its own, so
-that a partition that is far behind does not slow the others.
+There are two kinds of lanes. The *tail* lane waits at the coordinator until any broker commits batches, and
+then requests these batches at once. The *catch-up* lane never waits at the coordinator. It has its own
+budgets, so that a partition that is far behind does not slow the others.
 """
 
 import asyncio
@@ -34,15 +34,16 @@ _MAX_BACKOFF_S: Final = 2.0
 _NEW_AT_A_TIME: Final = 16
 _LOOK_AGAIN_S: Final = 0.02
 _MANY: Final = 400
-"""From this number of members on, additions wait for one another; see :data:`_WAIT_A_MEMBER_S`."""
+"""If the lane has at least this number of members, additions wait for one another; see
+:data:`_WAIT_A_MEMBER_S`."""
 _WAIT_A_MEMBER_S: Final = 0.000_05
-"""The wait for further additions, for each member: a few times what it costs to request batches for it."""
+"""The time for which the lane waits for further additions, per member. It is a few times the cost of a
+request for one member's batches."""
 ROWS_A_TURN: Final = 500
-"""Number of partitions of an answer that are processed without a break: some 5 ms."""
+"""Number of partitions of an answer that are processed without a break, which takes some 5 ms."""
 _ANSWER_S: Final = 0.25
-"""When the coordinator has not answered for this time, the lane waits up to this time for the request in
-progress and does not postpone it.
-"""
+"""A coordinator that has not answered for this time is slow. The lane then waits up to this time for the
+request in progress, and does not postpone it."""
 
 
 class BatchFinder(Protocol):
@@ -55,9 +56,8 @@ class LaneOwner(Protocol):
     """The owner of a lane. It interprets the coordinator's answers and appends batches."""
 
     async def apply_answer(self, cache: PartitionCache, found: FoundPartition) -> bool:
-        """Process an answer. Returns False when its batches must not be read; the lane then sends a new
-        request.
-        """
+        """Process an answer. Returns False when its batches must not be read. The lane then sends a new
+        request."""
         ...
 
     def append(self, cache: PartitionCache, batches: Batches) -> bool:
@@ -78,11 +78,12 @@ class LaneSettings:
     """The number of bytes that a lane reads at a time."""
 
     max_bytes: int
-    """Maximum for a round."""
+    """Maximum number of bytes in a round."""
     partition_max_bytes: int
-    """Maximum for a partition in a round, so that a large partition leaves room for the others."""
+    """Maximum number of bytes for a partition in a round, so that a large partition does not use the whole
+    round."""
     first_max_bytes: int
-    """Maximum lag in bytes of a new member. Records behind a larger lag are skipped and not read."""
+    """Maximum lag in bytes of a new member. If the lag is larger, the records are skipped and not read."""
     max_wait_ms: int
     slow_round_ms: int = 200
     """Time after which the lane continues without the partitions that still wait for their bytes."""
@@ -100,11 +101,12 @@ class LanePartition:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether batches may be requested for the cache: this is so if no bytes are being read for it."""
+        """Whether batches may be requested for the cache. No bytes are being read for it, it has no pause,
+        and no own commits are promised to it."""
         return not (self.is_busy or self.is_resting or self.cache.is_promised)
 
     def back_off(self) -> float:
-        """The wait before the next attempt, which is longer after each failure."""
+        """The time to wait before the next attempt. It is longer after each failure."""
         self.backoff_s = min(_MAX_BACKOFF_S, max(_FIRST_BACKOFF_S, 2 * self.backoff_s))
         self.is_resting = True
         return self.backoff_s
@@ -154,8 +156,9 @@ class FollowLane:
         if len(self._members) < _MANY:
             self._changed.set()
         elif self._additions is None:
-            # Each addition replaces the request in progress. While a broker with thousands of partitions
-            # starts, no request would be answered, and each would name all partitions.
+            # Each addition replaces the request in progress. If nothing limited the additions while a broker
+            # with thousands of partitions starts, no request would be answered, and each request would name
+            # all partitions.
             delay_s = len(self._members) * _WAIT_A_MEMBER_S
             self._additions = asyncio.get_running_loop().call_later(delay_s, self._look_at_additions)
 
@@ -179,14 +182,15 @@ class FollowLane:
     def put_off(self) -> None:
         """Postpone requests for a cache that was promised this broker's own commits.
 
-        The request in progress would be answered with exactly these batches, which need no request.
+        The coordinator would answer the request in progress with exactly these batches, although this broker
+        has them already.
         """
         self.look_again()
         if self._finding is not None and not self._is_awaited():
             self._finding.cancel()
 
     def look_again(self) -> None:
-        """Also request batches, soon, for caches without a promise.
+        """Soon request batches for caches without a promise, too.
 
         The requests are not sent at once. When this broker's own commits follow one another, each request
         would return promised batches again.
@@ -239,7 +243,7 @@ class FollowLane:
             await asyncio.gather(*slow, return_exceptions=True)
 
     def _ready(self) -> list[LanePartition]:
-        """Members to request batches for now. Each call starts with another member."""
+        """The members for which batches are requested now. Each call starts with another member."""
         ready = [member for member in self._members.values() if member.may_be_asked_for]
         self._turn += 1
         start = self._turn % len(ready) if ready else 0
@@ -306,7 +310,7 @@ class FollowLane:
             with self._unexpected.contained("judging what a coordinator found", passing=_EXPECTED):
                 is_fit = await self._follower.apply_answer(member.cache, partition)
             if not is_fit:
-                # The first retry comes soon. Later ones wait longer, so that an answer that never matches
+                # The first retry comes soon. Later retries wait longer, so that an answer that never matches
                 # does not cause a busy loop.
                 self._retry_later(member)
                 continue
@@ -333,7 +337,7 @@ class FollowLane:
         return False
 
     async def _read(self, wanted: list[tuple[LanePartition, Sequence[BatchCoordinate]]]) -> None:
-        # After the check, further own batches of this broker may have been promised to some caches.
+        # After the check, caches may have been promised further batches of this broker.
         wanted = [(member, some) for member, some in wanted if not member.cache.is_promised]
         members = [member for member, _ in wanted]
 
@@ -355,7 +359,7 @@ class FollowLane:
         for member in members:
             member.is_busy = True
         task = asyncio.get_running_loop().create_task(self._finish(read_round, members))
-        # The task is registered at once, because a lane that ends meanwhile must also end its reads.
+        # The task is registered at once, because a lane that ends in the meantime must also end its reads.
         self._slow.add(task)
         task.add_done_callback(self._slow.discard)
         await asyncio.wait([task], timeout=self._settings.slow_round_ms / 1000)
@@ -388,8 +392,8 @@ class FollowLane:
 
     def _read_failed(self, member: LanePartition, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
-            # The batches have moved to the tier or were deleted since, and the coordinator will report that.
-            # Or the store has lost the object, and readers get an error.
+            # There are two cases. The batches have moved to the tier or were deleted, and the coordinator
+            # will report that. Or the store has lost the object, and readers get an error.
             self._meters.lost_objects.value += 1
             self._follower.got_stuck(member.cache)
         logger.warning(
@@ -399,7 +403,7 @@ class FollowLane:
 
     def _retry_later(self, member: LanePartition) -> None:
         if not member.is_resting:
-            # A flag decides this and not the time, because a timer may fire slightly early.
+            # A flag is checked and not the time, because a timer may fire slightly early.
             asyncio.get_running_loop().call_later(member.back_off(), self._rested, member)
 
     def _rested(self, member: LanePartition) -> None:
@@ -407,7 +411,7 @@ class FollowLane:
         self._changed.set()
 
     async def _pause(self, error: Exception | None) -> None:
-        """Wait after a failure of the coordinator, longer each time."""
+        """Wait after a failure of the coordinator. Each wait is longer than the previous wait."""
         self._failures += 1
         if error is not None and self._failures in (1, 10, 100):
             logger.warning("the diskless coordinator cannot be followed: %s", error)
@@ -418,9 +422,8 @@ class FollowLane:
 
 
 def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
-    """An answer without the batches that were cached after its request; ``None`` when no new batches are
-    left.
-    """
+    """The answer without the batches that were cached after its request; ``None`` when no new batches are
+    left."""
     if found.error is not ErrorCode.none or found.moved_to_tier:
         return None
     batches = [batch for batch in found.batches if batch.base_offset >= local_end]
@@ -430,9 +433,8 @@ def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
 def _within(
     batches: Sequence[BatchCoordinate], max_bytes: int, others_have_some: bool
 ) -> Sequence[BatchCoordinate]:
-    """The first batches that fit. If no other partition has any, there is at least one batch, so that all
-    partitions advance.
-    """
+    """The first batches within the limit. If no other partition has batches, at least one batch is returned,
+    so that all partitions advance."""
     size_bytes = 0
     for count, batch in enumerate(batches):
         size_bytes += batch.size_bytes

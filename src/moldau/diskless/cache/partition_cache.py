@@ -69,8 +69,8 @@ class PartitionCache:
         self._is_restarting = False
         self.is_closed = False
         if log is not None and log.holes and not log.is_offline:
-            # Readers rely on a range without gaps; the records are also in the object store. This blocks, and
-            # happens only after damage.
+            # The local range is dropped, because readers rely on a range without gaps. The records are also
+            # in the object store. This blocks, and happens only after damage.
             log.truncate_fully_now(log.log_end_offset)
         self.is_at_tail = False
         """True: batches are cached when they are committed. False: the cache is catching up."""
@@ -111,7 +111,7 @@ class PartitionCache:
 
     @property
     def local_end_offset(self) -> int:
-        """The next offset to be cached."""
+        """The offset of the next batch that will be cached."""
         return self.log.log_end_offset if self.is_usable else max(0, self.high_watermark)
 
     @property
@@ -196,17 +196,16 @@ class PartitionCache:
         return self.is_known and not self.is_closed
 
     def correct(self, high_watermark: int) -> None:
-        """Lower the offsets: the coordinator certainly has less than before, because its log was restored
-        from a backup.
-        """
+        """Lower the offsets. The coordinator certainly has lower offsets than before, because its log was
+        restored from a backup."""
         self.high_watermark = high_watermark
         self.log_start_offset = min(self.log_start_offset, high_watermark)
 
     def append(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:
         """Append batches that follow the local end.
 
-        Raises :class:`CorruptRecordError` for the first batch that differs from the committed batch, after
-        the batches before it were appended. Raises ``KafkaError`` when the disk fails.
+        Raises :class:`CorruptRecordError` for the first batch that differs from the committed batch. The
+        batches before it are appended. Raises ``KafkaError`` when the disk fails.
         """
         position = 0
         while position < len(batches):
@@ -216,7 +215,7 @@ class PartitionCache:
 
     @property
     def is_promised(self) -> bool:
-        """Whether batches are expected that only this broker's own commits may append."""
+        """Whether batches are expected that may only be appended from this broker's own commits."""
         return self.promised_offset >= 0
 
     async def until_kept(self, offset: int, timeout_s: float) -> bool:
@@ -230,18 +229,18 @@ class PartitionCache:
         return self.local_end_offset > offset
 
     def note_kept(self) -> None:
-        """End a promise: the batches are in the cache, or will not arrive as own commits."""
+        """End a promise. The batches are in the cache, or will not be appended as own commits."""
         waiting, self._on_kept = self._on_kept, []
         for kept in waiting:
             if not kept.done():
                 kept.set_result(None)
 
     def begin_own(self, run: Sequence[BatchCoordinate], content: memoryview) -> AsideWrite | None:
-        """Begin to append batches that this broker has checked at their produce request, and that are
-        adjacent in ``content``. They are finished in place. Raises the same errors as :meth:`append`.
+        """Begin to append own batches, which are adjacent in ``content`` and were checked at their produce
+        request. Offsets and epochs are written into ``content``. Raises the same errors as :meth:`append`.
 
-        ``None`` means that they are appended already. Otherwise the caller calls :meth:`end_own` when the
-        write is done.
+        ``None`` means that the batches are appended already. Otherwise the caller calls :meth:`end_own` when
+        the write is done.
         """
         position = 0
         epoch = self.generations.latest
@@ -293,9 +292,9 @@ class PartitionCache:
             raise error
 
     def verify(self, offset: int, result: ReadResult) -> None:
-        """Check the bytes read from ``offset`` on, once, if an earlier process wrote them.
+        """Check the bytes from ``offset`` on, once, if an earlier process wrote them.
 
-        Raises :class:`CorruptRecordError` for bytes that have changed since, and for a gap.
+        Raises :class:`CorruptRecordError` for bytes that have changed since they were written, and for a gap.
         """
         next_offset = result.next_offset
         start, end = self._verified

@@ -36,7 +36,7 @@ class _Terms(NamedTuple):
 
 
 class _PendingAppend:
-    """An append that waits until the coordinator is known to have the partition."""
+    """An append that waits until it is certain that the coordinator has the partition."""
 
     __slots__ = ("_appends", "_due", "answer", "guard", "header", "records", "timeout_at_s")
 
@@ -80,7 +80,7 @@ class Place(Protocol):
 
     @property
     def is_known(self) -> bool:
-        """Whether the coordinator is known to have the partition."""
+        """Whether it is certain that the coordinator has the partition."""
         ...
 
     def when_known(self, callback: Callable[[], None]) -> None:
@@ -127,9 +127,8 @@ class PartitionAppends:
         client: FairClient | None = None,
         guard: int = 0,
     ) -> AppendAnswer:
-        """Append a batch, like ``Partition.append``. ``guard`` belongs to a transactional batch whose
-        transaction was verified.
-        """
+        """Append a batch, like ``Partition.append``. A transactional batch has a ``guard``, and its
+        transaction was verified."""
         with self._unexpected.contained("taking a batch"):
             return self._append(records, _Terms(required_acks, timeout_ms, guard), client)
         return _DEFECT

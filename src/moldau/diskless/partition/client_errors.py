@@ -17,6 +17,5 @@ _COORDINATOR_AWAY: Final = frozenset(
 
 def client_error(code: ErrorCode, message: str | None, instead: ErrorCode) -> KafkaError:
     """The error that a client gets for a coordinator's error. ``instead`` is the retriable error when the
-    coordinator is away.
-    """
+    coordinator is not available."""
     return KafkaError(instead if code in _COORDINATOR_AWAY else code, message)

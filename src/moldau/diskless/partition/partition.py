@@ -73,7 +73,7 @@ class DisklessPartition(WithoutLog):
         self.transactions = DisklessTransactions(cache.key, services.transactions, self.append)
 
     def begin_remote(self, part: RemoteRecords) -> None:
-        """Read records that have left the WAL from ``part`` from now on."""
+        """From now on, read records that have left the WAL from ``part``."""
         self._remote = part
 
     def end_remote(self) -> None:
@@ -160,10 +160,8 @@ class DisklessPartition(WithoutLog):
         aborted: Sequence[AbortedTransaction] = (),
         readable_end: int | None = None,
     ) -> ReadOutcome:
-        """``readable_end`` is the end of the cache, for reads that the cache answers. At the tail,
-        committed records after it arrive very soon, and a consumer must not get a high watermark up to
-        which it cannot read.
-        """
+        """``readable_end`` is the end of the cache, for reads that the cache answers. Committed records after
+        this end arrive very soon. A consumer must not get a high watermark up to which it cannot read."""
         cache = self.cache
         high_watermark = cache.high_watermark
         if readable_end is not None and cache.is_at_tail:
@@ -256,7 +254,7 @@ class DisklessPartition(WithoutLog):
         if outcome.error is ErrorCode.none:
             self._traffic.read(outcome.size_bytes, request.reader_rack)
             return outcome
-        # The records may have been deleted meanwhile, so ask the coordinator.
+        # The records may have been deleted since then, so the coordinator is asked.
         resolved = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
         deleted = resolved.failure is not None and resolved.failure.code is ErrorCode.offset_out_of_range
         self._meters.errors.value += not deleted

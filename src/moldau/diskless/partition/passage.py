@@ -32,7 +32,7 @@ IDLE_S: Final = 120.0
 
 
 class _NoReplica:
-    """Replaces a local replica: in it no append waits, and it is never closed."""
+    """Replaces a local replica. No append waits in it, and it is never closed."""
 
     is_closed = False
     is_known = True
@@ -127,13 +127,11 @@ class DisklessPassage(WithoutLog):
         return self._reading().end_offset_for_epoch(leader_epoch, current_leader_epoch)
 
     def state(self) -> PartitionStatus:
-        """The coordinator's offsets. Only replicas know the producers."""
+        """The coordinator's offsets. The producers are not included, because only replicas know them."""
         return self._reading().state()
 
     def close(self) -> None:
-        """Close the passage, because the partition is deleted or gets a replica here, or because the
-        broker stops.
-        """
+        """Close this partition, because it is deleted or gets a replica here, or because the broker stops."""
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None

@@ -1,4 +1,4 @@
-"""Remote storage as a diskless partition uses it: the records before the start of its WAL."""
+"""Remote storage for a diskless partition: the records before the start of the partition's WAL."""
 
 from collections.abc import Awaitable
 from typing import Protocol
@@ -15,8 +15,8 @@ class RemoteRecords(Protocol):
     def read(self, request: ReadRequest, known: ReadOutcome) -> Awaitable[ReadOutcome]:
         """Complete ``known`` with batches from the wanted offset on.
 
-        It never raises. The result has UNKNOWN_SERVER_ERROR when remote storage fails or lacks the offset,
-        and no records when the read takes too long.
+        It never raises. The result has UNKNOWN_SERVER_ERROR when remote storage fails or does not contain the
+        offset. It has no records when the read takes too long.
         """
         ...
 
@@ -29,5 +29,6 @@ class RemoteRecords(Protocol):
     async def find_max_timestamp(
         self, above_ms: int, start: int, end: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record with the largest timestamp of ``[start, end)``, if that is above ``above_ms``."""
+        """The first record with the largest timestamp of ``[start, end)``, if this timestamp is above
+        ``above_ms``."""
         ...

@@ -39,7 +39,7 @@ class BatchWriter(Protocol):
         request_id: int = 0,
         guard: int = 0,
     ) -> AppendAnswer:
-        """Append a validated batch, which is copied before this returns. Returns its outcome when that is
+        """Append a validated batch, which is copied before this returns. Returns the outcome as soon as it is
         known.
 
         Batches of a partition are committed in the order of these calls.
@@ -75,7 +75,7 @@ class PartitionServices:
     lookup: WalOffsetLookup
     """Lookups of offsets by timestamp."""
     opening: FairLane
-    """Decompresses batches whose check takes long."""
+    """Decompresses batches whose check takes a long time."""
     deadlines: Deadlines
     """Deadlines of the node's waiting requests."""
     clock: Clock

@@ -51,7 +51,7 @@ class DisklessTransactions:
     """
 
     any_broker_marks = True
-    """Any broker reaches the partition's coordinator, whether a replica is alive or not."""
+    """Any broker can call the partition's coordinator, even if no replica is alive."""
 
     def __init__(self, key: PartitionKey, coordinator: TransactionParts, append: GuardedAppend) -> None:
         self._key = key
@@ -60,7 +60,7 @@ class DisklessTransactions:
         self._verified: dict[int, int] = {}
 
     def append(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
-        """Ask the partition's coordinator for a guard before each batch."""
+        """Request a guard from the partition's coordinator before each batch."""
         return turn.wait(partial(self._guarded, batch.kept(), turn))
 
     async def _guarded(self, batch: TransactionalBatch, turn: ProducerTurn) -> AppendAnswer:
@@ -116,8 +116,8 @@ class DisklessTransactions:
             raise KafkaError(ended.error)
 
     async def producers(self) -> Sequence[ActiveProducer] | None:
-        """The producers that the coordinator knows. An older broker that leads the coordinator cannot tell
-        them; the answer is then ``None``."""
+        """The producers that the coordinator knows. If an older broker leads the coordinator, it does not
+        support this request, and the answer is ``None``."""
         try:
             found = await self._coordinator.describe_producers(PartitionId(*self._key))
         except KafkaError as error:

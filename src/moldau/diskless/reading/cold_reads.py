@@ -40,7 +40,7 @@ class ColdReadSettings:
 
     budget_bytes: int = 64 * 1024**2
     look_ahead_bytes: int = 8 * 1024**2
-    """Number of bytes for which coordinates are requested at a time."""
+    """Number of bytes for which one request fetches coordinates."""
     coordinate_lifetime_ms: int = 10_000
     """Time for which the coordinator's answer is used. It must be less than the grace period of deleted
     objects.
@@ -58,16 +58,15 @@ class ColdOutcome:
     """The batches as stored; :meth:`finished` sets their offsets."""
     failure: KafkaError | None = None
     moved_to_tier: bool = False
-    """Whether the offset has left the WAL. This is an error here, because the offset must be read from
-    remote storage.
-    """
+    """Whether the offset has left the WAL. This is an error here, because such an offset must be read from
+    remote storage."""
     last_stable_offset: int = 0
     """The last stable offset when the coordinator found the batches. Aborted transactions below it are
     known.
     """
 
     def committed(self) -> "ColdOutcome":
-        """A copy with the batches below the last stable offset."""
+        """A copy that contains only the batches below the last stable offset."""
         end = self.last_stable_offset
         return replace(self, batches=[each for each in self.batches if each[0].last_offset < end])
 
@@ -89,7 +88,7 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """Cached coordinates of batches after those that were read."""
+    """Cached coordinates of the batches that follow the batches which were read."""
 
     next_offset: int
     coordinates: Sequence[BatchCoordinate]
@@ -125,7 +124,8 @@ class ColdReads:
         }
 
     def read(self, cache: PartitionCache, offset: int, max_bytes: int) -> "asyncio.Future[ColdOutcome]":
-        """Batches from ``offset`` on: at least one if there is any, otherwise at most ``max_bytes``.
+        """Batches from ``offset`` on, at most ``max_bytes``. If there is any batch, at least one batch is
+        returned.
 
         A failure is a ``KafkaError`` in the outcome: OFFSET_OUT_OF_RANGE outside the committed range,
         KAFKA_STORAGE_ERROR when the object store or the coordinator does not answer.
@@ -249,7 +249,7 @@ class ColdReads:
         remembered = self._remembered.pop(ask.cache.key, None)
         if remembered is None or remembered.next_offset != ask.offset or ask.failure is not None:
             return ()
-        # The time in flight counts, too, because the object must exist until the next request.
+        # The time of the request counts, too, because the object must exist until the next request.
         return remembered.coordinates if asyncio.get_running_loop().time() < remembered.dies_at_s else ()
 
     def _needed_part(
@@ -257,8 +257,8 @@ class ColdReads:
     ) -> Sequence[BatchCoordinate]:
         """The coordinates that the read needs. The next read uses the other coordinates, if they are stable.
 
-        Coordinates after the stable offset may belong to a transaction that is aborted by then, which only
-        another answer of the coordinator would show.
+        Coordinates after the stable offset may belong to a transaction that is aborted later. Only a new
+        answer of the coordinator would contain the abort.
         """
         ask.last_stable_offset = last_stable_offset
         size_bytes, count = 0, 0
@@ -288,7 +288,7 @@ class ColdReads:
             if isinstance(error, ObjectNotFoundError):
                 self._meters.lost_objects.value += 1
             else:
-                # The storage has retried already; the consumer will repeat its fetch.
+                # The storage layer has already retried. The consumer will repeat its fetch.
                 _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, str(error))))
 
         if not lots:
@@ -314,9 +314,9 @@ def _give(ask: _Ask, outcome: ColdOutcome) -> None:
 
 
 def check_lifetimes(coordinate_lifetime_ms: int, timeout_ms: int, grace_period_ms: int) -> None:
-    """A coordinate, and the request made with it, must end before a deleted object is removed.
+    """Check that a coordinate, and the request made with it, expire before a deleted object is removed.
 
-    Raises ``ValueError`` naming the settings otherwise.
+    Otherwise raises ``ValueError``, which names the settings.
     """
     if coordinate_lifetime_ms + timeout_ms >= grace_period_ms:
         raise ValueError(

@@ -1,7 +1,8 @@
 """Converts an uploaded batch to the batch that consumers get.
 
 The coordinator's decisions (base offset, append time) are written into a copy. The checksum does not cover
-offset and epoch. It covers the append time, so the checksum is verified first and then computed again.
+offset and epoch. It covers the append time. Therefore the checksum is verified before the append time is
+written, and computed again after that.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ def finish_batch(
     """Write the coordinator's decisions into the batch at ``position`` of a writable buffer. Its leader epoch
     is its generation, because the coordinator alone determines the order of records.
 
-    Raises :class:`CorruptRecordError` when the bytes are not the batch that was committed.
+    Raises :class:`CorruptRecordError` when the bytes are not those of the committed batch.
     """
     header = check_batch(buffer, position)
     span = coordinate.last_offset - coordinate.base_offset
@@ -36,7 +37,7 @@ def finish_batch(
 
 
 def marker_batch(coordinate: BatchCoordinate) -> memoryview:
-    """The control batch of a marker, which no object contains; it is not finished yet."""
+    """The control batch of a marker, which no object contains. Its offset and epoch are not set yet."""
     end = coordinate.marker
     assert end is not None
     return memoryview(

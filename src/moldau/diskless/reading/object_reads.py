@@ -12,7 +12,7 @@ from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.runtime import UnexpectedErrors
 
 DEFAULT_GAP_BYTES = 8 * 1024 * 1024
-"""The usual size of an object. A further request costs more than reading unneeded bytes up to this size."""
+"""The usual size of an object. Another request costs more than unneeded bytes up to this size."""
 
 
 class WrittenObjects(Protocol):
@@ -27,7 +27,7 @@ class SharedObjects(Protocol):
     """Objects that the brokers of a rack read for each other."""
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """Bytes of an object; None when the store must be read. Raises ``StorageError``."""
+        """Bytes of an object; ``None`` when the caller must read from the store. Raises ``StorageError``."""
         ...
 
 

@@ -69,8 +69,8 @@ class WalOffsetLookup:
     ) -> FoundOffset:
         """The first record at or after a time, or a special offset. Raises ``KafkaError``.
 
-        With ``remote`` the records that left the WAL are searched, too. With ``read_committed``, the
-        partition ends at its last stable offset.
+        With ``remote`` the records that left the WAL are searched, too. With ``read_committed``, offsets at
+        or above the last stable offset are not returned.
         """
         if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
             return await self._earliest_local(cache)
@@ -93,7 +93,7 @@ class WalOffsetLookup:
                 if read_committed:
                     found = _bounded(found, timestamp_ms, listed.last_stable_offset)
             except ObjectNotFoundError:
-                continue  # the batches were deleted or moved since, so request again
+                continue  # the batches were deleted or moved in the meantime, so request again
             except StorageError as error:
                 raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
             except CorruptRecordError as error:
@@ -143,7 +143,7 @@ class WalOffsetLookup:
     async def _behind(
         self, cache: PartitionCache, offset: int, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
-        """The record is below the log start within its batch, so search from ``offset`` on."""
+        """The record is before the log start, although its batch is not. Search from ``offset`` on."""
         while timestamp_ms >= 0:
             found = await self._batches(cache, offset)
             for coordinate in found.batches:
@@ -161,9 +161,8 @@ class WalOffsetLookup:
     async def _latest_behind(
         self, cache: PartitionCache, batch: BatchCoordinate, found: FoundOffset, lookup: RecordLookup
     ) -> FoundOffset:
-        """Search on after ``found``, the latest remaining record of a batch, because a later batch may
-        have a later record.
-        """
+        """Continue the search after ``found``, which is the latest remaining record of a batch, because a
+        later batch may have a later record."""
         log_start, offset = 0, batch.last_offset + 1
         latest: BatchCoordinate | None = None
         while found.timestamp_ms < batch.max_timestamp_ms:
@@ -219,7 +218,7 @@ class WalOffsetLookup:
 
 
 def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> FoundOffset:
-    """Limit a found offset to offsets below the last stable offset."""
+    """Return an offset only if it is below the last stable offset."""
     if found.offset < last_stable_offset or last_stable_offset < 0:
         return found
     if timestamp_ms == LATEST_TIMESTAMP:

@@ -18,7 +18,7 @@ class ObjectRange(NamedTuple):
 
 
 class RackReader(Protocol):
-    """Reads objects for the brokers of its rack."""
+    """Reads objects for the other brokers of its rack."""
 
     async def read_for_rack(self, wanted: ObjectRange) -> memoryview:
         """Exactly the bytes of the range.

@@ -2,10 +2,11 @@
 
 For each object one live broker of the rack is its reader. If the object's writer is in the rack, the writer
 is the reader, because it has the object in memory. Otherwise rendezvous hashing selects the reader. The
-reader requests the whole object once for all brokers that ask for it, and keeps it for a while. The others
-ask the reader for the ranges that they need. When the reader fails or is slow, they ask the store themselves.
+reader requests the whole object once, for all brokers that need it, and keeps it for a while. The other
+brokers send requests for the ranges that they need to the reader. When the reader fails or is slow, they read
+from the store themselves.
 
-As long as nothing fails, an object takes one GET in each rack, and none in the rack of its writer.
+Without failures, an object needs one GET in each rack, and no GET in the rack of its writer.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from moldau.objects.storage import Ranges, StorageError
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 _AVOIDED_S: Final = 2.0
-"""Time for which a failed reader is not asked again."""
+"""Time for which a failed reader gets no further requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class RackObjects:
         unexpected: UnexpectedErrors,
         settings: RackReadSettings | None = None,
     ) -> None:
-        """``recent`` has the objects that this broker wrote itself."""
+        """``recent`` contains the objects that this broker wrote itself."""
         self._storage = storage
         self._recent = recent
         self._racks = racks
@@ -66,8 +67,8 @@ class RackObjects:
         self._avoided: dict[int, float] = {}
 
     async def fetch(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """A range of an object, from this broker's memory or the rack's reader. None means that the caller
-        must ask the store.
+        """A range of an object, from this broker's memory or the rack's reader. ``None`` means that the
+        caller must read from the store.
 
         Raises ``StorageError`` when this broker is the reader and the store fails.
         """
@@ -130,7 +131,7 @@ class RackObjects:
             if task is None:
                 task = self._reading[key] = asyncio.ensure_future(self._get(key, object_bytes))
                 task.add_done_callback(lambda done: self._got(key, done))
-            # A requesting broker may give up; the object is still read for the other brokers.
+            # A requesting broker may give up. The object is still read for the other brokers.
             whole = await asyncio.shield(task)
         return whole[offset : offset + size_bytes]
 

@@ -6,9 +6,8 @@ GETS_BOUNDS = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
 
 
 class ReadMeters:
-    """Meters of the consume path. There are separate sets for the cacher's tail, for catching up, and for
-    cold reads.
-    """
+    """Meters of the consume path. The cacher's tail, its catch-up and the cold reads have separate sets of
+    meters."""
 
     def __init__(self, meters: Meters, path: str) -> None:
         scope = meters.scoped("moldau.diskless", "Read")
@@ -102,7 +101,7 @@ class ColdReadMeters(ReadMeters):
 
 
 class FetchMeters:
-    """Counts the sources from which reads of Fetch requests were answered."""
+    """Counts the sources of the reads of Fetch requests."""
 
     def __init__(self, meters: Meters) -> None:
         scope = meters.scoped("moldau.diskless", "Fetch")

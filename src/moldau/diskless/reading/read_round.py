@@ -29,9 +29,9 @@ class _Lot:
 
 
 class ReadRound:
-    """Reads ``lots``, each of which has a partition's coordinates, and calls back with the number of the lot.
+    """Reads ``lots``. Each lot has a partition's coordinates, and the callbacks get the number of the lot.
 
-    ``deliver`` gets the next batches in order; ``fail`` is called at most once and ends a lot.
+    ``deliver`` gets the next batches in order. ``fail`` is called at most once and ends a lot.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ReadRound:
         return self._lots[number].is_over
 
     async def run(self) -> None:
-        """Returns when every lot has ended. Raises only errors of the callbacks."""
+        """Returns when every lot has ended. Raises only the errors of the callbacks."""
         away: list[PlannedRead] = []
         self._make_markers()
         for read in self.plan:

@@ -12,8 +12,8 @@ class RecentObjects:
     read or not.
 
     The cacher reads objects in this order, so the objects that it still needs are kept longest. Uncommitted
-    objects are kept even beyond the limit, because they are not readable yet and the writer limits them.
-    Returned views stay valid while they are held.
+    objects are kept even above the limit, because they are not readable yet and the writer limits them.
+    Returned views stay valid while they are referenced.
     """
 
     def __init__(self, max_bytes: int, on_evicted: Callable[[Arena], None] = lambda arena: None) -> None:
@@ -36,7 +36,7 @@ class RecentObjects:
         self._make_room()
 
     def committed(self, key: str) -> None:
-        """Allow the object to be dropped, because its outcome is known."""
+        """Allow the removal of the object, because its outcome is known."""
         self._uncommitted.discard(key)
         self._make_room()
 
@@ -48,7 +48,7 @@ class RecentObjects:
             self._drop(oldest)
 
     def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
-        """A range of an object; None when the object is not, or no longer, in memory."""
+        """A range of an object; ``None`` when the object is not in memory."""
         found = self._objects.get(key)
         if found is None or offset + size_bytes > found[1]:
             self.misses += 1
@@ -57,14 +57,13 @@ class RecentObjects:
         return memoryview(found[0])[offset : offset + size_bytes].toreadonly()
 
     def writable(self, key: str) -> memoryview | None:
-        """A writable view of an object whose batches are finished in place: offsets and epochs, which
-        readers in this broker do not use.
-        """
+        """A writable view of an object. Offsets and epochs are written into its batches in place. Readers in
+        this broker do not use them."""
         found = self._objects.get(key)
         return None if found is None else memoryview(found[0])[: found[1]]
 
     def discard(self, key: str) -> None:
-        """Drop an object; does nothing when the object is not in memory."""
+        """Drop an object, if it is in memory."""
         if key in self._objects:
             self._drop(key)
 

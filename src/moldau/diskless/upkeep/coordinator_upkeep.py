@@ -1,8 +1,8 @@
 """Upkeep of the coordinators that this broker leads: retention of topics, snapshots, and removal of old
 entries.
 
-The coordinator limits each pass. This module runs the passes, spreads them in time, and repeats them as long
-as they delete something.
+The coordinator limits each pass. This module runs the passes, spreads them in time, and repeats a pass as
+long as it deletes something.
 """
 
 import asyncio
@@ -83,8 +83,8 @@ class CoordinatorUpkeep:
             try:
                 deleted = await self._coordinators.apply_retention(coordinator_id, policies)
             except KafkaError as error:
-                # The coordinator has moved away, or is loading. Its next leader, or the next round,
-                # continues.
+                # The coordinator has moved to another broker, or is loading. Its next leader, or the next
+                # round, continues.
                 logger.info("retention at coordinator %d ends early: %s", coordinator_id, error)
                 return
             moved = {

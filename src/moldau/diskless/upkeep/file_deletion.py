@@ -1,8 +1,8 @@
 """Deletes unused objects, and hands files over to their next owners (KIP-1164).
 
 Coordinators decide whether a file is in use and log the decision. This module carries the decisions out. It
-keeps no state: each pass requests the pending work again. A new leader therefore continues where the old
-leader stopped, and failures are retried forever.
+has no state, because each pass requests the pending work again. A new leader therefore continues where the
+old leader stopped, and failures are retried without a limit.
 """
 
 import logging
@@ -75,8 +75,8 @@ class FileReclaimer:
     ) -> None:
         """``grace_ms`` is the time for which an object is kept after its last batch was removed, because
         reads may be in progress. ``is_saved`` returns whether the records of a coordinator's log before an
-        offset are saved. A restored cluster would otherwise miss objects that it needs.
-        """
+        offset are saved. A file is deleted only when its records are saved. Otherwise a restored cluster
+        would miss objects that it needs."""
         self._keeper = keeper
         self._taker = taker
         self._storage = storage
@@ -130,8 +130,8 @@ class FileReclaimer:
             keys = self._saved(coordinator_id, keys)
             if not keys:
                 break
-            # The objects are deleted first, because after its release a file could be found only by the
-            # orphan scan.
+            # The objects are deleted before the files are released, because only the orphan scan could find
+            # the object of a released file.
             kept = frozenset(await self._kept.among(keys))
             await self._storage.delete([key for key in keys if key not in kept])
             await self._release(coordinator_id, keys)
@@ -162,7 +162,7 @@ class FileReclaimer:
                 continue
             handed_over.append(key)
         if handed_over:
-            # The file is released only after its next owner has logged it; otherwise the file would have no
+            # The file is released only after its next owner has logged it. Otherwise the file would have no
             # owner.
             await self._release(coordinator_id, handed_over)
             self._handed_over.value += len(handed_over)
@@ -173,7 +173,7 @@ class FileReclaimer:
         self._released.setdefault(coordinator_id, set()).update(keys)
 
     def _saved(self, coordinator_id: int, free: list[str]) -> list[str]:
-        """The files among ``free`` whose last record is saved. The other ones wait for the next pass."""
+        """The files among ``free`` whose last record is saved. The other files wait for the next pass."""
         end_offset = self._keeper.committed_end(coordinator_id)
         known = self._unsaved.get(coordinator_id, {})
         found_at = {key: known.get(key, end_offset) for key in free}
@@ -182,7 +182,8 @@ class FileReclaimer:
         return saved
 
     def _not_released(self, coordinator_id: int, listed: list[str]) -> list[str]:
-        """Leave out released files, because the list is from the store, which is slightly behind the log."""
+        """Leave out released files. The list still contains them, because the store is slightly behind the
+        log."""
         released = self._released.get(coordinator_id)
         if not released:
             return listed

@@ -2,14 +2,14 @@
 
 An object is an orphan when all of these conditions hold:
 
-1. it was begun, and stored, longer ago than the max commit age and the clocks' skew (or the configured
-   grace, if that is longer): its uploader's commit is refused from now on;
-2. every coordinator of the cluster says that it does not know it;
-3. after that, every coordinator has *logged* it closed, and still does not know it: a commit that was on its
-   way meanwhile has either arrived, and then it is known, or is refused permanently.
+1. Its upload began, and ended, longer ago than the max commit age plus the clocks' skew. If the configured
+   grace period is longer, the grace period is used. From now on its uploader's commit is refused.
+2. Every coordinator of the cluster has answered that it does not know the object.
+3. After that, every coordinator has *logged* that the object is closed, and still does not know it. A commit
+   in progress during that time has either arrived, so that the object is known, or is refused permanently.
 
-When a coordinator does not answer, the objects that depend on its answer are kept. Objects with records that
-a restored cluster cannot place are kept, too (:mod:`moldau.diskless.kept_objects`).
+When a coordinator does not answer, the objects that depend on its answer are kept. A restored cluster may not
+know the topics of some objects. These objects are kept, too (:mod:`moldau.diskless.kept_objects`).
 """
 
 import logging
@@ -58,7 +58,7 @@ class OrphanSettings:
 
 @dataclass(slots=True)
 class OrphanReport:
-    """The findings of a scan."""
+    """The results of a scan."""
 
     listed: int = 0
     """Objects in the listing."""
@@ -71,7 +71,8 @@ class OrphanReport:
     orphans: int = 0
     orphan_bytes: int = 0
     kept: int = 0
-    """Objects that no coordinator knows, and that a restore has listed to be kept. They are no orphans."""
+    """Objects that no coordinator knows, and that are in the list of kept objects of a restore. They are not
+    orphans."""
     deleted: int = 0
     unanswered: int = 0
     """Old objects about which a coordinator did not answer."""
@@ -93,7 +94,7 @@ class OrphanScan:
         settings: OrphanSettings,
         meters: Meters,
     ) -> None:
-        """``coordinator_ids`` are all coordinators of the cluster, whichever brokers lead them."""
+        """``coordinator_ids`` returns all coordinators of the cluster, on this broker or on others."""
         self._storage = storage
         self._witness = witness
         self._coordinator_ids = coordinator_ids
@@ -174,7 +175,7 @@ class OrphanScan:
             last = page[-1].key if page else ""
             parsed = parse_object_key(last)
             if parsed is not None and parsed.created_ms >= before_ms:
-                break  # the keys are in order of time, so the following objects are younger
+                break  # The keys are in order of time, so the following objects are younger.
             if report.listed >= self.settings.max_objects:
                 self._resume_after[folder] = last
                 break

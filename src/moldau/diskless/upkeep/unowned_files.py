@@ -1,16 +1,16 @@
-"""Finds files whose owner does not know them, and assigns them to a coordinator that does.
+"""Finds files whose owner does not know them, and assigns them to a coordinator that knows them.
 
-A file with batches of several coordinators is committed at each of them in turn. The first coordinator in the
-file's list owns it. When the file's broker crashes in between, or the owner refuses its part, some
-coordinators know the file but none owns it, and it would never be deleted. The lowest of the coordinators
-that know such a file adopts it, once this coordinator no longer needs the file and when all of these
-conditions hold:
+A file with batches of several coordinators is committed at each of these coordinators. The first coordinator
+in the file's list owns the file. The file's broker may crash between two commits, or the owner may refuse its
+part. Then some coordinators know the file, but no coordinator owns it, and it would never be deleted. The
+coordinator with the lowest id among those that know the file adopts it when all of these conditions hold:
 
-1. The file was begun longer ago than the max commit age and the clocks' skew.
-2. Every coordinator of the cluster was asked, and none owns it.
-3. The coordinators that do not know the file have logged it closed, so that none of them will ever know it.
+1. This coordinator no longer needs the file.
+2. The file was begun longer ago than the max commit age plus the clocks' skew.
+3. Every coordinator of the cluster was asked, and no coordinator owns the file.
+4. The coordinators that do not know the file have logged that it is closed, so they will never know it.
 
-From then on the file is treated like every file: it is handed over to the other coordinators that know it,
+From then on the file is treated like every file. It is handed over to the other coordinators that know it,
 and the last of them deletes it.
 """
 
@@ -67,8 +67,7 @@ class UnownedFileScan:
 
     async def run(self) -> int:
         """A limited scan over the coordinators that this broker leads. Returns the number of adopted
-        files.
-        """
+        files."""
         adopted = 0
         for coordinator_id in self._keeper.coordinator_ids:
             try:
@@ -85,8 +84,8 @@ class UnownedFileScan:
             coordinator_id, before_ms, _FILES_A_SCAN, unused_from_ms=from_ms
         )
         if len(listed) == _FILES_A_SCAN:
-            # A millisecond is added, because the scan would not advance if all of these files were unused
-            # since the same time.
+            # A millisecond is added, because otherwise the scan would not advance if all of these files were
+            # unused since the same time.
             last_ms = listed[-1].free_since_ms
             self._resume_from_ms[coordinator_id] = last_ms + (last_ms == from_ms)
         files: dict[str, tuple[int, int]] = {}
@@ -108,8 +107,8 @@ class UnownedFileScan:
         them.
         """
         knowing: dict[str, list[int]] = {key: [] for key in keys}
-        # This coordinator is asked last. If another coordinator hands a file over to it meanwhile, the file
-        # is then found at one of the two.
+        # This coordinator is asked last. If another coordinator hands a file over to it in the meantime, the
+        # file is then found at one of the two coordinators.
         others = [found for found in self._coordinator_ids() if found != adopter_id]
         for coordinator_id in (*others, adopter_id):
             if not knowing:

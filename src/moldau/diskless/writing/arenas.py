@@ -1,6 +1,4 @@
-"""Reusable memory for WAL objects. To use a memory page for the first time costs more than the copy into
-it.
-"""
+"""Reusable memory for WAL objects. The first use of a memory page costs more than the copy into it."""
 
 import mmap
 from collections import deque
@@ -10,11 +8,12 @@ __all__ = ["Arena", "ArenaPool", "new_arena"]
 
 Arena: TypeAlias = mmap.mmap | bytearray
 
-# only Linux has this flag
+# Only Linux has this flag.
 _FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 _SPARE: Final = 2
-"""Number of free arenas that are kept, so that the event loop never allocates while a worker does."""
+"""Number of free arenas that are kept. Therefore the event loop never allocates an arena while a worker
+allocates."""
 
 
 def new_arena(size_bytes: int) -> mmap.mmap:
@@ -29,9 +28,9 @@ def new_arena(size_bytes: int) -> mmap.mmap:
 class ArenaPool:
     """Arenas of the same size. An arena is reused only when no view of it is left.
 
-    Uploads, the cache of recent objects and readers hold views of an arena. An arena that is released while a
-    view exists (for a cancelled upload that a library's thread still holds, or for a slow reader) is set
-    aside. If it were filled again, that upload would store the new bytes under the old key.
+    Uploads, the cache of recent objects and readers have views of an arena. An arena may be released while a
+    view exists, for example for a cancelled upload in a library's thread, or for a slow reader. Such an arena
+    is set aside. If it were filled again, that upload would store the new bytes under the old key.
     """
 
     def __init__(self, arena_size_bytes: int, *, free_max: int = 8) -> None:
@@ -59,13 +58,13 @@ class ArenaPool:
         return self._free.pop() if self._free else new_arena(self.arena_size_bytes)
 
     def release(self, arena: Arena) -> None:
-        """Release an arena of any size. The caller must hold no view of it any more."""
+        """Release an arena of any size. The caller must not have a view of it any more."""
         if isinstance(arena, bytearray) or len(arena) != self.arena_size_bytes:
             return
         if _is_exported(arena):
             self._still_read.append(arena)
             if len(self._still_read) > self._free_max:
-                self._still_read.popleft()  # the garbage collector frees it when its readers are done
+                self._still_read.popleft()  # The garbage collector frees it when its readers are done.
         elif len(self._free) < self._free_max:
             self._free.append(arena)
 
@@ -82,7 +81,7 @@ def _is_exported(arena: mmap.mmap) -> bool:
     """Whether a view of the memory exists. Python then refuses to resize the map."""
     try:
         arena.resize(len(arena))
-    # a SystemError means that maps cannot be resized here; such arenas are not reused
+    # A SystemError means that maps cannot be resized here. Such arenas are not reused.
     except (BufferError, SystemError):
         return True
     return False

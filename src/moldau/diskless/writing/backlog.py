@@ -1,4 +1,4 @@
-"""The WAL backlog: its measurement, and the throttling of producers according to it.
+"""The WAL backlog: its measurement, and the throttling of producers because of it.
 
 When records leave the WAL only by retention, the backlog has the size of the topics, so it has no limit.
 """
@@ -41,15 +41,15 @@ class WalBacklog:
         scope.gauge("BacklogAgeMs", self._age_ms, "Age of the oldest object in the WAL backlog.")
 
     def refresh(self) -> Backlog:
-        """Measure again. The sum over all partitions is computed once a second and not for every request."""
+        """Measure again. The sum over all partitions is computed once a second, and not for every request."""
         self._known = self._coordinators.backlog()
         return self._known
 
     @property
     def excess(self) -> float | None:
-        """The excess over the limit as a fraction of the limit, from 0 to 1; 1 also for a larger excess.
+        """The excess over the limit as a fraction of the limit, from 0 to 1. A larger excess gives 1.
 
-        None when the limit is not exceeded.
+        ``None`` when the limit is not exceeded.
         """
         over_bytes = self._known.size_bytes - self.max_bytes
         if self.max_bytes < 0 or over_bytes <= 0:

@@ -17,25 +17,23 @@ __all__ = ["BufferedBatch", "BuiltObject", "CloseDecision", "ClosePolicy", "Clos
 T = TypeVar("T")
 
 SMALL_SHARE = 4
-"""The share of an arena below which an object gets memory of its own size, so that little data uses little
-memory.
-"""
+"""The share of an arena below which an object gets memory of its own size. Therefore little data uses little
+memory."""
 
 STEADY_SHARE = 5
-"""The share of the interval for which batches that arrive continuously wait at least. It avoids small
-objects.
-"""
+"""The share of the interval that batches wait at least if batches arrive continuously. It avoids small
+objects."""
 
 
 LARGE_SHARE = 4
-"""The share of the size limit from which on an object counts as large."""
+"""An object above this share of the size limit counts as large."""
 
 QUIET_UPLOAD_SHARE = 12
 UPLOADS_AVERAGED = 8
 
 
 class CloseReason(Enum):
-    """The reason for which a buffer was closed."""
+    """The reason why a buffer was closed."""
 
     FULL = "full"
     INTERVAL = "interval"
@@ -44,9 +42,8 @@ class CloseReason(Enum):
 
 
 class CloseDecision(NamedTuple):
-    """A decision: close now for a reason, or check again at a time. None means to check again when
-    something changes.
-    """
+    """A decision: close now for a reason, or check again at a time. If the time is ``None``, check again when
+    something changes."""
 
     reason: CloseReason | None
     look_again_ms: float | None = None
@@ -56,13 +53,14 @@ class CloseDecision(NamedTuple):
 class ClosePolicy:
     """The decision when to close a buffer that is not full. Times are in milliseconds of one monotonic clock.
 
-    A buffer is due ``interval_ms`` after its first batch. It closes earlier once no batch has arrived for a
-    while, because producers with a limited number of requests in flight are then waiting. When batches arrive
-    continuously, it closes as soon as the budget would allow closing at this rate permanently. Both cases
-    need a free upload slot and a token of the budget of ``puts_per_second``; 0 disables early closing. Every
-    object takes a token, so early objects are added to the regular ones only while the bill allows it. Large
-    objects (``LARGE_SHARE``) need no token, because a GiB of them costs little more than a GiB of full
-    objects. As long as no slot is free, closing has no advantage, so the buffer waits and grows.
+    A buffer is due ``interval_ms`` after its first batch. It closes earlier if no batch has arrived for a
+    while. Then producers with a limited number of requests in flight are waiting. When batches arrive
+    continuously, it closes as soon as the budget would allow closing at this rate permanently. In the two
+    cases of early closing, a free upload slot and a token of the budget of ``puts_per_second`` are necessary;
+    0 disables early closing. Every object takes a token, so early objects are added to the regular objects
+    only while the bill allows it. Large objects (``LARGE_SHARE``) need no token, because a GiB of them costs
+    little more than a GiB of full objects. As long as no slot is free, closing has no advantage, so the
+    buffer waits and grows.
 
     A large buffer that contains everything in flight need not wait, because producers with five requests in
     flight have sent all five.
@@ -88,7 +86,7 @@ class ClosePolicy:
         large: bool = False,
         complete: bool = False,
     ) -> CloseDecision:
-        """``complete``: the buffer contains all batches that are usually in flight at a time."""
+        """``complete`` means that the buffer contains all batches that are usually in flight at a time."""
         if not slot_free:
             return CloseDecision(None)
         due_ms = opened_ms + self.interval_ms
@@ -107,7 +105,7 @@ class ClosePolicy:
         return CloseDecision(None, min(due_ms, early_ms))
 
     def closed(self, now_ms: float, *, large: bool = False) -> None:
-        """Count a buffer that was closed, for any reason, because its object is a PUT."""
+        """Count a buffer that was closed, for any reason, because each object needs a PUT."""
         self._refill(now_ms)
         if not large:
             self._tokens = max(0.0, self._tokens - 1.0)
@@ -124,7 +122,7 @@ class ClosePolicy:
         self._refill(now_ms)
         if self._tokens >= 1.0:
             return now_ms
-        # The time is slightly later, so that rounding never schedules a check at the current time.
+        # The time is slightly later, because rounding must never schedule a check at the current time.
         return now_ms + (1.0 - self._tokens) * 1000.0 / self.puts_per_second + 0.01
 
     def _refill(self, now_ms: float) -> None:
@@ -169,9 +167,9 @@ class BuiltObject(Generic[T]):
 class WalBuffer(Generic[T]):
     """Copies each batch at once, and arranges the batches into an object at the end.
 
-    A batch is copied when it arrives, because its memory belongs to the network, and again when the object is
-    built, into recycled memory. When the batches arrived in the object's order, like the batches of a single
-    partition, the buffer itself becomes the object.
+    A batch is copied when it arrives, because its memory belongs to the network. It is copied again into
+    recycled memory when the object is built. If the batches arrived in the object's order, like the batches
+    of a single partition, the buffer itself becomes the object.
     """
 
     __slots__ = ("_arena", "_batches", "_pool", "size_bytes")

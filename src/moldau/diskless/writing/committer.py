@@ -1,14 +1,15 @@
 """Commits files to a coordinator, strictly in the order in which their buffers were closed.
 
 Uploads finish in any order; the queue waits for the upload of its first file. Several commits are in progress
-at a time. Each has a number (``open_commits.py``), and the coordinator decides them in the order of the
-numbers. A coordinator without this order, such as one of an older broker, gets one commit at a time, because
-otherwise batches of a producer could be reordered.
+at a time. Each commit has a number (``open_commits.py``), and the coordinator decides commits in the order of
+the numbers. A coordinator that does not support this order, such as an older broker's, gets one commit at a
+time. Otherwise batches of a producer could be reordered.
 
-After a failure only the first commit is repeated until its outcome is known; then the others are.
+After a failure only the first commit is repeated until its outcome is known. Then the other commits are
+repeated.
 
 The driver's contract. Batches are answered only after their commit was answered. A commit whose outcome is
-unknown is repeated, with the key of its object, until the outcome is known; the producers' time-outs do not
+unknown is repeated, with the key of its object, until the outcome is known. The producers' time-outs do not
 end it. A file without any accepted batch is reported through ``on_done`` like any other file.
 """
 
@@ -50,12 +51,13 @@ class Committing:
     coordinator: BatchCoordinator
     retries: RetryPolicy
     gaps: SequenceGaps
-    """The producers whose batches were dropped; all coordinators share this state."""
+    """The producers with dropped batches. All coordinators share this state."""
     entropy: Entropy
     meters: WriterMeters
     unexpected: UnexpectedErrors
     hold: Callable[[WalFile, Batch], bool] = lambda file, batch: False
-    """Adds a batch to the next object again. Returns False when the batch was held for long enough."""
+    """Adds a batch to the next object again. Returns False when the batch has already waited for the longest
+    allowed time."""
     limit: int = 1
     """Number of commits in progress at each coordinator."""
 
@@ -101,7 +103,7 @@ class FileCommitQueue:
         self._ensure("begin", self._begin_all)
 
     def _ensure(self, work: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a loop over the queue, unless it is running."""
+        """Run a loop over the queue, unless the loop is already running."""
         if work not in self._tasks:
             name = f"diskless commits to coordinator {self._id}: {work}"
             self._tasks[work] = asyncio.get_running_loop().create_task(run(), name=name)
@@ -141,7 +143,7 @@ class FileCommitQueue:
         del self._tasks["finish"]
 
     async def _begin(self, share: FileShare) -> "asyncio.Task[KnownOutcome] | None":
-        """Begin a commit when there is room for it. Returns ``None`` if no batch is left."""
+        """Begin a commit when another commit is allowed. Returns ``None`` if no batch is left."""
         await self._open.room(commit_epoch(self._coordinator))
         if not self._select(share):
             return None
@@ -152,9 +154,9 @@ class FileCommitQueue:
         return attempt
 
     def _select(self, share: FileShare) -> bool:
-        """Decide which batches are committed. Returns whether there are any."""
+        """Decide which batches are committed. Returns whether any batch is committed."""
         if len(share.file.owner_ids) == 1:
-            # no other coordinator has this file's list of owners, so a batch may still be left out
+            # No other coordinator has this file's list of owners, so a batch may still be left out.
             share.drop_expired()
         self._note_dropped(share.dropped)
         gaps = self._gaps
@@ -164,7 +166,7 @@ class FileCommitQueue:
         return bool(share.batches)
 
     def _finish(self, share: FileShare, outcome: "KnownOutcome") -> None:
-        """Answer the producers of a part."""
+        """Answer the producers of a part of a file."""
         result, took_ms = outcome
         self._meters.committed(len(share.batches), took_ms)
         if isinstance(result, KafkaError):
@@ -197,9 +199,9 @@ class FileCommitQueue:
             self._gaps.dropped(batch.key, batch.header)
 
     async def _until_known(self, share: FileShare, number: int) -> "KnownOutcome":
-        """The answer, or the refusal after which nothing of the part will ever be committed.
+        """The coordinator's answer, or a refusal after which nothing of the part will ever be committed.
 
-        FORGOTTEN is treated as such a refusal, because after it no repetition returns the outcome, and
+        FORGOTTEN is treated as such a refusal. After FORGOTTEN no repetition returns the outcome, and
         repetitions would delay all later files.
         """
         loop = asyncio.get_running_loop()
@@ -216,7 +218,8 @@ class FileCommitQueue:
                 if error.code in DEFINITE_REFUSALS or error.code is FORGOTTEN:
                     return KnownOutcome(error, (loop.time() - begin_s) * 1000)
                 if error.code is ErrorCode.unsupported_version and not _is_alone(call):
-                    # The coordinator keeps no order, so that it must get this commit alone. Nothing was sent.
+                    # The coordinator does not keep the order of commits, so it must get this commit alone.
+                    # Nothing was sent.
                     if not self._open.is_first(number):
                         await self._open.until_settled()
                     continue
@@ -224,7 +227,7 @@ class FileCommitQueue:
             except (OSError, TimeoutError) as error:
                 reason = error
             except asyncio.CancelledError:
-                share.file.is_uncertain = True  # the commit was abandoned and may still be carried out
+                share.file.is_uncertain = True  # The commit was abandoned and may still be carried out.
                 raise
             share.file.is_uncertain = True
             self._meters.commit_failed()
@@ -294,7 +297,7 @@ class CommitQueues:
         return queue
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Repeat a commit that waits after a failure now, because another broker leads its coordinator."""
+        """Repeat a waiting commit now, because another broker leads its coordinator since the failure."""
         queue = self._queues.get(coordinator_id)
         if queue is not None:
             queue.go_on()
@@ -314,11 +317,9 @@ def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:
 
 
 def _lost_track(share: FileShare, error: Exception) -> None:
-    """Give up a part after an unexpected error, because a defect must not block every later file of a
-    coordinator.
-    """
+    """Give up a part after an unexpected error. A bug must not block all later files of a coordinator."""
     share.file.is_uncertain = True
-    share.outcomes = ()  # the offsets are unknown, so the cache must not use them
+    share.outcomes = ()  # The offsets are unknown, so the cache must not use them.
     _answer_all(share, ErrorCode.unknown_server_error, "unexpected error")
 
 

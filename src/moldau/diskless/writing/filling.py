@@ -1,4 +1,4 @@
-"""The buffer that accepts batches now, and the time when it is closed."""
+"""The buffer that accepts batches now, and the time at which it is closed."""
 
 import asyncio
 from collections.abc import Callable
@@ -95,7 +95,8 @@ class FillingBuffer:
         self._waiters.add(waiter)
         self._last_arrival_s = now
         if max_bytes - buffer.size_bytes < size:
-            # Another batch of this size has no room, so close now instead of waiting for it.
+            # Another batch of this size does not fit into the buffer. Therefore close it now instead of
+            # waiting for such a batch.
             self.close(CloseReason.FULL)
         elif self._timer is None or self._in_flight.are_all_in(len(buffer.batches)):
             self.consider()

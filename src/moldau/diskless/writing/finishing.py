@@ -1,4 +1,4 @@
-"""The end of files: their producers are answered and their memory is released."""
+"""The end of files. Their producers are answered and their memory is released."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ _UNCERTAIN = AppendOutcome(ErrorCode.request_timed_out, message="the broker lost
 
 
 class FileFinisher:
-    """Ends each file once: all its parts are committed, or it has timed out, or it was given up after an
-    unexpected error.
+    """Ends each file once: when all its parts are committed, when it has timed out, or when it was given up
+    after an unexpected error.
 
-    The bytes of its batches are returned to the budget, the cache has its batches, and an object to which
-    nothing refers is deleted.
+    Then the bytes of its batches are returned to the budget and its batches are in the cache. An object
+    without references is deleted.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class FileFinisher:
             self._own.memory.recent.discard(file.key)
         elif not was_stored:
             self._own.memory.pool.release(file.object.arena)
-        # Another part may commit a stored object, or the object is an orphan. An object that was not stored
-        # can never be committed.
+        # An object that was not stored can never be committed. A stored object may still be committed by
+        # another part, or it is an orphan.
         outcome = _UNCERTAIN if was_stored else LOST
         self.answer_lost(file.object.batches, file.waiters, file.payload_bytes, outcome)
         file.shares = []
@@ -91,7 +91,7 @@ class FileFinisher:
         self._held.size_bytes -= payload_bytes
 
     def drop(self, file: WalFile) -> None:
-        """Drop the file. Every batch of it has its answer or its time-out."""
+        """Drop the file. Every batch of the file has been answered or has timed out."""
         if not self._in_flight.remove(file):
             return
         file.waiters.stop()
@@ -99,7 +99,11 @@ class FileFinisher:
             waiter.resolve(TIMED_OUT)
         self._held.size_bytes -= file.payload_bytes
         self._own.memory.recent.committed(file.key)
-        file.shares = []  # the parts refer to the file, and an arena must not wait for the garbage collector
+        # The parts refer to the file. This reference cycle is broken here, because the arena must not wait
+        # for.
+
+        # the garbage collector.
+        file.shares = []
         is_stored = file.uploaded.done() and file.uploaded.result()
         if is_stored and not file.accepted_count:
             self._own.memory.recent.discard(file.key)

@@ -23,17 +23,16 @@ class WriterMemory:
 
     def configure(self, settings: WriterSettings) -> None:
         """Make arenas for buffers with these settings (``recent_bytes`` does not change)."""
-        # Room for the data, and for the footer of a few thousand batches in 64 partitions.
+        # The room for the data, and for the footer of a few thousand batches in 64 partitions.
         arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
-        # The number is enough for full load, because to allocate an arena costs ten times as much as to fill
+        # The number is enough for full load. The allocation of an arena costs ten times as much as filling
         # it.
         in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
         self.pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
 
     async def refill(self, workers: Workers) -> None:
-        """Under full load, let a worker allocate the memory of the next buffers. Only one refill runs at a
-        time.
-        """
+        """Under full load, let a worker allocate the memory of the next buffers. Only one worker does this at
+        a time."""
         if self._is_refilling:
             return
         self._is_refilling = True
@@ -46,7 +45,7 @@ class WriterMemory:
 
     @property
     def should_refill(self) -> bool:
-        """Whether arenas are running out, and no refill is running."""
+        """Whether few arenas are left, and no worker allocates more."""
         return self.pool.is_low and not self._is_refilling
 
     def release(self, arena: Arena) -> None:

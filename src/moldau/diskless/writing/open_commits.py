@@ -10,10 +10,10 @@ NO_EPOCH = -1
 
 
 class OpenCommits:
-    """The commits of one queue whose outcome is not known, in the order of their files.
+    """The commits of one queue with an unknown outcome, in the order of their files.
 
-    All numbers belong to one epoch, the first that is known. Without an epoch commits have no place, and only
-    one is open at a time.
+    All numbers belong to one epoch, which is the first known epoch. Without an epoch commits have no place,
+    and only one commit is open at a time.
     """
 
     def __init__(self, limit: int) -> None:
@@ -28,8 +28,8 @@ class OpenCommits:
         return len(self._open)
 
     async def room(self, epoch: int) -> None:
-        """Wait until another commit may be opened. ``epoch`` is that of the broker's registration; -1 if it
-        is not known."""
+        """Wait until another commit may be opened. ``epoch`` is the epoch of the broker's registration; -1 if
+        it is not known."""
         if self._epoch == NO_EPOCH:
             while self._open:
                 await self.until_settled()
@@ -38,15 +38,15 @@ class OpenCommits:
             await self.until_settled()
 
     def take(self) -> int:
-        """Open a commit after :meth:`room`, and return its number. It must be sent: later commits wait for
-        it at the coordinator."""
+        """Open a commit after :meth:`room`, and return its number. The caller must send it, because later
+        commits wait for it at the coordinator."""
         number = self._next
         self._next += 1
         self._open[number] = None
         return number
 
     def place(self, number: int) -> CommitPlace | None:
-        """The place of an open commit, as of now."""
+        """The current place of an open commit."""
         if self._epoch == NO_EPOCH:
             return None
         return CommitPlace(self._epoch, number, next(iter(self._open)))
@@ -56,7 +56,7 @@ class OpenCommits:
         return next(iter(self._open)) == number
 
     def settle(self, number: int) -> None:
-        """Close a commit, because its outcome is known or will never be."""
+        """Close a commit. Its outcome is known, or can never become known."""
         del self._open[number]
         settled, self._settled = self._settled, asyncio.Event()
         settled.set()

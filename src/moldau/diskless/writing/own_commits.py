@@ -1,11 +1,11 @@
 """Passes this broker's own commits from memory into its cache, without a request.
 
-The driver's contract. A cache is asked whether it will accept a run of batches when the file's batches have
-their offsets, before any other code can react. It accepts when it is at the tail, reads nothing at the
-moment, and ends where the run begins. Such a *promise* prevents other appends to that cache. A worker thread
-writes the runs of a file, one file of a coordinator after the other. Then the runs are in the cache, and the
-promises end. Producers are answered meanwhile. A cache that accepts no run, or has lost its last batches,
-finds the same batches at the coordinator, like the batches of other brokers.
+The driver's contract. When the batches of a file have their offsets, this module asks each cache whether it
+will accept a run of batches. No other code runs in between. A cache accepts when it is at the tail, reads
+nothing at the moment, and ends where the run begins. Such a *promise* prevents other appends to that cache. A
+worker thread writes the runs of a file, one file of a coordinator after the other. Then the runs are in the
+cache, and the promises end. Producers are answered in the meantime. A cache that accepts no run, or has lost
+its last batches, finds the same batches at the coordinator, like the batches of other brokers.
 """
 
 import asyncio
@@ -38,17 +38,15 @@ class RunTaker(Protocol):
     """The cacher's interface for batches that need no FindBatches."""
 
     def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
-        """Whether the partition's cache will append these batches. From now on it appends other batches only
-        after them.
+        """Whether the partition's cache will append these batches. From now on the cache appends these
+        batches before any other batch.
 
         The result is also true when there is no such cache. The promise ends with :meth:`over`.
         """
         ...
 
     def begin(self, run: OwnRun) -> AsideWrite | None:
-        """Begin to append promised batches. Returns ``None`` when there is nothing to write, or nothing
-        any more.
-        """
+        """Begin to append promised batches. Returns ``None`` when there is nothing left to write."""
         ...
 
     def end(self, run: OwnRun, write: AsideWrite) -> None:
@@ -62,8 +60,7 @@ class RunTaker(Protocol):
 
 class OwnCommits:
     """It is called for each committed part of a file. The file is dropped when this broker no longer needs
-    it.
-    """
+    the file."""
 
     def __init__(
         self,
@@ -73,7 +70,7 @@ class OwnCommits:
         unexpected: UnexpectedErrors,
         is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``is_shared``: whether other brokers read objects from this broker's memory."""
+        """``is_shared`` returns whether other brokers read objects from this broker's memory."""
         self.is_shared = is_shared
         self._recent = recent
         self._taker = taker
@@ -108,14 +105,15 @@ class OwnCommits:
         for key, pairs in groupby(zip(share.batches, share.outcomes, strict=True), lambda pair: pair[0].key):
             for batches in _runs(share.file.key, pairs):
                 if any(batch.is_transactional for batch in batches):
-                    # The cache is notified by the coordinator that a transaction is open before it has the
+                    # The coordinator tells the cache about the open transaction before the cache has the
                     # transaction's batch.
                     share.is_cached = False
                     break
                 first, last = batches[0], batches[-1]
                 run = OwnRun(key, batches, content[first.byte_offset : last.byte_offset + last.size_bytes])
                 is_promised = False
-                # A promise that fails half-way must end, too. Otherwise its cache would wait forever.
+                # A promise must also end when the write fails half-way. Otherwise its cache would wait
+                # forever.
                 with self._unexpected.contained("promising own commits", partial(self._no_promise, run)):
                     is_promised = self._taker.promise(key, batches)
                 if not is_promised:
@@ -126,7 +124,7 @@ class OwnCommits:
     def finished(self, shares: Sequence[FileShare]) -> None:
         """Handle that all parts of a file are done."""
         if self.is_shared():
-            return  # the object stays as long as there is room
+            return  # The object stays in memory as long as there is room.
         if shares and all(share.is_cached or not share.outcomes for share in shares):
             self._recent.discard(shares[0].file.key)
 
@@ -161,7 +159,7 @@ class OwnCommits:
         finally:
             kept = [self._over(run) for run in runs]
             share.is_cached = share.is_cached and all(kept)
-        # Dropping the object releases its memory, so no view of the memory may be left.
+        # The memory of a dropped object is released, so no view of the memory may exist.
         runs.clear()
         on_over(share)
 

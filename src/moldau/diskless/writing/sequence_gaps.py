@@ -3,8 +3,8 @@
 A coordinator that knows the producer detects a gap itself. From an unknown producer it accepts any sequence
 number, as Kafka does. Assume that the first batch was dropped because its producer had timed out, and that
 the second batch is then committed. The first batch could never be accepted afterwards, and the order would be
-lost. Therefore the broker marks batches that follow a dropped batch. It does not refuse them itself, because
-the producer may have sent the dropped batch again to another broker.
+lost. Therefore the broker marks batches that follow a dropped batch. The broker does not refuse these batches
+itself, because the producer may have sent the dropped batch again to another broker.
 """
 
 from typing import Final, NamedTuple
@@ -23,7 +23,7 @@ class _Producer(NamedTuple):
 
 
 class SequenceGaps:
-    """Gets the batches of some partitions in their order. The oldest gaps are forgotten first."""
+    """Receives the batches of some partitions in their order. The oldest gaps are forgotten first."""
 
     def __init__(self) -> None:
         self._next: dict[_Producer, int] = {}
@@ -37,9 +37,7 @@ class SequenceGaps:
             del self._next[next(iter(self._next))]
 
     def follows_dropped(self, key: PartitionKey, header: BatchHeader) -> bool:
-        """Whether an earlier batch of the producer was dropped by this broker, and has not arrived here
-        again.
-        """
+        """Whether this broker dropped an earlier batch of the producer, and has not received it again."""
         if not self._next or header.producer_id < 0:
             return False
         producer = _Producer(key, header.producer_id, header.producer_epoch)
@@ -52,7 +50,6 @@ class SequenceGaps:
         return 0 < ahead < _SEQUENCES // 2
 
     def committed(self, key: PartitionKey, header: BatchHeader) -> None:
-        """Record that this batch has an offset. The dropped batches before it were therefore sent again,
-        to any broker.
-        """
+        """Record that this batch has an offset. The dropped batches before it must have been sent again, to
+        this or another broker."""
         self._next.pop(_Producer(key, header.producer_id, header.producer_epoch), None)

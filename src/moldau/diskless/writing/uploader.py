@@ -1,4 +1,4 @@
-"""Stores WAL objects, with retries until the last of their producers has timed out."""
+"""Stores WAL objects. Each upload is retried until the last of its producers has timed out."""
 
 import asyncio
 import logging
@@ -27,9 +27,8 @@ class Uploader:
         self._meters = meters
 
     async def upload(self, file: WalFile, policy: ClosePolicy) -> bool:
-        """Store the object. Returns False when all its producers have timed out. ``policy`` gets the
-        duration.
-        """
+        """Store the object. Returns False when all its producers have timed out. ``policy`` is told how long
+        the upload took."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
         size = file.object.size_bytes
@@ -56,9 +55,8 @@ class Uploader:
         return True
 
     async def delete(self, key: str) -> None:
-        """Delete the object, because nothing refers to it and nothing ever will. If the deletion fails,
-        the orphan scan finds the object.
-        """
+        """Delete the object, because nothing refers to it or will ever refer to it. If the deletion fails,
+        the orphan scan finds the object."""
         try:
             await self._storage.delete([key])
             self._meters.deleted()
@@ -67,23 +65,22 @@ class Uploader:
 
 
 class WriterTasks:
-    """Owns the running tasks of a writer (uploads, deletions, allocation of memory), so that a stop can
-    wait for them.
-    """
+    """Owns the running tasks of a writer (uploads, deletions, allocation of memory). Therefore a stop can
+    wait for these tasks."""
 
     def __init__(self, unexpected: UnexpectedErrors) -> None:
         self._unexpected = unexpected
         self._running: set[asyncio.Task[None]] = set()
 
     def run(self, body: Coroutine[Any, Any, None], name: str) -> None:
-        """Start a task; unexpected errors in it are reported."""
+        """Start a task. Unexpected errors in the task are reported."""
         task = asyncio.get_running_loop().create_task(body, name=name)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         self._unexpected.watch(task, "writing WAL objects")
 
     async def finished(self) -> None:
-        """Return when no task is left, including tasks that are started meanwhile."""
+        """Return when no task is left, including tasks that start during the wait."""
         while self._running:
             await asyncio.wait(set(self._running))
 
@@ -98,7 +95,7 @@ class UploadSlots:
     """Owns the files that wait for an upload, and the number of uploads in progress.
 
     ``upload`` stores a file's object, and always sets the file's result. ``on_free`` is called when a slot is
-    free again and no file has taken it.
+    free again and no waiting file uses it.
     """
 
     def __init__(

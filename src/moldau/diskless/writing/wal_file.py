@@ -20,7 +20,7 @@ from moldau.runtime import Entropy
 __all__ = ["Batch", "FileShare", "FilesInFlight", "WalFile"]
 
 FORGETTING: Final = 0.98
-"""Factor by which an answered file reduces the recent maximum."""
+"""Factor by which the recent maximum becomes smaller with each answered file."""
 
 Batch: TypeAlias = BufferedBatch[WaitingProducer]
 
@@ -132,10 +132,11 @@ class WalFile:
         return all(share.is_done for share in self.shares)
 
     def settle_shares(self, entropy: Entropy) -> None:
-        """Decide, when the object is stored, which batches are committed, once for all coordinators.
+        """Decide, when the object is stored, which batches are committed. The decision is made once for all
+        coordinators.
 
-        Each coordinator gets the list of owners, so none of them may be left out afterwards. The list is
-        randomly permuted (KIP-1164), so that the coordinators own equally many files.
+        Each coordinator gets the list of owners, so no coordinator of the list may be left out afterwards.
+        The list is randomly permuted (KIP-1164), so that all coordinators own about the same number of files.
         """
         for share in self.shares:
             share.drop_expired()
@@ -167,9 +168,8 @@ def _to_commit(batch: Batch) -> BatchToCommit:
 
 
 class FilesInFlight:
-    """Owns the files from the close of their buffers to their end, and measures how much is usually in
-    flight.
-    """
+    """Owns the files from the close of their buffers to their end, and measures how many batches are usually
+    in flight."""
 
     def __init__(self) -> None:
         self._files: dict[WalFile, None] = {}

@@ -4,16 +4,17 @@ The driver's contract, in this order. A batch is copied into the buffer. The buf
 object. The object is uploaded; several uploads run at the same time. The object's batches are committed at
 each coordinator, in the order in which buffers were closed. After that its producers are answered.
 
-Memory is limited by ``max_buffered_bytes``. When that is reached, :attr:`DisklessWriter.is_full` is true, and
-producers' connections are read slowly (``ProduceHandlers``). Requests that were already read are still
-accepted, because their producers wait anyway. Beyond twice the limit a batch is refused at once with
-KAFKA_STORAGE_ERROR, which producers retry and librdkafka correctly treats as "not persisted".
+Memory is limited by ``max_buffered_bytes``. When this limit is reached, :attr:`DisklessWriter.is_full` is
+true, and the broker reads producers' connections slowly (``ProduceHandlers``). Requests that were already
+read are still accepted, because their producers wait anyway. Above twice the limit a batch is refused at once
+with KAFKA_STORAGE_ERROR. Producers retry after this error, and librdkafka correctly treats it as "not
+persisted".
 
-When the store is down, uploads are retried until the last producer's time-out. Producers get
+When the store does not work, uploads are retried until the last producer's time-out. Producers get
 REQUEST_TIMED_OUT (retriable, "possibly persisted") at their time-out, the object is dropped, and dropped
 batches never reach a coordinator.
 
-An unexpected exception (``UnexpectedErrors``) affects a single object: its producers are answered with an
+An unexpected exception (``UnexpectedErrors``) affects a single object. Its producers are answered with an
 error, its bytes are released, and the next objects continue.
 """
 
@@ -144,9 +145,9 @@ class DisklessWriter:
     ) -> AppendAnswer:
         """Accept a batch that has passed the produce checks; ``records`` is valid only during the call.
 
-        The batches of a partition get offsets in the order of these calls. ``timestamp_type`` is the topic's;
-        a transactional batch has a ``guard``. The outcome is a future that is done within ``timeout_ms``; a
-        refusal is returned at once.
+        The batches of a partition get offsets in the order of these calls. ``timestamp_type`` is the topic's
+        timestamp type. A transactional batch has a ``guard``. The outcome is a future that is done within
+        ``timeout_ms``. A refusal is returned at once.
         """
         size = len(records)
         if self._is_closing:
@@ -163,8 +164,8 @@ class DisklessWriter:
     def _hold(self, file: WalFile, batch: Batch) -> bool:
         """Add a batch that arrived before its predecessor again, for about a second.
 
-        The time is not longer, because five held requests fill a Java client's connection, and the missing
-        batch may come through that connection.
+        The time is not longer, because five such requests fill a Java client's connection, and the missing
+        batch may arrive through that connection.
         """
         now, waiter = self._loop.time(), batch.owner
         if waiter.held_until is None:
@@ -225,7 +226,7 @@ class DisklessWriter:
             self._finisher.drop(file)
 
     def coordinator_moved(self, coordinator_id: int) -> None:
-        """Repeat a commit that waits after a failure now, because another broker leads its coordinator."""
+        """Repeat a waiting commit now, because another broker leads its coordinator since the failure."""
         self._queues.coordinator_moved(coordinator_id)
 
     def _look_again(self) -> None:
@@ -244,8 +245,8 @@ class DisklessWriter:
 
     def _upload_over(self, file: WalFile, is_stored: bool) -> None:
         if is_stored:
-            # This happens before the commit, because a reader may see the commit earlier than this broker
-            # does.
+            # This happens before the commit, because a reader may learn of the commit earlier than this
+            # broker.
             self.recent.put(file.key, file.object.arena, file.object.size_bytes, is_committed=False)
             file.settle_shares(self._machine.entropy)
         else:
@@ -268,7 +269,8 @@ class DisklessWriter:
             await asyncio.wait(answers)
 
     async def close(self, grace_s: float = 30.0) -> None:
-        """Refuse new batches, finish the others within ``grace_s`` seconds, and drop what is then left."""
+        """Refuse new batches, finish the other batches within ``grace_s`` seconds, and drop the batches that
+        are left after that."""
         self._is_closing = True
         try:
             async with asyncio.timeout(grace_s):

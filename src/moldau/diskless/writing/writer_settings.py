@@ -19,14 +19,14 @@ class WriterSettings:
     buffer_max_bytes: int = 8 * MIB
     quiet_ms: float = 5
     puts_per_second: float = 8
-    """The budget for closing early; 0 disables it."""
+    """The budget for early closing; 0 disables early closing."""
     max_uploads: int = 8
     max_buffered_bytes: int = 128 * MIB
     recent_bytes: int = 128 * MIB
     """Memory for the objects of a cacher that could not append committed batches at once."""
     prefix: str = WAL_PREFIX
     hold_ms: float = 1_000
-    """Time for which a batch whose predecessor is missing is committed again."""
+    """Time during which a batch is committed again if its predecessor is missing."""
     commits_in_flight: int = 8
     """Number of commits in progress at each coordinator, if it keeps their order."""
     retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))

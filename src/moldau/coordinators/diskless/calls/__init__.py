@@ -1,13 +1,13 @@
 """Calls to a diskless coordinator and their answers. They are plain values, used in the process and over the
 network.
 
-Fields of KIP-1164 have the same meaning here. Some fields are additional: ``created_ms`` and the closing of
-keys prevent late commits. Min bytes and max wait let a cacher wait for new batches. ``wal_start`` and "moved
-to tier" answer a read below the WAL; such a read is never out of range. The calls that the KIP only implies
-are declared here, too.
+The fields of KIP-1164 have the same meaning here. Moldau adds some fields. ``created_ms`` and the closing of
+keys prevent late commits. With min bytes and max wait, a cacher waits for new batches. The answer to a read
+below the WAL contains ``wal_start`` and "moved to tier"; such a read is never out of range. The KIP implies
+some calls without a definition; these calls are also declared here.
 
-A call that fails as a whole raises :class:`moldau.runtime.KafkaError`; the error of a single batch, partition
-or file is in its own ``error``.
+A call that fails as a whole raises :class:`moldau.runtime.KafkaError`. A single batch, partition or file has
+its error in its own ``error`` field.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,12 +46,14 @@ DEFINITE_REFUSALS: Final = frozenset(
 )
 """After these errors of ``commit_file`` no batch of the file is committed, now or later.
 
-RESOURCE_NOT_FOUND: the object was closed. INVALID_TIMESTAMP: it is older than the max commit age.
-INVALID_REQUEST: the call is malformed. After any other error the outcome is unknown: repeat the call.
+RESOURCE_NOT_FOUND means that the object was closed. INVALID_TIMESTAMP means that the object is older than the
+max commit age. INVALID_REQUEST means that the call is malformed. After any other error the outcome is
+unknown, so the caller repeats the call.
 """
 
 FORGOTTEN: Final = ErrorCode.operation_not_attempted
-"""Error code for a ``commit_file`` call whose file is so old that the coordinator has removed its result.
+"""Error code for a ``commit_file`` call whose file is so old that the coordinator has removed the file's
+result.
 
 This call did nothing. The outcome of an earlier call is unknown, and stays unknown.
 """
@@ -85,10 +87,9 @@ class PartitionId(NamedTuple):
 
 TRANSACTIONAL: Final = 1
 FOLLOWS_DROPPED: Final = 2
-"""Flags of a batch to commit. FOLLOWS_DROPPED means that its broker dropped an earlier batch of the
-producer. Such a batch is accepted only directly after the producer's last batch, and refused if the
-coordinator does not know the producer.
-"""
+"""Flags of a batch to commit. FOLLOWS_DROPPED means that the broker dropped an earlier batch of the producer.
+A batch with this flag is accepted only directly after the producer's last batch. It is refused if the
+coordinator does not know the producer."""
 
 
 class BatchToCommit(NamedTuple):
@@ -125,7 +126,8 @@ class CommitPlace(NamedTuple):
     number: int
     """Running number of the commit. The coordinator decides number n + 1 after number n."""
     open_from: int
-    """The lowest number whose outcome the broker does not know; all lower numbers have passed."""
+    """The lowest number whose outcome the broker does not know yet. All lower numbers were decided or
+    refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class CommitFileCall:
     batches: Sequence[BatchToCommit]
     """The commit is fastest when all batches of a partition are adjacent, as in a WAL object."""
     owner_ids: Sequence[int] = ()
-    """Coordinators (metadata partitions) with batches in this file; the first owns it."""
+    """Coordinators (metadata partitions) with batches in this file. The first coordinator owns the file."""
     object_format: int = OBJECT_FORMAT_WAL
     place: CommitPlace | None = None
     """``None`` for a commit without an order, such as one of an older broker."""
@@ -191,7 +193,7 @@ class BatchCoordinate(NamedTuple):
 
 
 class PartitionToFind(NamedTuple):
-    """The offset from which a partition's batches are requested."""
+    """The offset from which a reader requests a partition's batches."""
 
     topic_id: UUID
     partition_index: int
@@ -201,8 +203,8 @@ class PartitionToFind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FindBatchesCall:
-    """Find batches from offsets on, waiting until they have ``min_bytes`` or until ``max_wait_ms`` have
-    passed.
+    """Find batches from the given offsets on. The call waits until it has ``min_bytes`` of batches, or until
+    ``max_wait_ms`` have passed.
 
     The byte limit is used up in the order of the partitions. At least one batch is returned if there is any.
     The call does not wait when a partition has an error or has moved to the tier.
@@ -238,7 +240,7 @@ class FoundPartition(NamedTuple):
     wal_start_offset: int = -1
     high_watermark: int = -1
     moved_to_tier: bool = False
-    """The offset is below ``wal_start_offset``: read it from remote storage."""
+    """The offset is below ``wal_start_offset``, so the caller must read it from remote storage."""
     batches: Sequence[BatchCoordinate] = ()
     last_stable_offset: int = -1
     """The end of a read_committed read, as of ``high_watermark``."""
@@ -258,11 +260,11 @@ class TimestampToList(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """An offset; for a timestamp, the first *batch* that may contain it.
+    """An offset. For a timestamp, it is the first *batch* that may contain the timestamp.
 
-    When ``batch`` is set, the caller must read it to find the first record that has the timestamp and is not
-    below ``log_start_offset``. If the batch has no such record, the caller repeats the call from the batch's
-    last offset on. ``offset`` is the batch's base offset, or -1 if no batch was found.
+    When ``batch`` is set, the caller must read this batch. The caller looks for the first record that has the
+    timestamp and is not below ``log_start_offset``. If the batch has no such record, the caller repeats the
+    call from the batch's last offset on. ``offset`` is the batch's base offset, or -1 if no batch was found.
     """
 
     topic_id: UUID
@@ -279,7 +281,7 @@ class ListedOffset(NamedTuple):
 
 
 class OffsetToDelete(NamedTuple):
-    """Records below ``offset`` are deleted; -1 means all."""
+    """Records below ``offset`` are deleted; -1 deletes all records."""
 
     topic_id: UUID
     partition_index: int
@@ -295,7 +297,8 @@ class DeletedRecords(NamedTuple):
 
 
 class PruneCall(NamedTuple):
-    """Offsets [from_offset, to_offset) are readable from remote storage: remove their positions in objects.
+    """Remove the positions in objects for the offsets [from_offset, to_offset), which are readable from
+    remote storage.
 
     This is the only compare-and-set of consolidation: ``from_offset`` must be the partition's wal_start, and
     ``epoch`` must not be older than the epoch of any earlier prune. A repetition of the last prune succeeds.
@@ -454,9 +457,9 @@ class DescribedFile(NamedTuple):
     is_owned: bool = False
     """Whether this coordinator frees the object when it is unused."""
     next_owner_ids: Sequence[int] = ()
-    """The next owners in order, each of which must release it before it is freed."""
+    """The next owners in order. Each of them must release the object before the object is freed."""
     unused_since_ms: int = -1
-    """Time at which the last batch of the object here was removed; -1 while a batch is left."""
+    """Time at which this coordinator removed its last batch of the object; -1 while a batch is left."""
 
 
 class ClosedFile(NamedTuple):
@@ -468,9 +471,8 @@ class ClosedFile(NamedTuple):
 
 
 class FileToHandOver(NamedTuple):
-    """A file whose owner has no batches of it left, while further owners exist. It must be handed over to
-    the first of them.
-    """
+    """A file that has no batches of its owner any more, but has further owners. It must be handed over to the
+    first of them."""
 
     object_key: str
     remaining_owner_ids: Sequence[int]
@@ -480,7 +482,7 @@ class FileToHandOver(NamedTuple):
 
 
 class FreeFile(NamedTuple):
-    """An unused file: its object must be deleted when ``free_since_ms`` is a grace period ago."""
+    """An unused file. Its object must be deleted one grace period after ``free_since_ms``."""
 
     object_key: str
     free_since_ms: int

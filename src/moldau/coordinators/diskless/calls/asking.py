@@ -1,4 +1,4 @@
-"""Calls to diskless coordinators by their declarations, in this process or over the network."""
+"""Calls to diskless coordinators, made from their declarations, in this process or over the network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
@@ -29,7 +29,8 @@ class DisklessCoordinatorCalls(ABC):
     def commit_file(
         self, coordinator_id: int, call: calls.CommitFileCall
     ) -> Awaitable[calls.CommitFileResult]:
-        """It may begin before it is awaited, so that commits take effect in their order."""
+        """Commit the batches of a file. The call may begin before it is awaited, because commits take effect
+        in the order of the calls."""
         return self.call(commit.COMMIT_FILE, coordinator_id, call)
 
     async def delete_records(

@@ -18,7 +18,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 NUM_PARTITIONS_MAX: Final = 100_000
 """Maximum number of partitions in one request. A partition count takes only four bytes, so a small request
-could name very many."""
+could ask for very many partitions."""
 
 
 def _result_rows(row: Callable[..., Any], results: Iterable[calls.TopicResult]) -> list[Any]:

@@ -93,7 +93,7 @@ def batches_of(columns: bytes) -> list[calls.BatchToCommit]:
 
 
 def place_of(fields: Any) -> calls.CommitPlace | None:
-    """The place in a request, or in a part of one. Raises INVALID_REQUEST."""
+    """The place of a commit in a request, or in a part of a request. Raises INVALID_REQUEST."""
     if fields.commit_number < 0:
         return None
     place = calls.CommitPlace(fields.broker_epoch, fields.commit_number, fields.open_from)

@@ -19,7 +19,8 @@ from moldau.protocol.own.rights import Right
 from moldau.runtime import KafkaError
 
 CommitParts: TypeAlias = Sequence[tuple[int, CommitFileCall]]
-"""The calls of one file, each with its coordinator; they differ only in batches and place."""
+"""The calls of one file, each with its coordinator. The calls differ only in their batches and their places.
+"""
 
 PartResults: TypeAlias = Sequence[tuple[int, CommitFileResult | KafkaError]]
 """The result or the error of each part, with its coordinator."""

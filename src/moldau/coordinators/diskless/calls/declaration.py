@@ -21,9 +21,9 @@ class Lane(Enum):
 
     SHARED = "calls"
     COMMITS = "commits"
-    """No request waits there, so that a commit is answered soon."""
+    """No request waits on this connection, so commits are answered soon."""
     WAITING = "finds"
-    """For requests that wait at the coordinator: a connection for each coordinator."""
+    """A connection to each coordinator, for requests that wait at the coordinator."""
 
 
 def _shared(arguments: object) -> Lane:
@@ -41,7 +41,7 @@ class DisklessCall(CallDeclaration[A, R]):
     serve: Callable[[ServedCalls, int, A], Awaitable[R]]
     """The operation of the call on a coordinator."""
     topic_ids: Callable[[Any], Iterable[UUID]] = _no_topics
-    """The topics that a request names, for calls that require READ on them."""
+    """The topics that the request names, if the call requires READ on them."""
     lane: Callable[[A], Lane] = _shared
     """The connection of a broker's request."""
 

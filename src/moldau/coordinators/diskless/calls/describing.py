@@ -101,7 +101,7 @@ def _state_fields(found: calls.DescribedCoordinator, version: int) -> Fields:
 
 
 def _state(response: Any) -> calls.DescribedCoordinator:
-    """The caller sets the number of the coordinator."""
+    """A described coordinator. The caller sets its number."""
     return calls.DescribedCoordinator(
         -1,
         response.epoch,

@@ -137,8 +137,8 @@ def _found(response: Any) -> list[calls.FoundPartition]:
     )
 
 
-# This request is not cut, because its answer waits for bytes of all its partitions together. The limit allows
-# 95,000 partitions.
+# This request is never split, because its answer waits for bytes of all its partitions together. The limit
+# allows 95,000 partitions.
 FIND_BATCHES: Final = DisklessCall(
     request=find_wire.REQUEST,
     response=find_wire.RESPONSE,

@@ -58,7 +58,7 @@ def _guarded(response: Any) -> list[calls.IssuedGuard]:
 
 
 GUARDS_PARSED_BYTES: Final = 4 * 1024 * 1024
-"""Maximum memory of a parsed request: some 25,000 partitions, which take 80 ms without a break."""
+"""Maximum memory of a parsed request. It allows about 25,000 partitions, which take 80 ms without a break."""
 
 GUARD_TRANSACTIONS: Final = DisklessCall(
     request=guard_wire.REQUEST,

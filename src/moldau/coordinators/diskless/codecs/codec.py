@@ -76,7 +76,7 @@ def _message(record: DisklessRecord) -> tuple[Message, Message]:
 
 
 class DisklessCodec:
-    """Writes the newest version of each record, reads all."""
+    """Writes the newest version of each record and reads all versions."""
 
     def encode(self, record: DisklessRecord) -> tuple[bytes | None, bytes | None]:
         """Key and value."""
@@ -88,7 +88,7 @@ class DisklessCodec:
     def decode(self, key: bytes | None, value: bytes | None) -> DisklessRecord:
         """The record. Raises ``ProtocolError`` or ``ColumnError``.
 
-        A type of a later version is also an error, because each record depends on the earlier records.
+        A record type of a later version is also an error, because each record depends on the earlier records.
         """
         if key is None or value is None:
             raise ProtocolError("the record has no key or no value")

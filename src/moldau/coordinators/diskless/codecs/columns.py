@@ -2,9 +2,9 @@
 
 A column begins with its smallest value as a zigzag varint. Then come the width in bytes (0 to 8) of the
 largest difference from that value, and the differences as *planes* (all lowest bytes, all second bytes, ...).
-The number of values is not part of the column. One varint per value would take as little space, but half a
-microsecond of Python for each. A column takes a few hundredths of a microsecond per value, which makes
-200,000 batches a second possible. Equal values take no bytes at all.
+The number of values is not part of the column. One varint per value would need as little space, but Python
+would need half a microsecond for each value. A column needs a few hundredths of a microsecond per value,
+which makes 200,000 batches a second possible. Equal values take no bytes at all.
 """
 
 import struct
@@ -45,7 +45,7 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     low, high = min(values), max(values)
     width = ((high - low).bit_length() + 7) >> 3
     if low > 0 and width and width == (high.bit_length() + 7) >> 3:
-        low = 0  # The result is as small, and the values need no subtraction.
+        low = 0  # With base 0 the column has the same width, and no subtraction is necessary.
     put_varint(out, low)
     out.append(width)
     if width == 1:

@@ -2,7 +2,7 @@
 
 The receipt contains only the data for the uploader's answer, because it stays in memory while the uploader
 may repeat its request. With 500 batches over 50 partitions, both strings together take 10 to 13 bytes per
-batch (KIP-1164's form: 67).
+batch. KIP-1164's form takes 67 bytes.
 """
 
 from itertools import chain

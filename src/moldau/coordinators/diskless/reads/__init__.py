@@ -1,1 +1,2 @@
-"""Answers from the committed state of a diskless coordinator, and the calls that wait for it to change."""
+"""Answers from the committed state of a diskless coordinator, and the calls that wait until the state
+changes."""

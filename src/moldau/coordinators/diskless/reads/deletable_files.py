@@ -1,6 +1,6 @@
-"""Finds the deletable objects of the WAL: the files that a coordinator knows to be unused.
+"""Finds the deletable objects of the WAL, which are the unused files of a coordinator.
 
-A file of the coordinator's own is *free* when none of its batches is live and no next owner is left. Its
+A file that the coordinator owns is *free* when none of its batches is live and no next owner is left. Its
 object is deleted after a grace period (``diskless/upkeep/file_deletion.py``). If there are next owners, the
 file is *handed over* to the first of them. A file of another owner is only reported to that owner.
 """

@@ -10,7 +10,7 @@ from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime import ErrorCode
 
 ROWS_A_TURN: Final = 1_000
-"""Number of partitions that are searched without a break: some milliseconds."""
+"""Number of partitions that are searched without a break. The search takes some milliseconds."""
 
 
 class Finder:
@@ -68,7 +68,7 @@ class _Search:
 
     @property
     def is_enough(self) -> bool:
-        """Whether they are enough to answer at once."""
+        """Whether the batches are enough to answer at once."""
         return self._at_once or self._total_bytes >= self._call.min_bytes
 
     def go_on(self, reader: StoreReader, partitions: Sequence[PartitionToFind]) -> None:

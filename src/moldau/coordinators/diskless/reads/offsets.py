@@ -58,7 +58,7 @@ def _of_batch(listed: ListedOffset, batch: BatchCoordinate | None) -> ListedOffs
         return listed
     offset = max(batch.base_offset, listed.log_start_offset)
     timestamp_ms = batch.max_timestamp_ms
-    # All records of a LogAppendTime batch have the same timestamp: the batch need not be opened.
+    # All records of a LogAppendTime batch have the same timestamp, so the batch need not be opened.
     if batch.timestamp_type == LOG_APPEND_TIME:
         return listed._replace(offset=offset, timestamp_ms=timestamp_ms)
     return listed._replace(offset=batch.base_offset, timestamp_ms=timestamp_ms, batch=batch)

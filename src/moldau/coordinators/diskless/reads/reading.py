@@ -162,10 +162,10 @@ class StoreReader:
         return None
 
     def _search(self, partition: StoredPartition, timestamp_ms: int, start: int) -> int:
-        """First offset of the first extent whose timestamp bound reaches the timestamp, found by binary
-        search.
+        """First offset of the first extent whose ``timestamp_bound_ms`` is at least the timestamp, found by
+        binary search.
 
-        The bound never decreases as offsets grow, so no index by time is needed.
+        This column never decreases as offsets grow, so no index by time is needed.
         """
         low, high = start, partition.next
         while low < high:
@@ -182,7 +182,7 @@ class StoreReader:
         return low
 
     def latest_timestamp(self, partition: StoredPartition) -> BatchCoordinate | None:
-        """The first batch that may hold the record with the largest timestamp."""
+        """The first batch that may contain the record with the largest timestamp."""
         row = self._store.database.one(
             "select max(max_timestamp_ms) from extents where partition = ? and last_offset >= ?",
             (partition.number, partition.wal_start),
@@ -255,8 +255,8 @@ class StoreReader:
     # -- tools ----------------------------------------------------------------------------------
 
     def describe_partitions(self, partitions: Sequence[StoredPartition]) -> list[DescribedPartition]:
-        """Describe the partitions. It adds up sizes over files, so it is for command-line tools, not for
-        frequent calls."""
+        """Describe the partitions. The call adds up sizes over files, so it is for command-line tools, not
+        for frequent use."""
         described = []
         for partition in partitions:
             written = self._store.materialiser.partitions.get(partition.number)
@@ -281,7 +281,7 @@ class StoreReader:
         return described
 
     def describe_objects(self, partitions: Sequence[StoredPartition], with_keys: bool) -> DescribedObjects:
-        """The objects that hold live batches of any of these partitions."""
+        """The objects that contain live batches of any of these partitions."""
         database, numbers = self._store.database, tuple(partition.number for partition in partitions)
         marks = ",".join("?" * len(numbers))
         files = f"from files where id in (select file_id from extents where partition in ({marks}))"

@@ -8,7 +8,7 @@ from moldau.coordinators.shard import CanonicalState
 
 
 def canonical(table: PartitionTable, files: FileMemory) -> CanonicalState:
-    """Partitions, producers, and the files whose outcome is remembered."""
+    """Partitions, producers, and the files whose outcome the coordinator remembers."""
     partitions = sorted(table, key=lambda partition: partition.number)
     return CanonicalState(
         parts={

@@ -93,7 +93,7 @@ class _Draft:
 
 
 class _Columns(NamedTuple):
-    """The fields of :class:`BatchToCommit`, each as a column over the batches of a file or of a stretch."""
+    """The fields of :class:`BatchToCommit`, as columns over the batches of a file or of a stretch."""
 
     topic_ids: Sequence[UUID]
     partition_indexes: Sequence[int]
@@ -126,8 +126,8 @@ class CommitDecision:
 
     The rule is :meth:`_check_each`, which accepts or refuses batch by batch. Two faster methods accept
     batches by columns when there are no special cases: :meth:`_accept_file` accepts a whole file, and
-    :meth:`_accept_stretch` the adjacent batches of one partition (decision 0029). When they find a special
-    case, they change nothing.
+    :meth:`_accept_stretch` accepts the adjacent batches of one partition (decision 0029). When these methods
+    find a special case, they change nothing.
     """
 
     def __init__(
@@ -139,9 +139,8 @@ class CommitDecision:
         elapsed_ms: int | None = None,
         guards: TransactionGuards | None = None,
     ) -> None:
-        """``gaps`` and ``guards`` are those of the coordinator's producers. ``elapsed_ms`` is the time by
-        which waits for missing batches are measured; by default it is ``now_ms``.
-        """
+        """``gaps`` and ``guards`` belong to the coordinator's producers. ``elapsed_ms`` is the time of a
+        clock without jumps, which measures waits for missing batches; by default it is ``now_ms``."""
         self._gaps = ProducerGaps() if gaps is None else gaps
         self._guards = TransactionGuards() if guards is None else guards
         self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
@@ -189,11 +188,11 @@ class CommitDecision:
                 self._check_each(batches[start:end], start)
 
     def _accept_file(self, columns: _Columns) -> bool:
-        """Accept a plain file at once; returns False, without a change, if it must be checked in detail.
+        """Accept a plain file at once. Returns False, without a change, if details must be checked.
 
-        The conditions are that each partition appears in one place only, and that each producer is known
-        there with a full window and has exactly one batch, the next in sequence. Alternatively, no batch has
-        a producer.
+        Each partition must appear in one place only. Each producer must be known there with a full window,
+        and must have exactly one batch, which is the next in sequence. A file in which no batch has a
+        producer is plain, too.
         """
         topic_ids, indexes, counts = columns.topic_ids, columns.partition_indexes, columns.records_counts
         producer_ids, sequences = columns.producer_ids, columns.base_sequences
@@ -286,7 +285,7 @@ class CommitDecision:
         sequences: Sequence[int],
         deltas: Sequence[int],
     ) -> dict[int, Window] | None:
-        """The windows if every batch is the next one of its producer, else ``None``."""
+        """The windows if every batch is the next batch of its producer; otherwise ``None``."""
         windows: dict[int, Window] = {}
         lookup = draft.window if draft.windows else draft.partition.producers.get
         repeated = len(set(producer_ids)) != len(producer_ids)
@@ -385,7 +384,7 @@ class CommitDecision:
             self._moved.append(Moved(partition, draft.next, windows))
 
     def _check_producer(self, draft: _Draft, position: int, batch: BatchToCommit) -> Rejected | None:
-        """Check a producer's batch against its window; when accepted, advance the draft's window."""
+        """Check a producer's batch against its window. An accepted batch advances the draft's window."""
         epoch, sequence, delta = batch.producer_epoch, batch.base_sequence, batch.last_offset_delta
         if sequence < 0 or epoch < NO_EPOCH:
             return Rejected(position, ErrorCode.invalid_record)
@@ -410,8 +409,8 @@ class CommitDecision:
         return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
 
     def _transaction_error(self, draft: _Draft, batch: BatchToCommit) -> ErrorCode | None:
-        """The reason why a batch that is in sequence must not be appended; also notes that the batch
-        begins a transaction."""
+        """The reason why a batch that is in sequence must not be appended. The method also records that the
+        batch begins a transaction."""
         producer_id = batch.producer_id
         if not batch.is_transactional:
             return ErrorCode.invalid_txn_state if draft.is_in_transaction(producer_id) else None
@@ -438,7 +437,7 @@ class CommitDecision:
 
 
 def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
-    """Begin and end of each run of adjacent batches of one partition."""
+    """Begin and end of each run. A run consists of adjacent batches of one partition."""
     start = 0
     for _, run in groupby(zip(columns.topic_ids, columns.partition_indexes, strict=True)):
         end = start + len(list(run))
@@ -472,7 +471,7 @@ def result_of(
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
         log_starts += repeat(-1 if partition is None else partition.log_start, count)
-        # The last run is left out, because the next run would begin after it.
+        # The last span of a run is left out, because the offset after it belongs to the next run.
         offsets += accumulate(spans[position : position + count - 1], initial=offset)
         position += count
     times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None

@@ -1,13 +1,14 @@
 """The order of each broker's commits at one coordinator. Pure.
 
-A broker has several commits in progress. Each has a place: the epoch of the broker's registration, and a
-running number. The coordinator decides number n + 1 after number n, so that a connection that is lost or a
-coordinator that moves does not reorder the batches of a producer without sequences.
+A broker has several commits in progress. Each commit has a place: the epoch of the broker's registration, and
+a running number. The coordinator decides number n + 1 after number n. Therefore a lost connection or a move
+of the coordinator does not reorder the batches of a producer without sequences.
 
-The log has the place of each committed file. A refused commit has no record; its number passes in memory,
-and for a new leader by ``open_from``, the lowest number whose outcome the broker does not know yet. Snapshots
-do not contain the places. A coordinator that starts from a snapshot begins at ``open_from``, and the results
-that it remembers by object key answer repeated commits.
+The log contains the place of each committed file. A refused commit has no record. The leader counts its
+number in memory. A new leader learns from ``open_from``, the lowest number whose outcome the broker does not
+know yet, that the earlier numbers were decided. Snapshots do not contain the places. A coordinator that
+starts from a snapshot begins at ``open_from``, and the results that it remembers by object key answer
+repeated commits.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from moldau.runtime import ErrorCode, KafkaError
 WAITING_MAX: Final = 64
 """Number of commits of one broker that may wait. Brokers have fewer in progress."""
 WAITING_MS: Final = 60_000
-"""Time after which a waiting commit is answered with an error. Its broker has repeated it long before."""
+"""Time after which a waiting commit is answered with an error. Its broker has repeated the commit long
+before."""
 
 
 class CommitTurn(Enum):
@@ -47,7 +49,7 @@ class WaitingCommit(NamedTuple):
 class _Sender:
     epoch: int
     next: int
-    """The number that is decided next."""
+    """The number that the coordinator decides next."""
     waiting: dict[int, WaitingCommit] = field(default_factory=dict)
 
 
@@ -70,15 +72,17 @@ class CommitOrder:
         return CommitTurn.PAST if place.number < first else CommitTurn.LATER
 
     def passed(self, broker_id: int, place: CommitPlace) -> list[Reply]:
-        """Record that a number was decided or refused. Returns errors for commits that wait in vain."""
+        """Record that a number was decided or refused. Returns errors for waiting commits that can never be
+        decided."""
         return self._advance(broker_id, place.broker_epoch, max(place.number + 1, place.open_from))
 
     def heard(self, broker_id: int, place: CommitPlace) -> list[Reply]:
-        """Record the outcomes that the broker knows. Returns errors for commits that wait in vain."""
+        """Record the outcomes that the broker knows. Returns errors for waiting commits that can never be
+        decided."""
         return self._advance(broker_id, place.broker_epoch, place.open_from)
 
     def restore(self, broker_id: int, epoch: int, next_number: int) -> None:
-        """Record a place of the log."""
+        """Record a place that was read from the log."""
         self._advance(broker_id, epoch, next_number)
 
     def _advance(self, broker_id: int, epoch: int, next_number: int) -> list[Reply]:
@@ -92,7 +96,8 @@ class CommitOrder:
         return []
 
     def wait(self, waiting: WaitingCommit, place: CommitPlace) -> list[Reply]:
-        """Keep a commit until its turn. Returns an error for an earlier call with the same number.
+        """Keep a commit until all earlier numbers are decided. Returns an error for an earlier call with the
+        same number.
 
         Raises COORDINATOR_NOT_AVAILABLE when too many commits of the broker wait.
         """
@@ -106,11 +111,11 @@ class CommitOrder:
 
     @property
     def has_due(self) -> bool:
-        """Whether the turn of a waiting commit has come."""
+        """Whether a waiting commit can be decided now."""
         return any(number <= sender.next for sender in self._senders.values() for number in sender.waiting)
 
     def take_due(self) -> WaitingCommit | None:
-        """Remove a waiting commit whose turn has come, the lowest number of its broker first."""
+        """Remove a waiting commit that can be decided now. The lowest number of its broker comes first."""
         for sender in self._senders.values():
             number = min(sender.waiting, default=None)
             if number is not None and number <= sender.next:

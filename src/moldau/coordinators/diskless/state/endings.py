@@ -1,4 +1,4 @@
-"""Decides on the markers that end transactions. Pure."""
+"""Decides about the markers that end transactions. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,7 +18,8 @@ transaction (KIP-890)."""
 def decide_markers(
     partitions: PartitionTable, markers: Sequence[MarkerToWrite], now_ms: int
 ) -> tuple[TransactionsEnded | None, list[EndedTransactionPart]]:
-    """The record of the accepted markers, if there is any, and the answers in the order of the call."""
+    """The record of the accepted markers, if any marker was accepted, and the answers in the order of the
+    call."""
     answers: list[EndedTransactionPart] = []
     accepted: list[MarkerExtent] = []
     ends: dict[int, int] = {}
@@ -44,8 +45,8 @@ def decide_markers(
 
 
 def _error(partition: PartitionState | None, marker: MarkerToWrite) -> ErrorCode:
-    """Check a marker as the leader of a classic partition does. A marker without an open transaction is
-    accepted, and fences the producer."""
+    """Check a marker by the rules for the leader of a classic partition. A marker without an open transaction
+    is accepted, and fences the producer."""
     if partition is None:
         return ErrorCode.unknown_topic_or_partition
     producer_id, epoch = marker.producer_id, marker.producer_epoch

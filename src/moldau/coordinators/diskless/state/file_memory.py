@@ -20,7 +20,7 @@ class CoordinatorTimes:
 
     @property
     def repeat_age_ms(self) -> int:
-        """If a committed file is younger than this, a repeated call is answered from memory."""
+        """If a committed file is younger than this, the coordinator answers a repeated call from memory."""
         return 2 * self.max_commit_age_ms
 
     @property

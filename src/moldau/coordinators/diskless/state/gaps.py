@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 PATIENCE_MS: Final = 30_000
-"""How long to wait for a known producer's missing batch. OUT_OF_ORDER_SEQUENCE_NUMBER makes clients begin
-a new epoch. Batches of the old epoch that are still in progress are then lost or duplicated.
-"""
+"""How long to wait for a known producer's missing batch. After OUT_OF_ORDER_SEQUENCE_NUMBER clients begin a
+new epoch. Batches of the old epoch that are still in progress are then lost or duplicated."""
 BELIEF_MS: Final = 10_000
 """How long to wait for sequence 0 of an unknown producer. After that time the coordinator assumes that the
 producer began at another broker and was then removed here. The order of its earlier batches is not proven.

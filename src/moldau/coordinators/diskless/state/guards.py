@@ -5,8 +5,8 @@ A batch waits in a buffer and during an upload, and its transaction may be abort
 transaction versions 0 and 1 the abort does not change the producer's epoch. Therefore each transactional
 batch is committed with a guard. This coordinator issues the guard before the broker asks the transaction's
 coordinator whether the partition belongs to the transaction. A marker of the producer makes the guard
-invalid. A new leader does, too, because guards are in memory only; a producer whose batch has an unknown
-guard sends the batch again.
+invalid. A change of the leader also makes guards invalid, because they are in memory only. A producer whose
+batch has an invalid guard sends the batch again.
 """
 
 from typing import Final, NamedTuple, TypeAlias
@@ -35,7 +35,7 @@ class TransactionGuards:
         return len(self._issued)
 
     def issue(self, key: GuardKey, producer_epoch: int, fresh: int) -> int:
-        """The producer's guard in a partition. If a new guard is needed, its number is ``fresh``."""
+        """The producer's guard in a partition. If a new guard is needed, it gets the number ``fresh``."""
         issued = self._issued.get(key)
         if issued is None or issued.producer_epoch != producer_epoch:
             self._issued.pop(key, None)

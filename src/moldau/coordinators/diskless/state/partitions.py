@@ -9,7 +9,7 @@ from moldau.coordinators.diskless.state.transactions import PartitionTransaction
 
 
 class PartitionState:
-    """One partition as the coordinator sees it, including uncommitted decisions."""
+    """One partition in the state of the coordinator, including uncommitted decisions."""
 
     __slots__ = (
         "id",
@@ -71,7 +71,7 @@ class PartitionState:
         return self.transactions is not None and producer_id in self.transactions.open_from
 
     def expired_producers(self, cutoff_ms: int) -> Iterator[int]:
-        """Ids of producers that are expired here (``producers.py`` decides)."""
+        """Ids of producers that have expired here. ``producers.py`` decides which producers expire."""
         in_transaction = () if self.transactions is None else self.transactions.open_from
         return expired_ids(self.producers, cutoff_ms, in_transaction)
 

@@ -1,9 +1,9 @@
 """Idempotent producers of a partition: their last batches and Kafka's sequence rules. Pure.
 
 A window is one byte string, the same in memory and in the store. Each batch changes a window, and tuples of
-tuples would take a third of the coordinator's time. The string consists of native 64-bit integers: the epoch
-and the time of the last batch in ms, then an :data:`Entry` for each of the last batches of that epoch, oldest
-first.
+tuples would take a third of the coordinator's time. The string consists of native 64-bit integers. First come
+the epoch and the time of the last batch in ms. Then comes an :data:`Entry` for each of the last batches of
+that epoch, oldest first.
 """
 
 from array import array
@@ -22,7 +22,7 @@ NO_EPOCH: Final = -1
 Window: TypeAlias = bytes
 
 Entry: TypeAlias = tuple[int, int, int, int]
-"""Base sequence, last sequence, base offset, append time (-1 for CreateTime). It is the answer for a
+"""Base sequence, last sequence, base offset, append time (-1 for CreateTime). An entry is the answer to a
 duplicate."""
 
 _HEAD: Final = Struct("=2q")
@@ -31,7 +31,8 @@ _FULL: Final = Struct(f"{_HEAD.size + WINDOW_BATCHES * _ENTRY.size}s")
 _NUMBERS: Final = _FULL.size // 8
 """Number of integers in a full window."""
 _NO_BATCH: Final = (-1, -1, -1, -1)
-"""The entry of a producer whose epoch is known only from a marker. The next batch must have sequence 0."""
+"""The entry of a producer whose epoch is known only from a marker. The producer's next batch must have
+sequence 0."""
 
 
 class OpenWindow(NamedTuple):
@@ -67,7 +68,7 @@ def time_of(window: Window) -> int:
 
 
 def expiry_cutoff_ms(now_ms: int, expiration_ms: int) -> int:
-    """The time limit of expiry: a producer has expired when its last batch was committed before it.
+    """The time limit of expiry. A producer has expired if its last batch was committed before this time.
 
     ``expiration_ms`` is ``producer.id.expiration.ms``.
     """
@@ -80,8 +81,8 @@ def expired_ids(
     """Ids of the expired producers of a partition. Their last batch is older than the cutoff, and they have
     no open transaction.
 
-    ``windows`` is by producer id; ``in_transaction`` has the ids of the producers with an open transaction
-    here.
+    The key of ``windows`` is the producer id. ``in_transaction`` contains the ids of the producers with an
+    open transaction here.
     """
     for producer_id, window in windows.items():
         if time_of(window) < cutoff_ms and producer_id not in in_transaction:
@@ -91,10 +92,11 @@ def expired_ids(
 def check_sequence(
     window: Window | None, epoch: int, base_sequence: int, delta: int
 ) -> Verdict | Entry | None:
-    """Return ``None`` when the batch must be appended, or the entry of the batch that it duplicates.
+    """Return ``None`` when the batch must be appended. For a duplicate, return the entry of the original
+    batch.
 
-    A producer begins at sequence 0, and so does each new epoch of it. A producer without an epoch may begin
-    at any sequence.
+    A new producer begins at sequence 0, and each new epoch of a producer begins there, too. A producer
+    without an epoch may begin at any sequence.
     """
     if window is None:
         return None if base_sequence == 0 or epoch == NO_EPOCH else Verdict.AHEAD
@@ -159,10 +161,10 @@ def all_extended(
     base_offsets: Sequence[int],
     now_ms: int,
 ) -> list[Window] | None:
-    """The windows after one more batch of CreateTime in each, computed column by column.
+    """The windows after one more batch of CreateTime in each window, computed column by column.
 
-    Returns ``None`` when a batch is not the next of its window, or when a window is not full yet. The batches
-    must then be checked one by one.
+    Returns ``None`` when a batch is not the next batch of its window, or when a window is not full yet. The
+    batches must then be checked one by one.
     """
     count, step = len(windows), _NUMBERS
     numbers = array("q", b"".join(windows))

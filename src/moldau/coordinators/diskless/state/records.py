@@ -39,7 +39,7 @@ class FilesClosed(NamedTuple):
 
 
 class FileTakenOver(NamedTuple):
-    """This coordinator now owns the file. If it did not know the object, the object is closed."""
+    """This coordinator now owns the file. If it did not know the object, it closes the object."""
 
     object_key: str
     size_bytes: int
@@ -55,7 +55,7 @@ class FilesReleased(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """Offsets below ``to_offset`` are read from remote storage from now on."""
+    """From now on, offsets below ``to_offset`` are read from remote storage."""
 
     topic_id: UUID
     partition_index: int
@@ -80,7 +80,7 @@ class Run(NamedTuple):
     topic_id: UUID
     partition_index: int
     base_offset: int
-    """Offset of the first batch. The offsets of the others follow without a gap."""
+    """Offset of the first batch. The other batches follow without a gap."""
     batches: int
 
 
@@ -94,8 +94,8 @@ class Moved(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """A batch without a new offset. It is refused, or (when ``error`` is none) a duplicate of an accepted
-    batch."""
+    """A batch without a new offset. The batch is refused, or (when ``error`` is none) it is a duplicate of an
+    accepted batch."""
 
     position: int
     """Position in the request."""
@@ -153,12 +153,12 @@ class FileCommitted:
     sizes_bytes: list[int]
     max_timestamps_ms: list[int]
     producers: list[tuple[int, int]]
-    """(producer id, epoch), each once."""
+    """(producer id, epoch). Each pair appears once."""
     producer_indexes: list[int]
     base_sequences: list[int]
     broker_epoch: int = -1
-    """With ``commit_number``: the place in the order of the uploader's commits; -1 for a commit without
-    one."""
+    """``broker_epoch`` and ``commit_number`` are the place in the order of the uploader's commits; -1 without
+    a place."""
     commit_number: int = -1
     receipt: bytes = field(default=b"", compare=False, repr=False)
     decided: Sequence[Moved] | None = field(default=None, compare=False, repr=False)

@@ -1,9 +1,9 @@
 """The diskless coordinator's decisions over one partition of ``__diskless_metadata`` (KIP-1164). Pure.
 
 Only ``replay`` changes persistent state. The runtime replays a decision immediately, so the state here
-contains all decisions, committed or not. Reads through the runtime are answered when those decisions are
-committed. The positions of batches and the files in use are in the store, which materialises the same records
-after their commit.
+contains all decisions, committed or not. A read through the runtime is answered when the decisions that it
+could read are committed. The positions of batches and the files in use are in the store, which materialises
+the same records after their commit.
 """
 
 from collections.abc import Collection, Sequence
@@ -58,7 +58,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class ReplayedChanges:
-    """Changes that replay made, by log offset; whoever follows them takes them out."""
+    """Changes that replay made, by log offset. The store that uses the changes removes them."""
 
     def __init__(self) -> None:
         self.moved: dict[int, Sequence[Moved]] = {}
@@ -105,17 +105,18 @@ class DisklessShard:
         except KafkaError as error:
             if not obsolete:
                 raise
-            # The calls that wait no more get their answers in any case.
+            # All calls that no longer wait get their answers, even after an error.
             return Effects(replies=(*obsolete, Reply(token, error)))
         return replace(effects, replies=(*obsolete, *effects.replies))
 
     @property
     def has_due_commit(self) -> bool:
-        """Whether the turn of a waiting commit has come: :meth:`commit_due` must be called."""
+        """Whether a waiting commit can be decided now. The caller must then call :meth:`commit_due`."""
         return self.order.has_due
 
     def commit_due(self, now_ms: int, token: Token, elapsed_ms: int | None = None) -> Effects[DisklessRecord]:
-        """Commit one file whose turn has come. Answers its call, and ``None`` to this operation."""
+        """Commit one waiting file that can be decided now. Answers the file's own call, and answers ``None``
+        to this operation."""
         own = Reply(token, None)
         waiting = self.order.take_due()
         if waiting is None:
@@ -314,7 +315,7 @@ class DisklessShard:
     # -- the runtime's side ---------------------------------------------------------------------
 
     def follow_changes(self) -> ReplayedChanges:
-        """Note the changes of each replay from here on, for one store, which needs them at the commit."""
+        """From now on, record the changes of each replay for one store, which needs them at the commit."""
         self._changes = ReplayedChanges()
         return self._changes
 
@@ -367,7 +368,7 @@ class DisklessShard:
         """There is nothing to do, because the coordinator's own log has no transactions."""
 
     def canonical(self) -> CanonicalState:
-        """All that replay makes here; the store's own copy is not part of it."""
+        """Everything that replay creates here. The store's own copy is not part of it."""
         return canonical.canonical(self.partitions, self.files)
 
     def on_loaded(self, now_ms: int) -> Effects[DisklessRecord]:

@@ -1,5 +1,5 @@
-"""The transactions of a partition. The last stable offset depends on the open ones; read_committed readers
-skip the aborted ones. Pure.
+"""The transactions of a partition. The last stable offset depends on the open transactions, and
+read_committed readers skip the aborted transactions. Pure.
 
 No object has to be read for them, because a file's record marks transactional batches, and the ends of
 transactions are records.
@@ -54,8 +54,8 @@ class PartitionTransactions:
         return self.open_from.pop(producer_id, NO_OFFSET)
 
     def row(self, producer_id: int) -> tuple[int, int]:
-        """First offset of the producer's open transaction, and the epoch of its last coordinator; -1 for
-        each that does not exist."""
+        """First offset of the producer's open transaction, and the epoch of its last coordinator; -1 for a
+        value that does not exist."""
         return (
             self.open_from.get(producer_id, NO_OFFSET),
             self.coordinator_epochs.get(producer_id, NO_COORDINATOR_EPOCH),

@@ -30,7 +30,8 @@ _TEXT: Final = 2
 
 
 class SnapshottedLog(Protocol):
-    """The coordinator's log as the store uses it: its identity and epochs for checks, and its snapshots."""
+    """The part of the coordinator's log that the store uses: its identity and epochs for checks, and its
+    snapshots."""
 
     @property
     def identity(self) -> str:
@@ -139,8 +140,8 @@ class _Loaded(NamedTuple):
 async def load_checkpoint(log: SnapshottedLog, database: Database) -> _Loaded:
     """Fill an empty database from the log's latest snapshot, if there is one.
 
-    Raises ``KafkaError(corrupt_message)``, which names the file, for a snapshot that is damaged or not one of
-    this log.
+    Raises ``KafkaError(corrupt_message)``, which names the file, if the snapshot is damaged or belongs to
+    another log.
     """
     snapshot_id = log.latest_snapshot_id()
     reader = None if snapshot_id is None else log.open_snapshot(snapshot_id)

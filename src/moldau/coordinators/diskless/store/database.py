@@ -129,7 +129,7 @@ class Database:
     def create(
         cls, opener: SqliteOpener, disk: Disk, path: str, log: str, on_damage: Callable[[Exception], None]
     ) -> "Database":
-        """Create an empty database, replacing an existing one."""
+        """Create an empty database. An existing database is replaced."""
         remove_database(disk, path)
         return cls(opener(path), on_damage, new_for=log)
 
@@ -249,7 +249,8 @@ class Database:
         self.many("delete from files where object_key = ?", [(key,) for key in object_keys])
 
     def trim(self, partition: WrittenPartition, limit: int, now_ms: int) -> bool:
-        """Free up to ``limit`` extents below the partition's WAL start; returns whether more are left.
+        """Free up to ``limit`` extents below the partition's WAL start; returns whether more extents are
+        left.
 
         This is the only place where a file loses batches.
         """
@@ -294,9 +295,8 @@ class Database:
         return has_more_aborted or len(below) == limit
 
     def forget_partition(self, number: int, limit: int) -> bool:
-        """Delete the rows of a deleted partition, ``limit`` at a time, those of its producers first.
-        Returns whether rows are left.
-        """
+        """Delete the rows of a deleted partition, at most ``limit`` at a time. The rows of its producers are
+        deleted first. Returns whether rows are left."""
         for table in ("producers", "transactions"):
             self.connection.execute(
                 f"delete from {table} where partition = ? and producer_id in"

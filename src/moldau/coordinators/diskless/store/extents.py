@@ -120,7 +120,7 @@ def marker_in(extent: Extent) -> TransactionEnd | None:
 
 
 class Trimmed(NamedTuple):
-    """The rest of an extent after a trim, and the freed amounts."""
+    """The part of an extent that remains after a trim, and the freed amounts."""
 
     left: Extent | None
     freed_batches: int

@@ -36,7 +36,7 @@ TRIM_EXTENTS: Final = 500
 """Number of extents freed in one round, so that pruning and deletion do not delay commits."""
 
 DELETED_PARTITIONS: Final = 1_000
-"""Number of partitions that are marked as deleted in one transaction: some 8 ms."""
+"""Number of partitions that are marked as deleted in one transaction, which takes some 8 ms."""
 
 _NO_PARTITIONS: Final[Mapping[int, WrittenPartition]] = {}
 
@@ -53,9 +53,8 @@ class Unwritten(NamedTuple):
 
 
 class Materialiser:
-    """Owns the tables. ``partitions`` is their written state by number; deleted partitions stay in it
-    until their rows are removed.
-    """
+    """Owns the tables. ``partitions`` contains their written state by number. A deleted partition stays in it
+    until its rows are removed."""
 
     def __init__(self, database: Database, coordinator_id: int) -> None:
         self.database = database
@@ -86,10 +85,11 @@ class Materialiser:
             self._by_topic.pop(partition_id.topic_id, None)
 
     def begin_deletion(self, record: TopicDeleted, now_ms: int) -> bool:
-        """Mark some partitions of a topic with very many as deleted, in a transaction of its own.
+        """Mark some partitions of a topic with very many partitions as deleted, in a separate transaction.
 
-        Returns whether it did. The record of the deletion is written after the last call: until then the
-        applied offset stays before it, and a store that is loaded again continues with the other partitions.
+        Returns whether partitions were marked. The record of the deletion is written after the last call.
+        Until then the applied offset is before the record, and a store that is loaded again continues with
+        the other partitions.
         """
         indexes = self.of_topic(record.topic_id)
         if len(indexes) <= DELETED_PARTITIONS:
@@ -103,7 +103,7 @@ class Materialiser:
         return True
 
     def write(self, taken: Sequence[Unwritten], applied: Applied, now_ms: int) -> None:
-        """Write all records of ``taken`` in one transaction, or none."""
+        """Write all records of ``taken`` in one transaction, or write none of them."""
         slice_ = _Slice(self, now_ms)
         with self.database.transaction():
             for unwritten in taken:
@@ -113,7 +113,7 @@ class Materialiser:
         slice_.done()
 
     def trim_some(self, now_ms: int) -> None:
-        """Free a bounded number of extents of one partition."""
+        """Free a limited number of extents of one partition."""
         number, partition = next(iter(self.to_trim.items()))
         database = self.database
         before = (partition.batches, partition.size_bytes)

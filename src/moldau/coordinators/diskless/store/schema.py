@@ -1,8 +1,8 @@
 """The store's tables in SQLite, and the port that opens connections.
 
-The tables contain all state of a partition. A new table must be added at the end of ``TABLE_NAMES`` if
-snapshots contain it, because they contain its number. Each change of the tables needs the next ``VERSION``; a
-database of an older version is rebuilt from snapshot and log.
+The tables contain all state of a partition. If snapshots contain a new table, it must be added at the end of
+``TABLE_NAMES``, because snapshots contain the number of each table. Each change of the tables needs the next
+``VERSION``. A database of an older version is rebuilt from snapshot and log.
 """
 
 from typing import Final, Protocol
@@ -67,9 +67,9 @@ TABLE_NAMES: Final = (
     "transactions",
     "aborted",
 )
-"""All tables whose rows make up a snapshot.
+"""All tables whose rows are in a snapshot.
 
-The places of brokers (``senders``) are not among them: older nodes could not load them, and a coordinator
+The places of brokers (``senders``) are not among them, because older nodes could not load them. A coordinator
 without them begins at the number that each broker names.
 """
 

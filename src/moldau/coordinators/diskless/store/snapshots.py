@@ -14,7 +14,7 @@ class Snapshotter:
     """The snapshots of one store, one at a time.
 
     The rows are read on the event loop in slices, from a read transaction on a separate connection. A worker
-    thread would hold the interpreter's lock for 5 ms at a time while it reads. With four commits in flight
+    thread would keep the interpreter's lock for 5 ms at a time while it reads. With four commits in flight
     and a million batches, p99 was 25 ms with a thread, 16 ms with slices, and 15 ms without a snapshot.
     """
 
@@ -25,10 +25,10 @@ class Snapshotter:
     async def snapshot(self) -> LogPosition | None:
         """Write a snapshot of the committed state, and drop the log before the previous snapshot.
 
-        The previous snapshot stays, so that followers that fetch it, or are slightly behind, need not start
-        over at every snapshot. Returns ``None`` when a snapshot is being written, or when the latest one is
-        up to date. Where the file system allows no second reader, writes to SQLite wait until the snapshot is
-        written; commits do not wait.
+        The previous snapshot stays for followers that fetch it or are slightly behind. Otherwise these
+        followers would have to start over at every snapshot. Returns ``None`` when a snapshot is being
+        written, or when the latest snapshot is up to date. Where the file system allows no second reader,
+        writes to SQLite wait until the snapshot is written; commits do not wait.
         """
         if self._running:
             return None

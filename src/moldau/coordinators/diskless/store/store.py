@@ -2,12 +2,12 @@
 
 The runtime passes committed records to the store. Reads see them immediately (``view``). They are written to
 SQLite a little later, many in one transaction, together with the applied offset and epoch. The file is a
-cache. If it was not closed cleanly or does not match the log, it is dropped and rebuilt from the latest
-snapshot, and the runtime replays the later records.
+cache. If it was not closed cleanly or does not match the log, it is dropped. Then it is rebuilt from the
+latest snapshot, and the runtime replays the later records.
 
-The store writes on the event loop, in slices of ``FLUSH_RECORDS``. A thread would compete with the loop for
-the interpreter's lock and gain nothing. A snapshot is read from a separate connection with its own read
-transaction.
+The store writes on the event loop, in slices of ``FLUSH_RECORDS``. A thread would not be faster, because it
+would compete with the loop for the interpreter's lock. A snapshot is read from a separate connection with its
+own read transaction.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class DisklessStore:
         self._materialiser: Materialiser | None = None
         self._unwritten: deque[Unwritten] = deque()
         self._changes = ReplayedChanges()
-        """Of the shard: changes that are replayed but not committed yet."""
+        """Changes of the shard's state that are replayed but not committed yet."""
         self._handle: asyncio.Handle | None = None
         self._closing: asyncio.Future[None] | None = None
         """The task that closes the last database of this store; ``None`` when none is being closed."""
@@ -232,15 +232,15 @@ class DisklessStore:
             closing = self.machine.workers.run(self._close_database, database, clean and self._is_sound)
             self._closing = asyncio.ensure_future(closing)
         if self._closing is not None:
-            # This also holds when a load is cancelled: the next load must not find a file that is still being
-            # closed.
+            # The file must be closed even when a load is cancelled, because the next load must not find a
+            # file that is still being closed.
             await asyncio.shield(self._closing)
 
     def _close_database(self, database: Database, clean: bool) -> None:
         """Syncs the file, so it must run on a worker thread."""
         if database.close(clean=clean):
-            # A full disk must not stop the shutdown. Without its checksum the database is rebuilt at the next
-            # start.
+            # A full disk must not stop the shutdown. If the checksum is missing, the database is rebuilt at
+            # the next start.
             with contextlib.suppress(OSError):
                 seal_database(self.machine.disk, self.path)
 
@@ -309,12 +309,12 @@ class DisklessStore:
         if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
         else:
-            # The remaining records may wait for more, because the cost of a transaction depends on the number
-            # of changed pages.
+            # The remaining records may wait until more records follow, because the cost of a transaction
+            # depends on the number of changed pages.
             self._plan_writing()
 
     def _next_unwritten(self) -> list[Unwritten]:
-        """The records of the next transaction: few, and not many partitions to delete."""
+        """The records of the next transaction. They are few, and they delete few partitions."""
         taken: list[Unwritten] = []
         deleted = 0
         for each in islice(self._unwritten, FLUSH_RECORDS):
@@ -326,7 +326,8 @@ class DisklessStore:
         return taken
 
     def _write_some(self) -> None:
-        """Write the next records, or a part of the next one when it deletes very many partitions."""
+        """Write the next records. If the next record deletes very many partitions, write only a part of
+        it."""
         unwritten, view, now_ms = self._unwritten, self.view, self.machine.clock.now_ms()
         first = unwritten[0].record
         if isinstance(first, TopicDeleted) and self.materialiser.begin_deletion(first, now_ms):

@@ -96,7 +96,7 @@ class CommittedView:
         self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition_index] = partition
 
     def forget_producers(self, expired: Iterable[tuple[int, int]]) -> None:
-        """Remove these producers: (partition number, producer id). They have no open transaction."""
+        """Remove these producers, given as (partition number, producer id). They have no open transaction."""
         for number, producer_id in expired:
             partition = self.by_number.get(number)
             if partition is not None and partition.transactions is not None:

@@ -153,7 +153,7 @@ class Group:
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove a member, or an id that was given out but not used yet."""
+        """Remove a member, or an unused member id."""
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -211,8 +211,8 @@ class Group:
         return False
 
     def select_protocol(self) -> str:
-        """The protocol with the most votes among the protocols that all members support. On a tie, the
-        protocol that got the first vote wins."""
+        """The protocol with the most votes among the protocols that all members support. If several protocols
+        have the most votes, the protocol that got the first vote wins."""
         everyone = len(self.members)
         candidates = {name for name, count in self._supported.items() if count == everyone}
         votes = Counter(member.vote(candidates) for member in self.members.values())
@@ -244,7 +244,8 @@ class Group:
     # record
 
     def stored(self, assignments: dict[str, bytes] | None = None) -> StoredGroup:
-        """The record of the group; ``assignments`` replace the members' current ones."""
+        """The record of the group. If ``assignments`` is given, it replaces the members' current
+        assignments."""
         name = self.protocol_name
         return StoredGroup(
             self.protocol_type or "",

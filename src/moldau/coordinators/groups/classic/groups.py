@@ -49,7 +49,7 @@ class ClassicGroups:
             self.by_id[group_id] = Group(group_id, -1, self._held)
 
     def on_loaded(self, turn: Turn) -> None:
-        """Restart every member's session timeout; a group that is too large must rebalance."""
+        """Restart every member's session timeout. A group that is too large must rebalance."""
         self._live = True
         for group in self.by_id.values():
             for member in group.members.values():
@@ -78,7 +78,7 @@ class ClassicGroups:
     # requests of members
 
     def join(self, event: joining.Join, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """Handle JoinGroup; the first member creates the group."""
+        """Handle JoinGroup. The first member creates the group."""
         turn = self._turns.begin(now_ms)
         request = event.request
         group = self.by_id.get(request.group_id)
@@ -99,7 +99,7 @@ class ClassicGroups:
         return turn.out.effects()
 
     def sync(self, token: Token, request: SyncGroupRequest, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """Handle SyncGroup; a follower's answer waits for the leader's assignment."""
+        """Handle SyncGroup. The answer to a follower waits for the leader's assignment."""
         turn = self._turns.begin(now_ms)
         group = self.by_id.get(request.group_id)
         if group is None:
@@ -147,7 +147,7 @@ class ClassicGroups:
             sessions.restart_heartbeat(turn, group, member)
 
     def delete(self, turn: Turn, group: Group) -> None:
-        """Delete an empty group, and the member ids that it has given out."""
+        """Delete an empty group and its unused member ids."""
         turn.out.records.append(GroupRecord(group.group_id, None))
         for member_id in group.pending_joins:
             turn.out.cancel_timer(HeartbeatTimer(group.group_id, member_id))

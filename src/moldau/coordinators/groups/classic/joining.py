@@ -90,8 +90,8 @@ def join(turn: Turn, group: Group, event: Join) -> None:
 
 
 def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
-    """Whether the limit on metadata allows the join. A small amount is always allowed, and the amount that
-    the member already has is not counted."""
+    """Whether the limit on metadata allows the join. A small amount is always allowed. The amount that the
+    member already has is not counted."""
     size = event.metadata_bytes
     member = group.members.get(event.request.member_id)
     kept = 0 if member is None else member.metadata_bytes
@@ -170,7 +170,7 @@ def _join_known(turn: Turn, group: Group, event: Join) -> None:
         case GroupState.STABLE if same and not group.is_leader(member.member_id):
             turn.out.reply(event.token, joined(group, member.member_id))
         case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
-            # A leader joins again when it detects a change that affects the assignment, for instance new
+            # A leader joins again when it detects a change that affects the assignment, for example new
             # partitions.
             _rejoin(turn, group, event, member)
         case GroupState.EMPTY | GroupState.DEAD:
@@ -183,7 +183,7 @@ def _rejoin(turn: Turn, group: Group, event: Join, member: Member) -> None:
 
 
 def _take_over(turn: Turn, group: Group, event: Join, member: Member) -> None:
-    """Use this request as the member's connection and waiting request from now on."""
+    """From now on, use this request as the member's connection and waiting request."""
     answer_join(turn, member, join_error(ErrorCode.rebalance_in_progress, member.member_id))
     group.update(member, event.protocols, event.rebalance_timeout_ms, event.request.session_timeout_ms)
     member.awaiting_join = event.token
@@ -214,8 +214,9 @@ def _replace_static(turn: Turn, group: Group, event: Join, old_id: str) -> None:
 def _resumed(group: Group, event: Join, old_leader: str | None) -> JoinGroupResponse:
     """The generation continues with its assignment.
 
-    A leader must not compute a new assignment. Before version 9 the only way to prevent it is to name another
-    member, its former id, as the leader. Since version 9 the response has a field for it (KIP-814).
+    A leader must not compute a new assignment. Before version 9 the only way to prevent this is to name
+    another member, the leader's former id, as the leader. Since version 9 the response has a field for this
+    purpose (KIP-814).
     """
     member_id = event.new_member_id
     is_leader = group.is_leader(member_id)

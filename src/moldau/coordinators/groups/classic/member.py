@@ -37,7 +37,7 @@ class Member:
     """``(name, metadata)`` of the supported protocols, in the member's order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """Whether the member has not been answered yet. It then does not know its id, and cannot send
+    """Whether the member has not had an answer yet. The member then does not know its id, and cannot send
     heartbeats."""
     awaiting_join: Token | None = field(default=None)
     awaiting_sync: Token | None = field(default=None)
@@ -48,10 +48,8 @@ class Member:
 
     @property
     def excused_from_heartbeat(self) -> bool:
-        """Whether missing heartbeats do not end the session, because a request of the member is waiting
-        here. This does not hold for a new member, because its client may have joined again under another
-        id.
-        """
+        """Whether the session continues without heartbeats, because a request of the member is waiting here.
+        This is never the case for a new member, because its client may have joined again under another id."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def metadata(self, protocol_name: str) -> bytes:
@@ -67,5 +65,5 @@ class Member:
         return sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The first of the member's protocols that is a candidate."""
+        """The first candidate in the member's order of protocols."""
         return next(name for name, _ in self.protocols if name in candidates)

@@ -1,8 +1,8 @@
 """The transition of a group from one generation to the next. Pure.
 
-In the prepare phase all members are asked to join; it ends when all have joined or when the rebalance timeout
-is over. In the complete phase the generation is fixed, the joins are answered, and the leader's assignment is
-awaited. A group that was empty waits a little longer for further members
+In the prepare phase all members must join. The phase ends when all members have joined or when the rebalance
+timeout is over. In the complete phase the generation is fixed, the joins are answered, and the group waits
+for the leader's assignment. A group that was empty waits a little longer for further members
 (``group.initial.rebalance.delay.ms``).
 """
 
@@ -17,7 +17,8 @@ from moldau.runtime import ErrorCode
 
 
 def joined(group: Group, member_id: str) -> JoinGroupResponse:
-    """The JoinGroup response for a member of the current generation; the leader's lists all members."""
+    """The JoinGroup response for a member of the current generation. The leader's response lists all
+    members."""
     members = list_members(group) if group.is_leader(member_id) else []
     return JoinGroupResponse(
         generation_id=group.generation,
@@ -97,7 +98,7 @@ def on_join_timer(turn: Turn, group: Group) -> None:
 def complete_join(turn: Turn, group: Group) -> None:
     """Begin the next generation with the joined members.
 
-    Static members stay even when they have not joined; they are removed when their session times out.
+    Static members stay even when they have not joined. They are removed when their session times out.
     """
     turn.out.cancel_timer(JoinTimer(group.group_id))
     absent = [
@@ -123,7 +124,7 @@ def complete_join(turn: Turn, group: Group) -> None:
 
 
 def reset_assignments(turn: Turn, group: Group, error: ErrorCode) -> None:
-    """Cancel the assignment in progress: members that wait for it must join again."""
+    """Cancel the assignment in progress. Members that wait for it must join again."""
     for member in group.members.values():
         member.assignment = b""
         if answer_sync(turn, member, SyncGroupResponse(error_code=error)):
@@ -140,7 +141,7 @@ def on_sync_timer(turn: Turn, group: Group) -> None:
 
 
 def on_heartbeat_timer(turn: Turn, group: Group, member_id: str) -> None:
-    """Handle the end of a member's session, or of the time to join with an id that was given out."""
+    """Handle the end of a member's session, or of the time in which an unused member id is valid."""
     if member_id in group.pending_joins:
         dismiss(turn, group, member_id)
         complete_if_all_joined(turn, group)

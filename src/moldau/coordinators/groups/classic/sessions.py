@@ -22,14 +22,14 @@ def restart_heartbeat(turn: Turn, group: Group, member: Member, timeout_ms: int 
 
 
 def answer_join(turn: Turn, member: Member, response: JoinGroupResponse) -> None:
-    """Answer the member's join if it waits for one."""
+    """Answer the member's join request if it waits."""
     if member.awaiting_join is not None:
         turn.out.reply(member.awaiting_join, response)
         member.awaiting_join = None
 
 
 def answer_sync(turn: Turn, member: Member, response: SyncGroupResponse) -> bool:
-    """Answer the member's sync if it waits for one; return whether it did."""
+    """Answer the member's sync request if it waits; return whether it waited."""
     if member.awaiting_sync is None:
         return False
     turn.out.reply(member.awaiting_sync, response)
@@ -38,7 +38,7 @@ def answer_sync(turn: Turn, member: Member, response: SyncGroupResponse) -> bool
 
 
 def dismiss(turn: Turn, group: Group, member_id: str) -> None:
-    """Remove a member, or an id that was given out, and answer its waiting request."""
+    """Remove a member or an unused member id, and answer its waiting request."""
     member = group.remove(member_id)
     turn.out.cancel_timer(HeartbeatTimer(group.group_id, member_id))
     if member is not None:

@@ -11,7 +11,7 @@ class GroupState(enum.Enum):
     EMPTY = "Empty"
     """The group has no members; it may have committed offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Members are called to join the next generation."""
+    """The coordinator waits for the members to join the next generation."""
     COMPLETING_REBALANCE = "CompletingRebalance"
     """The generation is fixed; its leader computes the assignment."""
     STABLE = "Stable"

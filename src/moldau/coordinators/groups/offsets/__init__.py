@@ -1,1 +1,1 @@
-"""Committed offsets: requests, decisions and the table that holds them. Pure."""
+"""Committed offsets: requests, decisions and the table of the offsets. Pure."""

@@ -61,7 +61,7 @@ class GroupOffsets:
         *,
         require_stable: bool,
     ) -> list[OffsetFetchResponseTopics]:
-        """Handle OffsetFetch for those of ``places`` that have an offset in the group."""
+        """Handle OffsetFetch for the partitions in ``places`` that have an offset in the group."""
         topics = operations.present(self.store, group_id, places, topic_id_of)
         return self.fetch(group_id, topics, topic_id_of, require_stable=require_stable)
 
@@ -71,7 +71,7 @@ class GroupOffsets:
         turn.out.reply(token, OffsetDeleteResponse(topics=topics))
 
     def delete_some(self, turn: Turn, group_id: str, most: int) -> int:
-        """Delete at most ``most`` offsets of a deleted group; returns the number of the others."""
+        """Delete at most ``most`` offsets of a deleted group; returns the number of its remaining offsets."""
         places = self.store.places(group_id)
         turn.out.records.extend(
             OffsetRecord(group_id, topic, partition, None) for topic, partition in places[:most]
@@ -79,7 +79,8 @@ class GroupOffsets:
         return max(0, len(places) - most)
 
     def expire(self, turn: Turn, group: Group, most: int) -> bool:
-        """Delete at most ``most`` offsets past their retention; returns whether the group has none left."""
+        """Delete at most ``most`` offsets past their retention; returns whether the group has no offsets
+        left."""
         return operations.expire(turn, self.store, group, most)
 
     def forget_partitions(

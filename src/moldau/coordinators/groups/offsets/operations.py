@@ -48,8 +48,8 @@ def check_commit(group: Group, request: OffsetCommitRequest) -> None:
 def check_transactional_commit(group: Group, request: OffsetCommitRequest) -> None:
     """Check that a transaction may commit offsets for the group now; raises :class:`KafkaError`.
 
-    A producer that names its consumer is checked like the consumer (KIP-447). Older producers do not name
-    one; they are fenced by their transactional id.
+    A producer that names its consumer is checked like the consumer (KIP-447). Older producers do not name a
+    consumer. They are fenced by their transactional id.
     """
     generation = request.generation_id_or_member_epoch
     if generation < 0 and (
@@ -103,7 +103,7 @@ def fetch(
     *,
     require_stable: bool,
 ) -> list[OffsetFetchResponseTopics]:
-    """The group's offsets for these partitions; -1 where there is none.
+    """The group's offsets for these partitions; -1 for a partition without an offset.
 
     An offset of an earlier topic with the same name is ignored, because it refers to other data.
     """
@@ -159,8 +159,8 @@ def delete(
 
 
 def expire(turn: Turn, store: OffsetStore, group: Group, most: int) -> bool:
-    """Delete at most ``most`` offsets past their retention (KIP-211); returns whether the group has none
-    left.
+    """Delete at most ``most`` offsets past their retention (KIP-211); returns whether the group has no
+    offsets left.
 
     The retention time of an empty group begins when the group becomes empty. A consumer group with members
     keeps the offsets of the topics that it reads. For its other offsets, and for simple groups, the time

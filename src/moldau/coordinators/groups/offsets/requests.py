@@ -51,7 +51,7 @@ def refused_topic(topic: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCo
 
 
 class CommitPlan:
-    """The existing topics of an OffsetCommit, and the order of the request, in which the answer is built."""
+    """The existing topics of an OffsetCommit, and the order of the request. The answer has the same order."""
 
     def __init__(self, request: OffsetCommitRequest, api_version: int, directory: TopicDirectory) -> None:
         self._results: list[OffsetCommitResponseTopic | None] = []
@@ -139,7 +139,7 @@ def fetch_groups(request: OffsetFetchRequest, api_version: int) -> Sequence[Offs
 
 
 def without_repetitions(groups: Sequence[OffsetFetchRequestGroup]) -> Iterator[OffsetFetchRequestGroup]:
-    """The groups without repetitions: a group whose offsets are all requested appears once, even if the
+    """The groups without repetitions. A group whose offsets are all requested appears once, even if the
     request names it several times.
 
     Otherwise a few bytes could request all of its offsets many times.
@@ -204,8 +204,8 @@ def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> 
 
 
 class FetchPlan:
-    """The topics of one group's OffsetFetch by name, and the order of the request, in which the answer is
-    built."""
+    """The topics of one group's OffsetFetch by name, and the order of the request. The answer has the same
+    order."""
 
     def __init__(self, group: OffsetFetchRequestGroup, api_version: int, directory: TopicDirectory) -> None:
         self._group = group

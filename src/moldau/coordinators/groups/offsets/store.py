@@ -69,7 +69,7 @@ class OffsetStore:
         return group_id in self._open_by_group
 
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction has an offset for the partition (KIP-447)."""
+        """Whether an open transaction contains an offset of the partition (KIP-447)."""
         return any(
             (topic, partition) in self._open[producer_id].get(group_id, ())
             for producer_id in self._open_by_group.get(group_id, ())

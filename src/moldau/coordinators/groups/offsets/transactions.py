@@ -46,7 +46,7 @@ def as_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
 
 
 def as_transactional(answer: OffsetCommitResponse) -> TxnOffsetCommitResponse:
-    """Convert the answer to a commit into one to TxnOffsetCommit."""
+    """Convert the answer to an OffsetCommit into the answer to a TxnOffsetCommit."""
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(

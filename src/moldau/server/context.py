@@ -1,4 +1,4 @@
-"""The context that all subsystems of a node share; made before the first of them."""
+"""The context that all subsystems of a node share. It is made before the first subsystem."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class NodeContext:
     features: FeatureRanges
     """The feature levels that this version of the software supports."""
     fail: Callable[[str], None]
-    """Ends the node, which cannot continue; the argument is the reason."""
+    """Ends the node when it cannot continue. The argument is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,5 @@
-"""After a start that truncated a log, deletions of shared data are delayed, because the missing records may
-make existing topics look deleted.
-"""
+"""Delays deletions of shared data after a start that truncated a log. After such a start the metadata may
+lack records, so existing topics may look deleted."""
 
 import asyncio
 import logging
@@ -17,7 +16,7 @@ class DeletionHold:
     """
 
     def __init__(self, report: RecoveryReport, hold_ms: int, what: str) -> None:
-        """``what`` is the plural noun for the deleted things."""
+        """``what`` is the plural noun for the data that are not deleted meanwhile."""
         self._ends_at_s = 0.0
         if report.has_cut:
             self._ends_at_s = asyncio.get_running_loop().time() + hold_ms / 1000

@@ -123,7 +123,7 @@ def properties_of(
         "log.dirs": node.data,
         **replication_factors(min(3, broker_count)),
         "offsets.topic.num.partitions": "4",
-        # These are the keys of `settings.development_config`, with a store that all brokers share.
+        # These are the keys of `settings.development_config`, with one store for all brokers.
         "remote.log.storage.system.enable": "true",
         "rsm.config.url": f"file://{quote(posixpath.dirname(node.data))}/objects",
         "remote.log.metadata.topic.num.partitions": "4",

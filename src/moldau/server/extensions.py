@@ -20,7 +20,7 @@ class Extensions:
     """It is created empty and passed to the subsystems that use it. Subsystems that are created later fill
     it.
 
-    It is complete before the first subsystem starts. Each key occurs once.
+    It is complete before the first subsystem starts. Each key occurs only in one contribution.
     """
 
     def __init__(self) -> None:

@@ -130,7 +130,7 @@ class ServerNode:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
-        # The clock is protected against jumps from its first reading on. The first round of retention comes
+        # After its first reading this clock is protected against jumps. The first round of retention comes
         # much later.
         machine.deletion_clock.now_ms()
         settings.check_supported(config)
@@ -148,9 +148,9 @@ class ServerNode:
             {path.rstrip("/"): each for path, each in identity.directories.items()},
             {path.rstrip("/"): reason for path, reason in identity.unreadable.items()},
         )
-        # The logs are started before the metadata log is used, because their start takes the lock that keeps
-        # a second process out. Topics get their own configs when the image opens their partitions, long
-        # before the first round of retention.
+        # The logs are started before the metadata log is used. Their start takes the lock that prevents a
+        # second process from using the folders. Topics get their own configs when the image opens their
+        # partitions, long before the first round of retention.
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
         self._closing.push_async_callback(logs.stop)
@@ -186,12 +186,12 @@ class ServerNode:
         return self._listeners[config.controller_listeners[0].name]
 
     def _channel(self, metadata: MetadataNode, local: ControllerChannel | None) -> ControllerChannel:
-        """The broker's channel to the active controller, which may be in this process or another, and may
-        move to another node.
-        """
+        """The broker's channel to the active controller. The active controller is in this process or another
+        one, and may move to another node."""
         if local is not None and settings.is_whole_cluster(self._config):
             return local
-        # This client is not the quorum's, because a fetch that waits at the leader would delay heartbeats.
+        # This client is not the client of the quorum, because a fetch that waits at the leader would delay
+        # heartbeats.
         client = RpcClient(
             self._machine.entropy, client_id=f"broker-{self._config.node_id}", limits=RECONNECT_LIMITS
         )

@@ -66,7 +66,7 @@ def development_config(
     base = {
         "process.roles": "broker,controller",
         "node.id": node_id,
-        # The port of this address is the port that was assigned to the listener.
+        # The advertised port is the one that the system assigned to the listener.
         "controller.quorum.voters": f"{node_id}@{host}:0",
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{DEVELOPMENT_LISTENER}://{host}:{port},CONTROLLER://{host}:0",
@@ -76,9 +76,9 @@ def development_config(
         "remote.log.storage.system.enable": "false" if "," in properties.get("log.dirs", "") else "true",
         "remote.log.metadata.topic.num.partitions": "4",
         "rsm.config.url": f"file://{quote(data)}/objects",
-        # The delay is not 0, because of kafka-python: it joins while it still waits for the topic's metadata.
-        # When it is answered before the metadata arrive, it assigns nothing and keeps the empty assignment
-        # for a long time.
+        # The delay is not 0, because of kafka-python. It joins a group while it still waits for the topic's
+        # metadata. If the answer comes before the metadata, it assigns no partitions and keeps the empty
+        # assignment for a long time.
         "group.initial.rebalance.delay.ms": "100",
     }
     if host == ANY_ADDRESS and "listeners" not in properties:
@@ -101,15 +101,15 @@ def is_whole_cluster(config: BrokerConfig) -> bool:
 
 
 def consolidates(config: BrokerConfig) -> bool:
-    """Whether diskless records are moved from the WAL to the remote tier by this broker, which must be the
-    only broker of its cluster.
-    """
+    """Whether this broker, which must be the only broker of its cluster, moves diskless records from the WAL
+    to the remote tier."""
     has_tier = config.flag("diskless.system.enable") and config.flag("remote.log.storage.system.enable")
     return has_tier and is_whole_cluster(config)
 
 
 def saves_logs(config: BrokerConfig) -> bool:
-    """Whether this broker saves the cluster's own logs. It needs the object store of diskless topics."""
+    """Whether this broker saves the cluster's own logs. For this it needs the object store of diskless
+    topics."""
     return config.flag("backup.enable") and config.flag("diskless.system.enable")
 
 
@@ -123,7 +123,7 @@ def check_supported(config: BrokerConfig) -> None:
                 f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
             )
     if config.optional_text("authorizer.class.name"):
-        # Without this refusal, every client could do everything, although the operator has configured
+        # Without this refusal, every client would have all rights, although the operator has configured
         # restrictions.
         raise ConfigError(
             "authorizer.class.name",
@@ -147,9 +147,8 @@ _RULES_OF_JAVA_CLASSES: Final = {
     "client.quota.callback.class": "it names rules for quotas",
     "config.providers": "it names sources of other values",
 }
-"""Keys that name Java classes with rules. Without these rules a node would do things that its operator has
-forbidden.
-"""
+"""Keys that name Java classes that implement rules. Without these rules a node would do things that its
+operator has forbidden."""
 _OF_LISTENER: Final = "listener.name."
 _REPORTERS: Final = ("metric.reporters", "kafka.metrics.reporters", "security.providers")
 _KAFKAS_OWN_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
@@ -216,7 +215,7 @@ def target_compression(topic: TopicConfig) -> TargetCompression | None:
             return TargetCompression(codec, None if level == GZIP_LEVEL_DEFAULT else level)
         case Compression.LZ4:
             level = topic.integer("compression.lz4.level")
-            # Kafka's default value does not mean level 9 of the slow compressor. It means the fast
+            # In Kafka, the default value stands for the fast compressor. It does not mean level 9 of the slow
             # compressor.
             return TargetCompression(codec, LZ4_LEVEL_FAST if level == LZ4_LEVEL_DEFAULT else level)
         case Compression.ZSTD:
@@ -337,7 +336,8 @@ GUARDED_TOPICS: Final = {
     )
     for topic in STATE_TOPICS.values()
 }
-"""Topics with the cluster's own state. The loss of their records would hide or delete other records."""
+"""Topics that contain the cluster's own state. The loss of their records would hide or delete other records.
+"""
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:

@@ -12,9 +12,9 @@ The contract, in the order of a broker's life
    earlier one is constructed with a port that is filled by contributions. A constructor registers meters; it
    starts no task and changes no file.
 2. **Contribution**: :meth:`Subsystem.contribution` is read once, right after the construction.
-3. :meth:`Subsystem.start`, in list order, each awaited before the next. No partition is open, no image was
-   seen, nothing is registered with the controller.
-4. :meth:`Subsystem.on_image`, in list order: first with all of the metadata, then with each change, until the
+3. :meth:`Subsystem.start`, in list order; each call is awaited before the next one. At this step no partition
+   is open, no image was received, and the broker is not registered with the controller.
+4. :meth:`Subsystem.on_image`, in list order: first with all metadata, then with each change, until the
 subsystem's own :meth:`~Subsystem.stop` begins. It is synchronous. An error in it is logged, and the next
 subsystem still gets the image.
 5. :meth:`Subsystem.reconfigure`, in list order, after the image that changes the broker's configuration was
@@ -24,15 +24,15 @@ subsystem still gets the image.
 7. :meth:`Subsystem.serve`, in list order, when this broker is registered and unfenced and its image shows it.
 8. :meth:`Subsystem.drain`, in reverse order: the node is about to stop. Listeners are still open. Leaderships
 are handed over, and waiting requests are answered.
-9. The listeners close: no request is read any more, and those that are under way are answered or ended.
-10. :meth:`Subsystem.freeze`, in list order: from here on no partition is opened, led or closed. Subsystems
-that stop before the subsystem of the partitions need not expect new ones.
+9. The listeners close. No request is read any more, and requests in progress are answered or ended.
+10. :meth:`Subsystem.freeze`, in list order: from here on no partition is opened, led or closed. A subsystem
+that stops before the subsystem of the partitions can therefore rely on this.
 11. :meth:`Subsystem.stop`, in reverse order: remaining work is finished or cancelled, and files are closed.
-When it returns, no task of the subsystem is left, and late calls (for example of a partition whose log was
-being cut) start none.
+When it returns, no task of the subsystem is left. Late calls start no task; for example, a partition may
+call after a truncation of its log.
 
-Steps 8, 10 and 11 happen for every subsystem of the list, also for a subsystem that was not started because
-the start failed earlier, and also if these steps of another subsystem fail.
+Steps 8, 10 and 11 happen for every subsystem of the list, even if the start failed before a subsystem was
+started. They also happen if these steps of another subsystem fail.
 """
 
 import asyncio
@@ -62,14 +62,13 @@ HealthCheck = Callable[[], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """Everything that a subsystem adds to a broker."""
+    """All additions of a subsystem to a broker."""
 
     handlers: HandlerTable = field(default_factory=dict)
     """Handlers of its APIs, by API key."""
     direct: DirectHandlers | None = None
-    """Direct handlers of its APIs, and the work that the direct requests of a connection share in an
-    event-loop turn.
-    """
+    """Direct handlers of its APIs, and the work that the direct requests of a connection share in a turn of
+    the event loop."""
     throttles: Mapping[int, Throttle] = field(default_factory=dict)
     """Throttles of requests, by API key; see :mod:`moldau.server.requests.throttles`."""
     kinds: Sequence[KindClaim] = ()
@@ -77,11 +76,10 @@ class Contribution:
     coordinators: Sequence[CoordinatorEntry] = ()
     """Kinds of coordinators, with their topics and APIs."""
     internal_topics: Sequence[InternalTopic] = ()
-    """The topics that the subsystem needs, with their properties at creation. The first request that needs
-    such a topic creates it.
-    """
+    """The topics that the subsystem needs, with their properties at creation. The first request that needs a
+    topic creates it."""
     channel: ControllerChannel | None = None
-    """The channel to the active controller of a cluster whose only voter is this node."""
+    """The channel to the active controller, in a cluster whose only voter is this node."""
     checks: Mapping[str, HealthCheck] = field(default_factory=dict)
     """Health checks by name. A check that fails makes the node unhealthy."""
     notices: Mapping[str, HealthCheck] = field(default_factory=dict)
@@ -142,7 +140,7 @@ class SubsystemList:
         return next((each for each in self._subsystems if isinstance(each, kind)), None)
 
     def get(self, kind: type[S]) -> S:
-        """The subsystem of a class. Every such list contains it."""
+        """The subsystem of a class. The list must contain it."""
         found = self.find(kind)
         assert found is not None, f"the list lacks {kind.__name__}"
         return found

@@ -60,7 +60,8 @@ class LogManager:
         on_offline: Callable[[str, str], None] | None = None,
         guarded: Mapping[str, log_guards.GuardedTopic] | None = None,
     ) -> None:
-        """``on_offline`` gets a folder's path and the reason. For ``guarded`` see :mod:`.guards.guarding`."""
+        """``on_offline`` gets a folder's path and the reason. :mod:`.guards.guarding` explains
+        ``guarded``."""
         self._machine = machine
         self._disk = machine.disk
         self._settings = settings or LogManagerSettings()
@@ -80,11 +81,11 @@ class LogManager:
         self.offline_listeners = self._failures.listeners
         self.futures = FutureLogs(machine, self._failures)
         self.unfinished_moves: list[tuple[TopicPartition, LogDirectory]] = []
-        self.preferred: dict[TopicPartition, LogDirectory] = {}  # Folders of logs that are created later.
+        self.preferred: dict[TopicPartition, LogDirectory] = {}  # Folders of logs that do not exist yet.
         self._folders = FolderWork(machine, self._checkpoints, self._retired, self._failures.log_failed)
         self._tasks: list[asyncio.Task[None]] = []
         self.broker_epoch = -1  # Epoch of the broker's registration, for the clean-shutdown marks.
-        self.stray_count = 0  # Folders since the start whose partitions are not in the metadata image.
+        self.stray_count = 0  # Folders that were moved aside since the start.
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
 
     # -- life ---------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ class LogManager:
     async def start(self, config_of: ConfigOfTopic) -> None:
         """Lock the folders, load every partition in them, and begin the maintenance tasks.
 
-        Raises :class:`LogDirectoryError`, which names the folder; all locks are released then.
+        Raises :class:`LogDirectoryError`, which names the folder. All locks are released in this case.
         """
         try:
             self._failures.begin()
@@ -246,7 +247,8 @@ class LogManager:
         return self._logs.get(topic_partition)
 
     def __iter__(self) -> Iterator[PartitionLog]:
-        """The logs of now, as far as they are there when their turn comes: a walk keeps no deleted log."""
+        """The current logs. A log that is deleted during the iteration is skipped, and the iteration keeps no
+        reference to it."""
         for topic_partition in list(self._logs):
             if (log := self._logs.get(topic_partition)) is not None:
                 yield log
@@ -259,10 +261,10 @@ class LogManager:
     async def create(
         self, wanted: Iterable[NewLog], owner_of: Callable[[uuid.UUID], str | None] = lambda _: None
     ) -> dict[TopicPartition, KafkaError]:
-        """Create logs durably; existing ones with the same topic ids are kept. Returns the failures.
+        """Create logs durably. Existing logs with the same topic ids are kept. Returns the failures.
 
-        A log with the id of a topic that is not in the metadata image any more is moved aside. ``owner_of``
-        gives the name of the topic in the image that has an id. If it is another topic, a file was replaced.
+        An existing log whose topic id is no longer in the metadata image is moved aside. ``owner_of`` returns
+        the name of the topic in the image that has an id. If that is another topic, a file was replaced.
         """
         new: dict[LogDirectory, list[NewLog]] = {}
         failed: dict[TopicPartition, KafkaError] = {}
@@ -305,7 +307,7 @@ class LogManager:
         return self._opener.open(directory, new.topic_partition, new.config, new.topic_id)
 
     def use(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
-        """An existing log, which gets this configuration. Raises ``KafkaError(kafka_storage_error)``."""
+        """An existing log, after it got this configuration. Raises ``KafkaError(kafka_storage_error)``."""
         log = self._logs.get(topic_partition)
         if log is None:
             raise KafkaError(ErrorCode.kafka_storage_error, f"{topic_partition} has no log")
@@ -314,7 +316,8 @@ class LogManager:
         return log
 
     def identify(self, ids: Mapping[str, uuid.UUID], unreadable: Mapping[str, str]) -> None:
-        """Set the ids of the folders by their paths, before the start; unreadable folders begin offline."""
+        """Set the ids of the folders by their paths, before the start. Unreadable folders are offline from
+        the beginning."""
         for directory in self.directories:
             directory.directory_id = ids.get(directory.path)
             if directory.path in unreadable:
@@ -334,7 +337,7 @@ class LogManager:
             await self.futures.exchange(move)
         except (KafkaError, OSError):
             if log.is_offline and home.is_online:
-                self._homes[name] = target  # The next start renames its folder there.
+                self._homes[name] = target  # The next start renames the folder of the log there.
             raise
         target.recovery_points[name], target.log_start_offsets[name] = (
             log.log_end_offset,
@@ -383,11 +386,12 @@ class LogManager:
             logger.warning("%s is not in the metadata: its folder is kept as %s", topic_partition, name)
 
     async def release(self, topic_partition: TopicPartition, name: str) -> str | None:
-        """Close a log durably, and rename its folder; returns the new path, or None without a log."""
+        """Close a log durably, and rename its folder. Returns the new path, or None if there is no log."""
         if (log := self._logs.pop(topic_partition, None)) is None:
             return None
         directory = self._homes.pop(topic_partition)
-        # The name leaves the checkpoints first. Otherwise the next start would report a missing folder.
+        # The log's name is removed from the checkpoints first. Otherwise the next start would report a
+        # missing folder.
         await self._forget_offsets(directory, [topic_partition])
         with self._opening(directory):
             return await release_log(self._machine, log, f"{directory.path}/{name}")
@@ -402,7 +406,8 @@ class LogManager:
         return True
 
     def _retired(self, retired: RetiredLog) -> None:
-        # The callbacks refer to the log. Thousands of deleted logs must not wait for a garbage collection.
+        # The callbacks refer to the log. They are removed, because thousands of deleted logs must not wait
+        # for a garbage collection.
         retired.log.epochs.on_change = retired.log.start.checkpoint = None
         if is_stray_folder(retired.target):
             self.removals.add_stray(retired.target)
@@ -425,8 +430,8 @@ class LogManager:
             if log.awaits_config:
                 continue
             with contextlib.suppress(KafkaError):
-                # Segments are removed one by one, because after a loss of power there must be no gap behind a
-                # restored segment.
+                # Segments are removed one by one. After a loss of power, an old segment may exist again, and
+                # no gap may follow it.
                 while budget > 0 and (paths := await log.delete_old_segments(now_ms, max_segments=1)):
                     budget -= 1
                     self.remove_files_later(log, paths)

@@ -29,7 +29,7 @@ class Leaders(Protocol):
 
 
 def everybody(context: RequestContext) -> None:
-    """The access check of a kind whose coordinators every principal may find."""
+    """The access check of a kind of coordinator that every principal may look up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

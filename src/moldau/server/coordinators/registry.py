@@ -32,7 +32,7 @@ class CoordinatorRegistry:
         self._entries[entry.topic.name] = entry
 
     def runtimes(self) -> list[CoordinatorRuntime[Any, Any]]:
-        """The runtimes of the kinds with shards, by the order of their contribution."""
+        """The runtimes of the kinds with shards, in the order of their contribution."""
         return [entry.runtime for entry in self._entries.values() if entry.runtime is not None]
 
     def lookups(self) -> dict[int, tuple[InternalTopic, KeyLookup]]:

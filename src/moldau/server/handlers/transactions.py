@@ -141,7 +141,7 @@ class TransactionHandlers:
             self._check_writes(context, transactional_id)
             refused = self._refused(topics, context)
             if refused:
-                # The request adds all partitions or none, as in Kafka.
+                # The request adds either all partitions or no partition, as in Kafka.
                 return {each: refused.get(each, ErrorCode.operation_not_attempted) for each in wanted}
             await self._service.add_partitions(transactional_id, producer, wanted, 0)
         except KafkaError as error:
@@ -303,7 +303,7 @@ def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
 
 
 def _code(context: RequestContext, error: ErrorCode) -> ErrorCode:
-    """An error code that the version of the request knows, for an error."""
+    """The error code that the version of the request has for an error."""
     known_from = FENCED_VERSIONS.get(ApiKey(context.api_key), 0)
     if error is ErrorCode.producer_fenced and context.api_version < known_from:
         return ErrorCode.invalid_producer_epoch

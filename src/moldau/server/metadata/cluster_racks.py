@@ -56,9 +56,9 @@ class ClusterRacks:
     def of_client(self, client_id: str | None) -> str | None:
         """The rack that a client's id names, if a broker is registered in that rack.
 
-        Libraries append text to client ids (``rack=b-StreamThread-1``). The result is therefore the longest
-        known rack with which the text begins. In the text, the rack must be followed by a ``-``, ``_`` or
-        ``.``, or by nothing.
+        Client libraries append text to client ids (``rack=b-StreamThread-1``). The result is therefore the
+        longest known rack with which the value begins. After the rack, the value must end or continue with a
+        ``-``, ``_`` or ``.``.
         """
         if client_id is None or "=" not in client_id:
             return None
@@ -91,7 +91,7 @@ class ClusterRacks:
         """The broker of this rack that reads an object from the store for the whole rack.
 
         It is the object's writer when the writer is in this rack, because the writer has the object in
-        memory. None when this broker is alone or has no rack: it then reads the object itself.
+        memory. None when this broker is alone in its rack or has no rack. It then reads the object itself.
         """
         if not self.has_peers:
             return None

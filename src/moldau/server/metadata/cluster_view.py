@@ -42,7 +42,7 @@ class ClusterView:
         return self._image()
 
     def controller_for_clients(self) -> int:
-        """A broker that forwards to the active controller, because clients never need the controller itself.
+        """A broker that forwards to the active controller. Clients never connect to the controller itself.
 
         This broker can always forward, so it is returned. Kafka's brokers also return a live broker here.
         """
@@ -82,7 +82,7 @@ class ClusterView:
     def offline_replicas(self, partition: PartitionRegistration, alive: Container[int]) -> list[int]:
         """The replicas whose brokers are not ``alive``, or whose log directories have failed (KIP-858)."""
         if partition.has_leader and len(partition.isr) == len(partition.replicas):
-            # A replica leaves the in-sync set together with its directory.
+            # A replica leaves the in-sync set when its directory fails.
             return [replica for replica in partition.replicas if replica not in alive]
         brokers = self.image.brokers
         return [

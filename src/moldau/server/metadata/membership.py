@@ -12,8 +12,8 @@ from moldau.records.control import VoterEndpoint
 def membership_of(config: BrokerConfig, directory_id: uuid.UUID) -> Membership:
     """``directory_id`` is the id of the folder with the metadata log.
 
-    A node that is no controller cannot become a voter. A controller whose listener has no fixed port cannot
-    become a voter, either.
+    A node that is not a controller cannot become a voter. A controller whose listener has no fixed port
+    cannot become a voter, either.
     """
     if not config.is_controller:
         return Membership()
@@ -35,9 +35,8 @@ def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
 
 
 def _reachable(endpoint: ListenerEndpoint, config: BrokerConfig) -> VoterEndpoint:
-    """The endpoint with an address that others can reach. If the listener is on all interfaces, the
-    address is the one in ``controller.quorum.voters``, or this machine's address when there is none.
-    """
+    """The endpoint, with an address that other nodes can reach. If the listener is on all interfaces, this is
+    the address in ``controller.quorum.voters``, or this machine's address when there is none."""
     if not endpoint.host:
         static = next((each for each in config.quorum_voters if each.node_id == config.node_id), None)
         endpoint = replace(endpoint, host=static.host if static is not None else "127.0.0.1")

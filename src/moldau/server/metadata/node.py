@@ -69,8 +69,8 @@ class MetadataNode:
         listeners: BoundListeners,
         features: FeatureRanges = settings.SUPPORTED_FEATURES,
     ) -> None:
-        """Open the log. ``logs`` manages the folder that holds it, and is open. ``listeners`` are this
-        node's. A level of the cluster above ``features`` ends the node.
+        """Open the log. ``logs`` manages the folder that contains it, and is open. ``listeners`` are this
+        node's. If the cluster has a feature level above ``features``, the node ends.
 
         Raises ``FormatError`` for a folder that is not formatted, ``DamagedLogError``, ``QuorumStateError``.
         """
@@ -119,13 +119,14 @@ class MetadataNode:
 
     @property
     def quorum(self) -> QuorumView:
-        """The quorum's state, for other parts of the node."""
+        """The quorum's state, which other parts of the node may read."""
         return self.driver
 
     async def until_current(self) -> None:
         """Return when this node's image has every record that was committed at the time of the call.
 
-        The quorum's leader provides that offset. Raises ``KafkaError`` while it does not answer.
+        The quorum's leader provides the offset of the committed end. Raises ``KafkaError`` while it does not
+        answer.
         """
         if self.driver.is_leader:
             committed_end = self.driver.describe().high_watermark
@@ -148,10 +149,10 @@ class MetadataNode:
         ]
 
     async def start(self) -> None:
-        """Replay the metadata. A single voter leads the quorum when this method returns.
+        """Replay the metadata. When this method returns, a single voter leads the quorum.
 
-        Raises ``FormatError`` for a controller with static voters that are not configured, and
-        ``DamagedLogError`` for a single voter's metadata that are older than its logs.
+        Raises ``FormatError`` for a controller with static voters that are not configured. Raises
+        ``DamagedLogError`` when a single voter's metadata are older than its logs.
         """
         self.driver.history.load(self._stored)
         is_told = self._config.quorum_voters or self.driver.history.latest is not None
@@ -164,7 +165,8 @@ class MetadataNode:
         end_offset = self._stored.end_offset
         await self.driver.start()
         if is_single_voter(self._config):
-            # A failed quorum, or a record that cannot be applied, ends the node elsewhere.
+            # Another part of the node ends it after a failure of the quorum, or after a record that cannot be
+            # applied.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CURRENT_TIMEOUT_S):
                     await self.log.until_applied(end_offset)
@@ -184,10 +186,10 @@ def _elapsed_s() -> float:
 
 
 def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogManager) -> SnapshotLog:
-    """Check that the log has lost nothing. Raises ``FormatError`` and ``DamagedLogError``."""
+    """Check that the metadata log has lost no records. Raises ``FormatError`` and ``DamagedLogError``."""
     if not machine.disk.is_dir(folder):
-        # Formatting creates the folder. To start without it would create a new cluster over the data of an
-        # old one.
+        # Formatting creates the folder. A start without the folder would create a new cluster over the data
+        # of an old one.
         name = folder.rpartition("/")[2]
         others = (path.rstrip("/") for path in config.log_dirs)
         found = next((path for path in others if machine.disk.is_dir(f"{path}/{name}")), None)
@@ -201,8 +203,8 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
             f" {advice}"
         )
     if not any(name.endswith((SNAPSHOT_SUFFIX, LOG_SUFFIX)) for name in machine.disk.list(folder)):
-        # Formatting leaves a snapshot. A voter that has lost its log and its vote could undo committed
-        # records.
+        # Formatting writes a snapshot, so a folder without one has lost files. A voter that has lost its log
+        # and its vote could undo committed records.
         raise DamagedLogError(
             f"{folder} holds neither a snapshot nor a log, though {config.metadata_log_dir} is formatted."
             " Nothing was changed. Restore it from a backup, or see 'Damaged files' in docs/operations.md."

@@ -18,7 +18,8 @@ class EffectiveConfigs:
     """Resolves configurations.
 
     Topics with the same overrides share a configuration, which is cached until this broker's own
-    configuration changes. Otherwise a change of a thousand topics would resolve each topic on the event loop.
+    configuration changes. Without the cache, a change of a thousand topics would resolve each topic's
+    configuration on the event loop.
     """
 
     def __init__(self, static: BrokerConfig, node_id: int, image: Callable[[], MetadataImage]) -> None:
@@ -76,9 +77,8 @@ class EffectiveConfigs:
         self._complain("this broker", self._broker.unusable)
 
     def _complain(self, what: str, unusable: Mapping[str, str]) -> None:
-        """Log once that a value in the cluster's metadata is unusable and that its key has the default
-        instead.
-        """
+        """Log only once that a value in the cluster's metadata is unusable, and that the default of its key
+        applies instead."""
         for reason in unusable.values():
             if reason not in self._complaints:
                 self._complaints.add(reason)

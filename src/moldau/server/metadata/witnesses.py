@@ -1,9 +1,9 @@
 """Evidence outside the metadata log that the log has lost records at its end.
 
 The log's end is recorded twice: in ``durable-offset`` beside the log, and in the checkpoints of the log
-folders. When one of the two records is missing, the partitions' folders are checked. Their topics and leader
-epochs were committed to the metadata before the folders contained them, so the metadata log must contain
-them, too. This is true only for a single voter; other nodes may receive metadata after the start.
+folders. When one of the two records is missing, the partitions' folders are checked. A partition's topic and
+leader epoch were committed to the metadata before its folder contained them. Therefore the metadata log must
+contain them, too. This is true only for a single voter; other nodes may receive metadata after the start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
     try:
         found = _replay(disk, folder)
     except (KafkaError, MetadataError, ProtocolError):
-        return  # The start finds the damage again, and names the place.
+        return  # The start of the node finds the damage again, and its error names the place.
     if found.end_offset < logs.metadata_watermark.stored()[0]:
         return  # The check of the log's end refuses such a log.
     # The order is fixed, so that each start names the same folder.
@@ -72,8 +72,9 @@ def is_single_voter(config: BrokerConfig) -> bool:
 
 
 def check_broker_epochs_are_known(folder: str, end_offset: int, logs: LogManager) -> None:
-    """Raise :class:`DamagedLogError` when a single voter's metadata log does not have the registration with
-    which its broker stopped cleanly. The broker epoch is the offset of the registration's record."""
+    """Raise :class:`DamagedLogError` when a single voter's broker stopped cleanly, and its metadata log does
+    not have the broker's registration any more. The broker epoch is the offset of the registration's record.
+    """
     for directory in logs.directories:
         if directory.clean_epoch >= end_offset:
             found = f"broker epoch {directory.clean_epoch} in {directory.path}/{CLEAN_SHUTDOWN}"
@@ -83,9 +84,9 @@ def check_broker_epochs_are_known(folder: str, end_offset: int, logs: LogManager
 def check_epochs_are_known(folder: str, image: MetadataImage, logs: LogManager) -> None:
     """Raise :class:`DamagedLogError` when a log has a newer leader epoch than the metadata of a single voter.
 
-    ``image`` has all records of the log in ``folder``, and no election of this start yet. Unlike
-    :func:`check_partitions_are_known` this needs no second replay, so every start does it. It finds a
-    metadata log that was restored together with the records of its length.
+    ``image`` contains all records of the log in ``folder``, but no election of this start yet. Unlike
+    :func:`check_partitions_are_known` this check needs no second replay, so every start does it. It detects
+    a metadata log that was restored together with both records of its end.
     """
     for log in sorted(logs, key=lambda log: log.directory):
         topic = None if log.topic_id is None else image.topics.get_by_id(log.topic_id)
@@ -136,7 +137,8 @@ def _newer_epoch(log: PartitionLog, topic: Topic) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Replayed:
-    """The image that a log produces, the topics that its records delete, and its end offset."""
+    """The image that results from a log, the topics that the log's records delete, and the log's end
+    offset."""
 
     image: MetadataImage
     removed: set[UUID]

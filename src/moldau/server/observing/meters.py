@@ -22,7 +22,7 @@ class NodeMeters:
         self.registry.scoped(group, scope).gauge(name, read, **tags)
 
     def watch_network(self, listeners: Iterable[str], counters: NetworkCounters) -> None:
-        """Show the counters of a socket server as meters."""
+        """Export the counters of a socket server as meters."""
         scoped = self.registry.scoped("kafka.server", "socket-server-metrics")
         tags = {"listener": ",".join(listeners)}
         readings: dict[str, Callable[[], float]] = {

@@ -45,15 +45,14 @@ one.
 """
 
 MANY_ROWS_BYTES: Final = 2048
-"""A request with more bytes than this has many rows. In each turn of the event loop, only one such request
-of a connection is handled.
-"""
+"""A request with more bytes than this limit has many rows. In each turn of the event loop, only one such
+request of a connection is handled."""
 
 logger = logging.getLogger(__name__)
 
 
 class RequestObserver(Protocol):
-    """Counts requests; called very often, so it must be cheap."""
+    """Counts requests. It is called very often, so it must be cheap."""
 
     def requests_handled(self, api_key: int, count: int, seconds: float, request_bytes: int) -> None:
         """Count ``count`` answered requests of an API, each after ``seconds``, with ``request_bytes`` in
@@ -199,9 +198,9 @@ class Dispatcher:
         return route
 
     def _unsupported(self, context: RequestContext) -> Buffers:
-        """Answer UNSUPPORTED_VERSION in the nearest version of the response. For ApiVersions it is always
-        version 0, with the versions of ApiVersions itself, so that the client can try again (KIP-511).
-        """
+        """Answer UNSUPPORTED_VERSION in the nearest version of the response. For ApiVersions this is always
+        version 0. That response lists the supported versions of ApiVersions, so that the client can try again
+        (KIP-511)."""
         if context.api_key == ApiKey.API_VERSIONS:
             own = SUPPORTED[ApiKey.API_VERSIONS]
             rows = [ApiVersion(api_key=context.api_key, min_version=own.min, max_version=own.max)]
@@ -221,9 +220,8 @@ class Dispatcher:
     def _answer_large(
         self, context: RequestContext, route: _Route, request: Message | bytes
     ) -> "asyncio.Task[Buffers | None]":
-        """The connection is not read until this request is answered, so that requests take effect in
-        order.
-        """
+        """The connection is not read until this request is answered, because requests must take effect in
+        order."""
 
         held_until_s: list[float] = []
         loop = asyncio.get_running_loop()
@@ -321,7 +319,8 @@ class Dispatcher:
     def _encoded(
         self, context: RequestContext, encode: Callable[[Any], Buffers], message: Message
     ) -> Buffers:
-        """Encode an answer. An answer that cannot be encoded is a defect, and the error is sent instead."""
+        """Encode an answer. If an answer cannot be encoded, this is a defect of the broker, and an error is
+        sent instead."""
         try:
             return encode(message)
         except Exception as error:

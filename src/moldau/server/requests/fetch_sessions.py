@@ -84,7 +84,7 @@ class FetchScope:
     """None means that the request has no session, and that the response names none."""
     positions: dict[FetchTarget, SessionPosition]
     incremental: bool
-    """Whether partitions without new data are left out of the response."""
+    """Whether the response omits partitions without new data."""
 
     @property
     def session_id(self) -> int:

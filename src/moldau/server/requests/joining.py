@@ -1,8 +1,8 @@
 """The answer to a whole request, encoded piece by piece while the answers to its slices arrive.
 
-Only the bytes of answered rows are kept and not their objects, because a row of six bytes in a request may be
-answered by objects of several hundred bytes. A slice may end within a row, and the row then continues in the
-next slice. For this reason the last row of each nested array is kept open until its next part or the next row
+Only the bytes of answered rows are kept, not their objects. A row of six bytes in a request may be answered
+by objects of several hundred bytes. A slice may end within a row, and the row then continues in the next
+slice. For this reason the last row of each nested array is kept open until its next part or the next row
 arrives.
 """
 
@@ -71,7 +71,7 @@ class EncodedRows:
         self._last_rows: EncodedRows | None = None
 
     def extend(self, rows: Sequence[Any]) -> None:
-        """Append rows. The first row may continue the last row of the slice before."""
+        """Append rows. The first row may continue the last row of the previous slice."""
         if not self._inner:
             self._encode(rows)
             return

@@ -30,9 +30,8 @@ WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
 """The limit for clients' requests that are not cut into slices: some 15,000 rows."""
 
 ROWS_SHARE: Final = 5 / 8
-"""The share of an allowance that parsed rows may take if the request's rows are made distinct. The rest is
-for the index of the rows and for the answer, which may be longer than the request.
-"""
+"""The share of an allowance that parsed rows may use if the request's rows are made distinct. The rest of the
+allowance is for the index of the rows and for the answer, which may be longer than the request."""
 
 AT_ONCE: Final = 4
 
@@ -87,8 +86,8 @@ class LargeRequests:
         """Answer the slices in order. Meanwhile workers cut the next slice and encode the answer to the
         previous slice.
 
-        Answers to Produce may come later, because appends must not wait for each other. Their futures are
-        returned.
+        Answers to Produce may come later, because appends must not wait for each other. In this case their
+        futures are returned.
         """
         waiting: list[asyncio.Future[Message | None]] = []
         part = await self._workers.run(next, parts, None)

@@ -36,14 +36,13 @@ def is_large(cuts: Sequence[Cut], request: Message) -> bool:
 
 
 def cut_of(cuts: Sequence[Cut], request: Message) -> Cut | None:
-    """The slicing of a request: the path to its array in this version; None when the request is not
-    sliced.
-    """
+    """The way in which a request is sliced: the path to its array in this version. None when the request is
+    not sliced."""
     return next((cut for cut in cuts if getattr(request, cut.asked[0])), None)
 
 
 def slices(request: Any, cut: Cut) -> Iterator[Any]:
-    """The request in parts, in order."""
+    """The slices of the request, in order."""
     field = cut.asked[0]
     asked = getattr(request, field)
     for rows in _batches(asked if cut.distinct is None else cut.distinct(asked), cut.asked[1:], cut.rows):

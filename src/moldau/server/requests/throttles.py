@@ -1,11 +1,11 @@
 """The place on the path of a request where a subsystem throttles the request's sender (KIP-219).
 
 The driver's contract. A throttle is called once for each request of its APIs, after the handler has returned.
-By then the request has taken effect, or waits to take effect. The connection is not read for the longest time
-that any throttle returns. The answer contains the remaining time as ``throttle_time_ms``, so a client that
-obeys it waits no longer than it would anyway. The dispatcher calls throttles for most requests. A direct
-handler, which encodes its answers itself, calls them for its own requests. An API without a throttle has no
-cost.
+By then the request has taken effect, or waits to take effect. Each throttle returns a pause, and the
+connection is not read during the longest of these pauses. The answer contains the remaining time as
+``throttle_time_ms``, so a client that obeys it waits no longer than it would anyway. The dispatcher calls
+throttles for most requests. A direct handler, which encodes its answers itself, calls them for its own
+requests. An API without a throttle has no cost.
 
 Client quotas are not built. The only throttle of producers is the back-pressure of diskless topics
 (``server/subsystems/diskless/``).
@@ -22,7 +22,7 @@ from moldau.protocol.schema import Message
 M = TypeVar("M", bound=Message)
 
 Throttle: TypeAlias = Callable[[RequestContext, bool], float]
-"""Returns the seconds for which the sender of a request is not read; 0 for no throttle.
+"""Returns the time in seconds during which the sender's connection is not read; 0 for no throttle.
 
 The flag is true while the answer is pending, because it waits for an upload, for replicas or for records.
 """

@@ -12,7 +12,7 @@ from moldau.server.subsystems.topics import TopicsSubsystem
 logger = logging.getLogger(__name__)
 
 LOAD_WAIT_S: Final = 5.0
-"""Maximum time for which a start waits for loading coordinators."""
+"""Maximum time for which the start of a node waits until coordinators are loaded."""
 
 
 class CoordinatorsSubsystem(Subsystem):

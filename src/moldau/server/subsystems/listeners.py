@@ -1,4 +1,4 @@
-"""The broker's listeners, and the dispatcher that passes their requests to the handlers of all subsystems."""
+"""The broker's listeners, and the dispatcher that passes requests to the handlers of all subsystems."""
 
 import asyncio
 from typing import Final

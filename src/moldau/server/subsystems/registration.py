@@ -17,7 +17,8 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.storage.folders.log_directory import LogDirectory, previous_broker_epoch
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
-"""Apache Kafka's limit. The controller agrees when all other active brokers know the new leaders."""
+"""Apache Kafka's limit. The controller agrees to the stop when all other active brokers have the new leaders
+in their metadata."""
 
 
 class RegistrationSubsystem(Subsystem):
@@ -74,8 +75,8 @@ class RegistrationSubsystem(Subsystem):
             if not config.flag("controlled.shutdown.enable"):
                 await lifecycle.stop()
                 return
-            # The limit is half of a session, so that a container that stops together with all controllers is
-            # not killed meanwhile.
+            # The limit is half of a session. A container that stops together with all controllers is then not
+            # killed during the wait.
             silence_ms = config.integer("broker.session.timeout.ms") // 2
             await lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS, silence_ms)
         finally:
@@ -84,7 +85,7 @@ class RegistrationSubsystem(Subsystem):
             self.handed_over.set()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Stop the node, because without a registration it would serve clients of an expired epoch."""
+        """Stop the node, because without a registration it would serve clients in an expired epoch."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._context.fail(str(error))
 

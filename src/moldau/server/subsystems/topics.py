@@ -1,4 +1,4 @@
-"""Creation of topics that a request or a subsystem needs."""
+"""Creation of topics for requests and subsystems that need them."""
 
 import asyncio
 import contextlib

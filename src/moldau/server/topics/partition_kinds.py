@@ -16,7 +16,8 @@ P = TypeVar("P", bound=Partition)
 
 
 class PartitionKind(Protocol[P]):
-    """Manages a broker's partitions of a kind (classic, diskless), which are of the class ``P``."""
+    """Manages a broker's partitions of one kind (classic, diskless). ``P`` is the class of these
+    partitions."""
 
     def log_config(self, topic: Topic) -> LogConfig | None:
         """The log configuration of the kind's partitions; None when they have no log."""
@@ -30,8 +31,8 @@ class PartitionKind(Protocol[P]):
         """Lead or follow the partition, according to the topic's metadata. Call ``taken`` when the partition
         has its role.
 
-        The role begins at once, or after a truncation of the log that is in progress. ``taken`` is not called
-        if the partition gets another role, or is closed, before that.
+        The role begins at once, or after a truncation of the log that is in progress. If the partition gets
+        another role or is closed before that, ``taken`` is not called.
         """
         ...
 
@@ -52,17 +53,17 @@ class PartitionKind(Protocol[P]):
         return False
 
     async def exchange(self, topic: Topic, index: int) -> None:
-        """Exchange the log of a partition that is closed. A log that is absent after that is created, and the
-        call is repeated if it is still due. Raises ``KafkaError``.
-        """
+        """Exchange the log of a closed partition. If the log is absent after that, it is created, and the
+        call is repeated if it is still due. Raises ``KafkaError``."""
         raise KafkaError(ErrorCode.kafka_storage_error, f"{topic.name}-{index}: its log is not exchanged")
 
     def retire(self, topic: Topic, index: int) -> bool:
-        """Take the log of a partition that has no replica here any more; False leaves it to the caller."""
+        """Handle the log of a partition that has no replica on this broker any more. If the result is False,
+        the caller handles it."""
         return False
 
     def coordinator_replica(self, partition: P) -> ClassicPartition | None:
-        """The replica over whose log a coordinator may run; None for a kind without such logs."""
+        """The replica whose log a coordinator may use; None for a kind without such logs."""
         return None
 
 
@@ -96,7 +97,7 @@ def _any_topic(topic: Topic) -> bool:
 
 
 class ReaderHooks(Protocol[R]):
-    """Callbacks for partitions of a kind that are read on this broker without a replica."""
+    """Callbacks for a kind whose partitions are read on this broker without a replica."""
 
     def reader_opened(self, partition: R, /) -> None: ...
 
@@ -115,7 +116,8 @@ class KindClaim(NamedTuple):
     wraps: PartitionKind[Any] | None = None
     """The kind that this kind wraps; this kind then claims only topics of the wrapped kind."""
     reader_hooks: ReaderHooks[Any] | None = None
-    """Returns callbacks, for a kind that wraps another kind, whose partitions are read without a replica."""
+    """Returns callbacks for partitions that are read without a replica. Only a kind that wraps another kind
+    has it."""
 
 
 class PartitionKinds:
@@ -131,7 +133,8 @@ class PartitionKinds:
         self._claims += claims
 
     def check_complete(self, topic_kinds: Iterable[TopicKind]) -> None:
-        """Raise ``ValueError`` for a kind of topics of the controller's table that no partitions claim."""
+        """Raise ``ValueError`` when the controller's table contains a kind of topics for which there are no
+        partitions."""
         claimed = {claim.is_for for claim in self._claims}
         for kind in topic_kinds:
             if kind.is_kind_of not in claimed:
@@ -141,7 +144,7 @@ class PartitionKinds:
                 )
 
     def of(self, topic: Topic) -> PartitionKind[Any]:
-        """The kind of a topic. The first claim, which is that of classic partitions, covers all topics."""
+        """The kind of a topic. The first claim is that of classic partitions, and it covers all topics."""
         return self._claim_on(topic).kind
 
     def reader_hooks(self, topic: Topic) -> ReaderHooks[Any] | None:
@@ -160,7 +163,7 @@ class PartitionKinds:
     def stand_in(self, topic: Topic, index: int) -> Partition | None:
         """The stand-in of a partition that has no replica on this broker; None for most kinds.
 
-        A kind that wraps another one need not repeat the stand-in of the wrapped kind.
+        A kind that wraps another kind need not repeat the stand-in of the wrapped kind.
         """
         for claim in reversed(self._claims):
             if claim.stand_in is not None and claim.is_for(topic):

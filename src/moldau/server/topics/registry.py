@@ -63,16 +63,16 @@ class PartitionRegistry:
         return self._by_raw_id.get if by_id else self._by_raw_name.get
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic of the cluster; this broker need not have a partition of it."""
+        """The name of a topic of the cluster. This broker need not have a partition of the topic."""
         return self._image().topic_name(topic_id)
 
     def find(self, topic: str, topic_id: UUID, index: int) -> Partition:
         """The partition that a request names, by topic id if the request has one.
 
-        Raises ``KafkaError`` when the topic id is unknown, the topic or partition is unknown, this broker has
-        no replica, or the replica is offline.
+        Raises ``KafkaError`` when the topic or its id is unknown, when the partition is unknown, when this
+        broker has no replica, or when the replica is offline.
         """
-        # Compare identities first. The decoder returns this very object, and comparing two UUIDs runs Python
+        # Compare by identity first. The decoder returns this very object, and comparing two UUIDs runs Python
         # code.
         if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
             partition = self._by_name.get((topic, index))

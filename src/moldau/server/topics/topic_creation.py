@@ -34,8 +34,7 @@ class TopicCreator:
         timeout_ms: int = 30_000,
     ) -> None:
         """``internal`` topics get their own properties, whichever request creates them. More internal topics
-        may be added later.
-        """
+        may be added later."""
         self._internal: ChainMap[str, InternalTopic] = ChainMap({}, {} if internal is None else internal)
         self._view = view
         self._controller = controller

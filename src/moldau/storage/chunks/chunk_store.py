@@ -1,8 +1,8 @@
 """The inactive chunks in a broker's log directories (KIP-1114). Each chunk is one folder with one log.
 
-A chunk's folder is the folder of the partition's log before the chunk ended, under another name. So nothing
-is copied when a chunk ends: the log is closed durably, and its folder is renamed. The log of a chunk is
-opened by the first read, and nothing is appended to it.
+A chunk's folder is the folder that the partition's log had before the chunk ended, under another name.
+Therefore no data is copied when a chunk ends: the log is closed durably, and its folder is renamed. The first
+read opens the log of a chunk. Nothing is appended to it.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 OPEN_LOGS_MAX: Final = 500
-"""Chunks whose logs are open at a time; the one that was not used for the longest time is closed."""
+"""Number of chunks whose logs are open at the same time. Beyond it, the least recently used log is closed."""
 
 
 class ChunkId(NamedTuple):
@@ -78,7 +78,7 @@ class ChunkStore:
     async def load(self) -> None:
         """Find the chunks in the log directories, at the start. Their logs are not opened.
 
-        A folder whose topic is not known is moved aside, because it would be in the way of another copy.
+        A folder without a readable topic id is moved aside, because it would prevent another copy.
         """
         for directory in self._logs.directories:
             if directory.is_online:
@@ -107,7 +107,7 @@ class ChunkStore:
         return found
 
     def __contains__(self, chunk: ChunkId) -> bool:
-        """Whether the folder of a chunk is on this broker, in a log directory that works."""
+        """Whether the folder of a chunk is on this broker, in a log directory that is online."""
         folder = self._folders.get(chunk)
         return folder is not None and folder.directory.is_online
 
@@ -115,21 +115,21 @@ class ChunkStore:
         return iter(tuple(self._folders))
 
     def directory_of(self, chunk: ChunkId) -> LogDirectory | None:
-        """The log directory that has a chunk."""
+        """The log directory that contains a chunk."""
         folder = self._folders.get(chunk)
         return None if folder is None else folder.directory
 
     async def carve(self, name: TopicPartition, chunk: ChunkId, end_offset: int) -> None:
         """Make the partition's log the log of an inactive chunk that ends before ``end_offset``.
 
-        The log must not be used any more. A crash leaves the folder under its old name, or under the new one
+        No code may use the log any more. A crash leaves the folder under its old name, or under the new name
         with a complete log. Raises ``KafkaError``.
         """
         log, directory = self._logs.get(name), self._logs.home_of(name)
         assert log is not None, f"{name} has no log"
         assert directory is not None, f"{name} has no log directory"
         if log.log_end_offset > end_offset:
-            # Records of an unclean leader, which the partition's leader never had.
+            # These records are from an unclean leader. The partition's leader never had them.
             await log.truncate_to(end_offset)
         path = await run_whole(self._logs.release(name, chunk_folder(name, chunk.start_offset)))
         assert path is not None, f"{name} has left"
@@ -158,7 +158,8 @@ class ChunkStore:
     def _open_folder(self, path: str, name: TopicPartition, chunk: ChunkId) -> PartitionLog:
         if not self._machine.disk.is_dir(path):
             raise KafkaError(ErrorCode.kafka_storage_error, f"{path} is gone")
-        # The log was closed durably, so that no batch needs a check; its topic's configuration is not needed.
+        # The log was closed durably, so no batch needs a check. The log is only read, so the topic's
+        # configuration is not needed.
         return PartitionLog.open(
             self._machine, path, name, topic_id=chunk.topic_id, clean_shutdown=True, may_be_tiered=True
         )
@@ -173,7 +174,7 @@ class ChunkStore:
         return {name: disk.size(f"{path}/{name}") for name in disk.list(path)}
 
     async def read_file(self, chunk: ChunkId, name: str, position: int, size_bytes: int) -> bytes:
-        """Bytes of a chunk's file. Raises ``KafkaError``, also for a name that is not in :meth:`files`."""
+        """Bytes of a chunk's file. Raises ``KafkaError``, also if :meth:`files` does not contain the name."""
         if name not in await self.files(chunk):
             raise KafkaError(ErrorCode.invalid_request, f"the chunk has no file {name!r}")
         path = f"{self._folder(chunk).path}/{name}"
@@ -262,9 +263,8 @@ class ChunkStore:
         self._machine.disk.remove_tree(target)
 
     async def put_aside(self, chunk: ChunkId) -> None:
-        """Move a chunk aside that is not in the metadata: its folder is kept for a long time, like that of a
-        stray partition. Raises ``OSError``.
-        """
+        """Move a chunk aside because it is not in the metadata. Its folder is kept for a long time, like the
+        folder of a stray partition. Raises ``OSError``."""
         await self._move_aside(self._folders.pop(chunk))
 
     async def _move_aside(self, folder: _Folder) -> None:

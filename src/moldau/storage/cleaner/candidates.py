@@ -36,10 +36,10 @@ class CleanableLog:
 def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: int) -> CleanableLog | None:
     """The cleanable part of a log; None when there is nothing to clean.
 
-    Only whole segments are cleaned. The active segment is left out, and so are segments that consumers cannot
-    read to the end yet (because of the high watermark or open transactions), and segments with records
-    younger than ``min.compaction.lag.ms``. ``checkpointed_offset`` is the end of the last cleaning; an
-    impossible value is ignored.
+    Only whole segments are cleaned. The active segment is excluded, and so are segments with records younger
+    than ``min.compaction.lag.ms``. Segments that consumers cannot read to the end yet (because of the high
+    watermark or open transactions) are excluded, too. ``checkpointed_offset`` is the end of the last
+    cleaning; an impossible value is ignored.
     """
     segments = log.segments.segments
     start = segments[0].base_offset

@@ -6,8 +6,8 @@ Each round cleans the log that needs it most, in these steps:
 loss.
 2. In a worker: collect the last offset of each key in the dirty part, until the memory is full.
 3. In a worker: write the records that must be kept into ``.cleaned`` segments, and sync them.
-4. Check that the old segments are unchanged; swap in a worker, while no other code may remove segments from
-the log.
+4. Check that the old segments are unchanged. Swap them in a worker, while no other code may remove segments
+from the log.
 5. Write the cleaner's checkpoint. After a crash before this step the round is repeated, which is harmless.
 
 The event loop owns the list of segments, so appends, reads, truncation and deletion continue during a round.
@@ -260,7 +260,7 @@ class LogCleaner:
             try:
                 moved_bytes, is_done = await asyncio.shield(slice_)
             except asyncio.CancelledError:
-                # The worker must release the files before the log is closed.
+                # The worker must release the files before the log may be closed.
                 await asyncio.wait([slice_])
                 raise
             wanted_s = moved_bytes / self.settings.io_max_bytes_per_second

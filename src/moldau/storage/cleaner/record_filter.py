@@ -70,8 +70,8 @@ class BatchFilter:
     def _filter_records(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
         horizon_ms = header.delete_horizon_ms
         tombstones_stay = horizon_ms is None or self._now_ms < horizon_ms
-        # The records are read twice, and one byte per record is stored in between, because a batch may
-        # contain a million records.
+        # The records are read twice, because a batch may contain a million records. Only one byte per record
+        # is stored between the two reads.
         _, payload = open_batch(batch)
         verdicts = bytearray()
         needs_horizon = False

@@ -1,4 +1,5 @@
-"""Failures of log folders: a folder whose disk fails goes offline with all its logs, once."""
+"""Failures of log folders. When the disk of a folder fails, the folder goes offline once, with all its
+logs."""
 
 import asyncio
 import contextlib
@@ -20,7 +21,8 @@ class DirectoryFailures:
         logs_of: Callable[[LogDirectory], Iterable[PartitionLog]],
         on_offline: Callable[[str, str], None] | None,
     ) -> None:
-        """``on_offline`` gets the folder's path and the reason, at once, on whichever thread notices it."""
+        """``on_offline`` gets the folder's path and the reason. It is called at once, on the thread that
+        notices the failure."""
         self._logs_of = logs_of
         self._on_offline = on_offline
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -38,7 +40,8 @@ class DirectoryFailures:
         self.disk_failed(directory, error, f"{error.filename or directory.path}: {error.strerror or error}")
 
     def disk_failed(self, directory: LogDirectory, error: OSError, reason: str) -> None:
-        """Without free descriptors the disk is not faulty: only the operation, or its log, has failed."""
+        """Without free file descriptors the disk is not faulty. Only the operation, or its log, has
+        failed."""
         if error.errno in LACK_OF_DESCRIPTORS:
             logger.error("%s: %s", directory.path, reason)
         else:
@@ -60,7 +63,7 @@ class DirectoryFailures:
 
     @contextlib.contextmanager
     def guard(self, directory: LogDirectory) -> Iterator[None]:
-        """A failing disk takes the folder offline; code in the block continues without it."""
+        """If the disk fails in the block, the folder goes offline and the error does not leave the block."""
         try:
             yield
         except OSError as error:

@@ -45,7 +45,7 @@ _HASH_DIGITS = 8
 _COPY_MARK = "-chunkcopy"
 _CHUNK = re.compile(r".*-(\d+)\.(\d{20})-chunk")
 HAND_OVERS = "chunk-hand-overs"
-"""The folder with the states that this broker was given for chunks that begin."""
+"""The folder with the states that other brokers handed over to this broker for new chunks."""
 _OTHER_FOLDERS = frozenset(
     {"__cluster_metadata-0", "objects", "remote-log-metadata", "remote-log-index-cache", HAND_OVERS}
 )
@@ -61,7 +61,7 @@ def segment_file(base_offset: int, suffix: str) -> str:
 
 
 def base_offset_of(name: str, suffix: str) -> int | None:
-    """The offset in a file's name; ``None`` for a file of another kind."""
+    """The offset in a file's name; ``None`` if the name has another form."""
     stem = name[: -len(suffix)]
     if not name.endswith(suffix) or len(stem) != 20 or not (stem.isascii() and stem.isdigit()):
         return None
@@ -73,7 +73,7 @@ def folder_of(topic_partition: TopicPartition) -> str:
 
 
 def partition_of(folder: str) -> TopicPartition | None:
-    """The partition of a folder; ``None`` when the folder is not that of a partition."""
+    """The partition of a folder; ``None`` when the folder does not belong to a partition."""
     topic, dash, number = folder.rpartition("-")
     if not topic or not dash or not (number.isascii() and number.isdigit()):
         return None
@@ -102,7 +102,7 @@ def future_folder(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
 
 
 def is_whole_name(topic_partition: TopicPartition) -> bool:
-    """Whether the name of a future folder has the whole name of its partition."""
+    """Whether the name of a future folder contains the complete name of its partition."""
     return partition_of_future(future_folder(topic_partition, uuid.UUID(int=0))) == topic_partition
 
 
@@ -130,13 +130,13 @@ def chunk_folder(topic_partition: TopicPartition, start_offset: int) -> str:
 
 
 def chunk_of(folder: str) -> tuple[int, int] | None:
-    """The partition's number and the start offset in the name of a chunk's folder; None for others."""
+    """The partition's number and the start offset in the name of a chunk's folder; None for other folders."""
     found = _CHUNK.fullmatch(folder)
     return None if found is None else (int(found[1]), int(found[2]))
 
 
 def chunk_copy_folder(topic_partition: TopicPartition, start_offset: int) -> str:
-    """The name of an incomplete copy of a chunk, which is removed at a start."""
+    """The name of an incomplete copy of a chunk, which the next start removes."""
     return chunk_folder(topic_partition, start_offset).removesuffix(_CHUNK_MARK) + _COPY_MARK
 
 
@@ -146,7 +146,7 @@ def is_chunk_copy(folder: str) -> bool:
 
 
 def is_other_folder(folder: str) -> bool:
-    """Whether a folder in a log directory is known, and is not that of a partition."""
+    """Whether a folder in a log directory has a known purpose, and does not belong to a partition."""
     return folder in _OTHER_FOLDERS or folder.endswith((_CHUNK_MARK, _COPY_MARK))
 
 
@@ -159,7 +159,7 @@ def is_stray_folder(folder: str) -> bool:
 
 
 def was_put_aside(folder: str) -> bool:
-    """Whether a node renamed the folder when it moved it aside; False if an operator renamed it."""
+    """Whether a node moved the folder aside and therefore renamed it; False if an operator renamed it."""
     return _PUT_ASIDE.fullmatch(folder) is not None
 
 

@@ -64,7 +64,7 @@ class FutureLogs:
         self.moves: dict[TopicPartition, LogMove] = {}
 
     async def begin(self, source: PartitionLog, home: LogDirectory, target: LogDirectory) -> LogMove:
-        """Create an empty future log. The source is not compacted during the copy, because the copy could
+        """Create an empty future log. The source is not compacted during the copy. Otherwise the copy could
         have a record and lack its tombstone.
 
         Raises ``KafkaError``: invalid_request for a name that is too long, kafka_storage_error.
@@ -95,7 +95,8 @@ class FutureLogs:
         )
 
     async def copy(self, move: LogMove, max_bytes: int = COPIED_BYTES_MAX) -> int:
-        """Copy the next batches, at least one. Returns their size in bytes; 0 when the future log has all.
+        """Copy the next batches, at least one batch. Returns their size in bytes; 0 when the future log has
+        all batches.
 
         After a truncation of the source, the copy starts again from the beginning. Raises ``KafkaError`` when
         a disk fails.
@@ -116,9 +117,8 @@ class FutureLogs:
         return future.append_as_follower(content).size_bytes if content else 0
 
     async def exchange(self, move: LogMove) -> None:
-        """Replace the source by the future log, and close both. The source is copied completely, and nothing
-        is written to it any more. Raises ``OSError`` and ``KafkaError``.
-        """
+        """Replace the source by the future log, and close both logs. The source must be copied completely,
+        and nothing may be written to it any more. Raises ``OSError`` and ``KafkaError``."""
         assert not move.lag, f"{move.name} is not copied"
         source, future = move.source, move.future
         future.update_log_start_offset(source.log_start_offset)
@@ -162,7 +162,7 @@ def finish_exchanges(
     are locked.
 
     Returns the partitions and targets of incomplete copies, whose moves must start again. While a folder is
-    offline, incomplete copies are kept, because it is not known what was renamed in that folder.
+    offline, incomplete copies are kept, because the renames in that folder are not known.
     """
     names: dict[LogDirectory, list[str]] = {}
     for directory in directories:

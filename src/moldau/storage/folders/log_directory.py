@@ -23,17 +23,17 @@ from moldau.storage.topic_partition import TopicPartition
 
 
 class LogDirectoryError(Exception):
-    """A log folder, or the folder of a partition in it, cannot be used. The message names the folder and
-    the reason."""
+    """A log folder, or a partition's folder in it, cannot be used. The message names the folder and the
+    reason."""
 
 
 class LogDirectory:
-    """A folder that contains the folders of partitions. Blocking."""
+    """A folder that contains the folders of partitions. Its methods block."""
 
     def __init__(
         self, disk: Disk, path: str, boot_id: str = "", report: RecoveryReport | None = None
     ) -> None:
-        """``boot_id`` is the current boot id of the machine. ``report`` receives the rebuilt files."""
+        """``boot_id`` is the current boot id of the machine. ``report`` records the rebuilt files."""
         self._disk = disk
         self.path = path
         self.directory_id: uuid.UUID | None = None
@@ -106,8 +106,8 @@ class LogDirectory:
         return self._disk.read(path) if self._disk.exists(path) else b""
 
     def note_boot(self) -> None:
-        """Record the boot id, because all logs are open and recovered: from now on written bytes are kept
-        until the machine restarts."""
+        """Record the boot id, because all logs are open and recovered. From now on, written bytes exist until
+        the machine restarts."""
         path, boot_id = f"{self.path}/{LAST_BOOT}", self._boot_id.encode()
         if boot_id and not (self._disk.exists(path) and self._disk.read(path) == boot_id):
             self._disk.write_atomically(path, boot_id)
@@ -175,11 +175,11 @@ def _broker_epoch(mark: bytes) -> int:
     try:
         return int(json.loads(mark)["brokerEpoch"])
     except (ValueError, KeyError, TypeError):
-        return -1  # An older version wrote it.
+        return -1  # An older version wrote the file.
 
 
 def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:
-    """The broker epoch in which all folders were closed cleanly; -1 if there is none, or if the folders
+    """The broker epoch in which all folders were closed cleanly. It is -1 if there is none, or if the folders
     have different epochs."""
     epochs = {each.clean_epoch if each.is_online and each.was_clean else -1 for each in directories}
     return epochs.pop() if len(epochs) == 1 else -1

@@ -34,7 +34,7 @@ LANES: Final = 4
 LOGS_A_JOB: Final = 16
 
 RETIRED_A_TURN: Final = 200
-"""Retired logs that are freed without a break: some milliseconds."""
+"""Number of retired logs that are freed without a break: some milliseconds."""
 
 NO_ROOM_FOR_MORE: Final = LACK_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EMLINK}
 """After these errors a disk cannot store a new partition, but it still serves the existing ones."""
@@ -72,7 +72,8 @@ class FolderWork:
         self._machine = machine
         self._disk = machine.disk
         self._checkpoints = checkpoints
-        # The worker pool is separate, because a thousand syncs must not delay those of the metadata log.
+        # This worker pool is separate, because a thousand syncs of new folders must not delay the syncs of
+        # the metadata log.
         self._workers = machine.workers.apart(LANES, "moldau-folders")
         self._on_retired = on_retired
         self._on_failure = on_failure
@@ -123,7 +124,8 @@ class FolderWork:
             self._retiring = None
 
     async def _tell_retired(self, logs: deque[RetiredLog]) -> None:
-        """Each log is freed here: thousands would take the loop a tenth of a second."""
+        """Each log is freed in this loop with breaks. The event loop would need a tenth of a second to free
+        thousands at once."""
         while logs:
             for _ in range(min(len(logs), RETIRED_A_TURN)):
                 self._on_retired(logs.popleft())
@@ -144,8 +146,8 @@ class FolderWork:
         failed: Callable[[LogDirectory, OSError], None],
         truncated: Callable[[LogDirectory, TopicPartition], Callable[[], None]],
     ) -> LogKeeper:
-        """The keeper of an open log in this folder. ``failed`` and ``truncated`` are also called with the
-        folder."""
+        """The keeper of an open log in this folder. ``failed`` and ``truncated`` are called with the folder
+        as an additional argument."""
         return LogKeeper(
             failed=partial(failed, directory),
             truncated=partial(truncated, directory, log.topic_partition),
@@ -184,7 +186,7 @@ class FolderWork:
         LeaderEpochFile.save_all(self._disk, [log.epochs.to_save() for log in some])
 
     async def persist_start(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Return when the present start of a log is durable. Raises ``OSError``."""
+        """Return when the current start of a log is durable. Raises ``OSError``."""
         starts = self._starts.get(directory)
         if starts is None:
             starts = LogStarts(self._machine, directory, self._checkpoints, self._save_in_lanes)
@@ -251,7 +253,7 @@ class FolderWork:
 
 
 async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[Any, Any, R]]) -> list[R]:
-    """Apply ``work`` to the items in parallel, as many at a time as there are workers."""
+    """Apply ``work`` to the items in parallel. As many items are processed at a time as there are workers."""
     waiting = iter([items[start : start + LOGS_A_JOB] for start in range(0, len(items), LOGS_A_JOB)])
     results: list[R] = []
 
@@ -264,7 +266,8 @@ async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[
 
 
 def make_folders(disk: Disk, parent: str, wanted: Iterable[NewLog]) -> None:
-    """Create partition folders with their metadata. They are durable when ``parent`` is synced. Blocking."""
+    """Create partition folders with their metadata. They become durable when ``parent`` is synced.
+    Blocking."""
     files: dict[str, bytes] = {}
     for new in wanted:
         folder = f"{parent}/{folder_of(new.topic_partition)}"

@@ -21,7 +21,8 @@ class LogOpener:
     def __init__(
         self, machine: Machine, guarded: Mapping[str, log_guards.GuardedTopic], report: RecoveryReport
     ) -> None:
-        """``guarded`` has the topics with guards (:mod:`..guards.guarding`). ``report`` gets all repairs."""
+        """``guarded`` has the topics with guards (:mod:`..guards.guarding`). ``report`` records all
+        repairs."""
         self._machine = machine
         self._disk = machine.disk
         self._guarded = guarded

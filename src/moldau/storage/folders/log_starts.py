@@ -2,8 +2,8 @@
 
 A log without a remote tier cannot compute its start from its own files. The first segment may contain earlier
 batches, and leader epochs may begin above a hole. The start is in the checkpoint of the log's folder, which
-is otherwise written only once a minute. A restart uses the checkpoint only if no leader epoch begins below
-it, so the files of leader epochs are written first.
+is normally written only once a minute. A restart uses the checkpoint only if no leader epoch begins below it,
+so the files of leader epochs are written first.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ class LogStarts:
         self._persisted = 0
 
     async def persist(self, log: PartitionLog) -> None:
-        """Return when the present start of ``log`` is durable. Raises ``OSError``.
+        """Return when the current start of ``log`` is durable. Raises ``OSError``.
 
-        Concurrent calls share a write: calls that arrive during a write are served by the next one. An
-        offline log is left out.
+        Concurrent calls share a write. Calls that arrive during a write are completed by the next write. An
+        offline log is skipped.
         """
         self._moved[log] = None
         self._asked += 1
@@ -60,6 +60,6 @@ class LogStarts:
                 write = self._checkpoints.prepare(self._directory, LOG_START_OFFSETS)
                 await self._machine.workers.run(write)
         except BaseException:
-            self._moved = moved | self._moved  # The waiting calls try again.
+            self._moved = moved | self._moved  # The waiting calls then try again.
             raise
         self._persisted = asked

@@ -34,9 +34,8 @@ def decode_topic_id(text: str) -> uuid.UUID:
 
 
 def is_misread(found: uuid.UUID, wanted: uuid.UUID) -> bool:
-    """Whether ``found`` is ``wanted`` with a few bytes changed on the disk. A random id would differ in
-    more characters.
-    """
+    """Whether ``found`` is probably ``wanted`` with a few bytes changed by the disk. A random id would differ
+    in more characters."""
     if wanted.version != 4 or found == wanted:
         return False
     pairs = zip(encode_topic_id(found), encode_topic_id(wanted), strict=True)

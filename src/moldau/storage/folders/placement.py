@@ -9,14 +9,14 @@ from moldau.storage.folders.log_directory import LogDirectory
 
 
 class Assignment(NamedTuple):
-    """The place of a log by the metadata."""
+    """The log folder that the metadata assign to a log."""
 
     directory_id: uuid.UUID | None = None
-    """The folder that the metadata name; None where they name none."""
+    """The folder that the metadata name; None if they name no folder."""
     is_new: bool = True
     """Whether the partition cannot have a log yet."""
     is_cache: bool = False
-    """Whether the log can be made anew anywhere, because its records are elsewhere."""
+    """Whether the log can be created again in any folder, because its records are stored elsewhere."""
 
 
 NEW: Assignment = Assignment()
@@ -28,13 +28,13 @@ def home_for_new(
     counts: Mapping[LogDirectory, int],
     assignment: Assignment = NEW,
 ) -> LogDirectory:
-    """The folder of a new log: its ``home``, or the assigned folder, or else the one with the fewest logs by
-    ``counts``.
+    """The folder of a new log: its ``home``, or the assigned folder, or else the folder with the fewest logs
+    according to ``counts``.
 
     A log that may be in an offline folder is not created in another folder, because it would be empty there.
-    Where every folder is online, an assigned folder that is not among them was replaced.
+    If every folder is online and the assigned folder is not among them, the assigned folder was replaced.
 
-    Raises ``KafkaError(kafka_storage_error)`` where no folder can be used.
+    Raises ``KafkaError(kafka_storage_error)`` if no folder can be used.
     """
     named = assignment.directory_id
     if home is None and named is not None:
@@ -48,7 +48,7 @@ def home_for_new(
     online = [each for each in directories if each.is_online]
     if not online:
         raise _refusal("every log folder is offline")
-    # A folder that failed after it was read is known to hold this log or not.
+    # For a folder that failed after it was read, it is known whether it contains this log.
     unread = [each.path for each in directories if not each.was_read]
     if unread and not assignment.is_cache and (named is not None or not assignment.is_new):
         raise _refusal(f"the log may be in a folder that is offline: {', '.join(unread)}")

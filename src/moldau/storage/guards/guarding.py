@@ -59,7 +59,8 @@ _SEARCH_CHUNK_BYTES: Final = 4 * 1024 * 1024
 ADVICE: Final = (
     "Nothing was changed. Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
 )
-# The offset and the length of a batch begin with zeros in every log that fits on a disk; the magic is 2.
+# A valid batch begins with zeros: its offset and length are small numbers in every log that fits on a disk.
+# The magic is 2.
 _CANDIDATE: Final = re.compile(rb"(?=\x00\x00.{6}[\x00-\x0f].{7}\x02)", re.DOTALL)
 
 
@@ -79,12 +80,13 @@ class LogGuard:
     written_by: str = ""
     """The file that records this end."""
     is_dense: bool = True
-    """Whether the log's offsets have no holes; compaction creates holes."""
+    """Whether the log's offsets have no holes. Only compaction creates holes."""
     has_snapshots: bool = False
     """Whether snapshots cover the records before the log's first segment. If not, the start of the log is
     checkpointed."""
     is_only_replica: bool = False
-    """Whether no other node has the log, so that it is never truncated after an election."""
+    """Whether this node has the only copy of the log, so that the log is never truncated after an election.
+    """
 
 
 class DurableOffset:
@@ -121,14 +123,14 @@ class DurableOffset:
 
     @property
     def generation(self) -> int:
-        """A number that changes with each call of :meth:`lower`."""
+        """A number that is different after each call of :meth:`lower`."""
         return self._generation
 
     def note(self, offset: int, generation: int, checksum: int | None = None) -> None:
-        """Record that all records below ``offset`` were synced. Blocking. Does nothing if :meth:`lower`
-        was called since ``generation`` was read.
+        """Record that all records below ``offset`` were synced. Blocking. Does nothing if :meth:`lower` was
+        called since ``generation`` was read.
 
-        ``checksum`` is that of the batch that ends at ``offset``.
+        ``checksum`` belongs to the batch that ends at ``offset``.
         """
         with self._lock:
             if generation != self._generation or offset <= self._noted:
@@ -179,7 +181,7 @@ class GuardedLog:
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     """The leader epochs; empty when they are lost."""
     has_durable_offset: bool = True
-    """Whether a file ``durable-offset`` existed, whatever its content."""
+    """Whether a file ``durable-offset`` existed, even if it was unreadable."""
     durable_checksum: int | None = None
     """Checksum of the batch that ends at ``durable_offset``; ``None`` when it is not known."""
 
@@ -201,11 +203,10 @@ class OpenableLog:
     """A guarded log that may be opened."""
 
     first: int = 0
-    """Index of the first segment that belongs to the log. If power is lost while segments below a snapshot
-    are deleted, an older segment may remain, followed by a gap.
-    """
+    """Index of the first segment that belongs to the log. Segments below a snapshot are deleted. If power is
+    lost during this deletion, an older segment may remain, followed by a gap."""
     torn_base: int | None = None
-    """The base offset of the segment with an incomplete end. This segment and the later ones must be
+    """The base offset of the segment with an incomplete end. This segment and all later segments must be
     recovered."""
 
 
@@ -252,8 +253,8 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
         finally:
             file.close()
     if not bases and guard.has_snapshots:
-        # A snapshot that contains the whole log replaces it. If the process is killed during this, no segment
-        # is left.
+        # A snapshot that contains the whole log replaces the log. If the process is killed during this, there
+        # may be no segment.
         expected = log.latest_start or 0
     if expected < required:
         last = f"{folder}/{segment_file(bases[-1], LOG_SUFFIX)}" if bases else folder
@@ -268,7 +269,7 @@ def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: Guard
     latest, guard = log.epochs.latest, log.guard
     if latest is None:
         return
-    # A snapshot that ends above the log replaces it. After a crash during this, no segment is left.
+    # A snapshot that ends above the log replaces the log. After a crash during this, there may be no segment.
     snapshot_offset = (log.latest_start or 0) if guard.has_snapshots else 0
     is_gone = not bases and not log.has_durable_offset and latest.start_offset >= snapshot_offset
     is_shorter = (
@@ -285,15 +286,15 @@ def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: Guard
 def _walk(file: File, base_offset: int, log: GuardedLog, *, has_checked: bool = True) -> tuple[int, int, int]:
     """Position of the end of the last valid batch, the offset after that batch, and the size of the file.
 
-    Raises :class:`DamagedLogError` when the batch that ends at the durable offset is another one.
-    ``has_checked``: the segment has this batch, if it has the offset.
+    Raises :class:`DamagedLogError` when the batch that ends at the durable offset is not the expected one.
+    ``has_checked`` means that the segment contains this batch, if the log has a batch with that offset.
     """
     size_bytes = file.size()
     position, next_offset, epoch = 0, base_offset, -1
     for at, header, batch in scan_checked(file, 0, size_bytes):
         if header.base_offset < next_offset or header.partition_leader_epoch < epoch:
             break
-        # The checksum of a batch covers neither its offset nor its epoch.
+        # The checksum of a batch does not cover its offset and its epoch.
         if log.guard.is_dense and header.base_offset > next_offset:
             break
         if not _is_known_epoch(log, header.base_offset, header.partition_leader_epoch):
@@ -305,7 +306,8 @@ def _walk(file: File, base_offset: int, log: GuardedLog, *, has_checked: bool = 
 
 
 def _check_last_durable(file: File, position: int, header: BatchHeader, log: GuardedLog) -> None:
-    """Raise unless the batch at ``position``, which reaches the durable offset, is the synced one."""
+    """Raise unless the batch at ``position``, which reaches the durable offset, is the batch that was
+    synced."""
     known = log.durable_checksum
     if known is not None and (header.next_offset, header.crc) != (log.durable_offset, known):
         raise DamagedLogError(
@@ -319,13 +321,13 @@ def _is_known_epoch(log: GuardedLog, offset: int, epoch: int) -> bool:
     known = log.epochs.epoch_for_offset(offset)
     if known is None or known == epoch:
         return True
-    # The file is written before batches become durable, so it may contain a later epoch.
+    # The epoch file is written before batches become durable, so it may contain a later epoch.
     return offset >= log.durable_offset and known == log.epochs.latest_epoch and epoch > known
 
 
 def _check_torn(file: File, position: int, offset: int, log: GuardedLog, *, has_more: bool) -> None:
-    """Raise unless the invalid batch at ``position`` is an incomplete end of the log. The batch should
-    have ``offset``."""
+    """Raise unless the invalid batch at ``position`` is an incomplete end of the log. ``offset`` is the
+    expected offset of the batch."""
     where = f"{file.path} is damaged at byte {position}: the batch at offset {offset} is not valid"
     if offset < log.required_offset:
         raise DamagedLogError(f"{where}, but the log was whole there: {log.requirement}. {ADVICE}")
@@ -364,6 +366,6 @@ def valid_batch_behind(file: File, position: int, offset: int) -> int | None:
                     continue
                 if header.base_offset >= offset:
                     return at
-        # At least 17 bytes are needed to find the beginning of a batch.
+        # At least 17 bytes are needed to recognise the beginning of a batch.
         position += max(1, len(chunk) - 16)
     return None

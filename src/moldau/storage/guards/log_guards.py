@@ -66,8 +66,8 @@ class MetadataWatermark:
         return offset, f"{path}/{HIGH_WATERMARKS}"
 
     def follow(self, current: Callable[[], int]) -> None:
-        """Use ``current`` for the row from now on, because the log is open. It returns the durable and
-        committed offset of the log."""
+        """Use ``current`` for the row from now on, because the log is open. ``current`` returns the durable
+        and committed offset of the log."""
         self._current = current
 
     def of(self, directory: LogDirectory) -> dict[TopicPartition, int]:
@@ -93,7 +93,7 @@ def guard_of(
         return None
     written = {RECOVERY_POINTS: directory.recovery_points.get(topic_partition, 0)}
     if directory.same_boot:
-        # It may include unsynced records, which a loss of power removes.
+        # The offset may include unsynced records, which a loss of power removes.
         written[HIGH_WATERMARKS] = directory.high_watermarks.get(topic_partition, 0)
     written_by, written_offset = max(written.items(), key=lambda item: item[1])
     return LogGuard(
@@ -110,8 +110,9 @@ def check_no_folder_is_missing(
 ) -> dict[TopicPartition, Repair]:
     """Raise :class:`DamagedLogError` when a guarded log has a checkpoint but no folder.
 
-    Return the other logs whose folder is missing, to be reported when they are created again. A deleted
-    topic is removed from the checkpoint within seconds, and its renamed folder is kept longer.
+    Return the other logs whose folder is missing, to be reported when they are created again. A deleted topic
+    is removed from the checkpoint within seconds. Its renamed folder is kept longer, so it does not look
+    missing.
     """
     online = [directory for directory in directories if directory.is_online]
     names = {name for directory in online for name in disk.list(directory.path)}
@@ -161,24 +162,25 @@ def check_guarded_owners(
 
 
 def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport:
-    """The report for repairs of a partition's log. A cache, the only kind of log without epochs, loses
-    nothing by a repair."""
+    """The report for repairs of a partition's log. A log without epochs is a cache, which loses nothing by a
+    repair."""
     is_cache = disk.is_dir(folder) and not disk.exists(f"{folder}/{LEADER_EPOCHS}")
     return report.of_cache() if is_cache else report
 
 
 def removed_segment(disk: Disk, folder: str) -> str | None:
     """The evidence that a segment of a log, but not its first one, was removed while its node was stopped or
-    after it was killed; ``None`` when there is none.
+    after the node was killed. ``None`` when there is no evidence.
 
     The evidence is an index without its log file. When a node removes a segment, it renames the log file
     first. When it begins a segment, it creates the log file first. Epochs are written only when there is a
     segment. The log's checkpoints do not show the loss of a segment in the middle, and a compacted log may
-    have gaps. The loss of the last segment is not in the checkpoints until the first one is written.
+    have gaps. Before the first checkpoint is written, the checkpoints do not show the loss of the last
+    segment, either.
     """
     names = set(disk.list(folder)) if disk.is_dir(folder) else set()
     if any(name.endswith(SWAP_SUFFIX) for name in names):
-        return None  # The node itself was replacing segments.
+        return None  # In this case the node itself was replacing segments.
     found = {suffix: [base_offset_of(name, suffix) for name in names] for suffix in SEGMENT_SUFFIXES}
     logs = {base for base in found.pop(LOG_SUFFIX) if base is not None}
     first = min(logs, default=-1)
@@ -199,8 +201,8 @@ def _is_being_removed(base_offset: int, names: Container[str]) -> bool:
 def checked_watermark(log: PartitionLog, watermark: int, removed: str | None, report: RecoveryReport) -> int:
     """The log's high watermark, computed from the checkpointed one.
 
-    If the log ends before that, or if a segment was ``removed``, it has lost acknowledged records. The loss
-    is reported.
+    If the log ends before the checkpointed high watermark, or if a segment was ``removed``, the log has lost
+    acknowledged records. The loss is reported.
     """
     reason = f"the log ends at offset {log.log_end_offset}: {removed}" if removed is not None else None
     if log.log_end_offset < watermark:

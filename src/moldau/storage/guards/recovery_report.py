@@ -25,7 +25,7 @@ class RepairKind(enum.Enum):
     REBUILT = "rebuilt"
     """A file that can be computed from other files was missing or unreadable. Nothing is lost."""
     TORN_TAIL = "torn tail"
-    """The last batch of a log was incomplete, as after a crash."""
+    """The last batch of a log was incomplete, as it can be after a crash."""
     LOST = "lost"
     """Records of the log are lost: valid batches after a damaged one, or whole files."""
 
@@ -50,7 +50,7 @@ class RecoveryReport:
     """The repairs of one start. Several threads that open logs may add to it."""
 
     is_of_cache = False
-    """Whether it is for a log whose records also exist elsewhere."""
+    """Whether the report is for a log whose records also exist elsewhere."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -60,7 +60,7 @@ def admission(config: LogConfig, batch: Buffer, headers: list[BatchHeader], now_
 def checked(
     config: LogConfig, batch: Buffer, header: BatchHeader, now_ms: int, limit: int | None = None
 ) -> Steps[tuple[Buffer, BatchHeader]]:
-    """The original batch, or the same batch in the topic's codec. Its records are checked, but the append
+    """The original batch, or the same batch in the topic's codec. Its records are checked, but its append
     time is not set."""
     if not must_open(config, header, now_ms):
         return batch, header
@@ -70,8 +70,8 @@ def checked(
 def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
     """Whether a topic's configs require that the records of a batch are read.
 
-    The max timestamp in the header is sufficient to check the upper limit of timestamps. The lower limit, if
-    it is set, requires the records when the batch is near the limit or has several records (KIP-937).
+    The max timestamp in the header is sufficient to check the upper limit of timestamps. If a lower limit is
+    set, the records must be read when the batch is near the limit or has several records (KIP-937).
     """
     if config.cleanup_compact or (config.compression is not None and config.compression.changes(header)):
         return True
@@ -84,7 +84,7 @@ def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
 
 
 def is_slow_to_admit(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
-    """Whether a batch must be opened and is, by its header, too large for the event loop.
+    """Whether a batch must be opened and is, according to its header, too large for the event loop.
 
     A compressed batch may still be too large after decompression. :func:`admit` detects that when ``limit``
     is ``QUICK_BYTES``.

@@ -40,8 +40,8 @@ class AbortedEntry(NamedTuple):
 class ReadResult(NamedTuple):
     """Whole batches of one segment, in order.
 
-    ``views`` contain ``size_bytes`` bytes of the segment, from ``segment_position`` on. The first batch may
-    begin below the requested offset; all batches end below ``next_offset``.
+    ``views`` together contain ``size_bytes`` bytes of the segment, beginning at ``segment_position``. The
+    first batch may begin below the requested offset. All batches end below ``next_offset``.
     """
 
     views: list[memoryview]

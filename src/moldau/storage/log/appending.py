@@ -258,8 +258,8 @@ class Appender:
         with self._gate.guarded("rolling"):
             segments = self._segments
             if segments.active.size_bytes:
-                # Producers wait for this call, so the snapshot is made durable later, by the flush of the
-                # closed segment.
+                # Producers wait for this call. Therefore the snapshot is made durable later, by the flush of
+                # the closed segment.
                 self._producers.write_snapshot(segments.end_offset, durably=False)
             segments.roll(segments.end_offset if base_offset is None else base_offset)
 

@@ -1,6 +1,7 @@
 """Appends whose bytes are written by a worker thread while the event loop continues.
 
-Most of the cost of a large append is the time in which the kernel fills pages. That needs no interpreter.
+Most of the cost of a large append is the time in which the kernel fills pages. The kernel does not need the
+Python interpreter for this.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ class AsideWrite:
 
 
 class AsideAppends:
-    """Begins and ends the appends of one log whose bytes are written aside.
+    """Begins and ends the appends of one log that a worker thread writes.
 
     **The caller's contract.** A log has one write in progress at a time. From :meth:`begin` to :meth:`end` no
     other call may append or roll, and the batches' memory must stay valid. The log contains the batches only

@@ -16,4 +16,4 @@ class AuxiliaryState(NamedTuple):
     leader_epochs: Sequence[EpochEntry]
     """The epochs of the offsets before ``offset``."""
     producers: Sequence[ProducerEntry]
-    """The producers at ``offset``."""
+    """The state of the producers at ``offset``."""

@@ -50,8 +50,8 @@ class LogConfig:
     ``local_retention_bytes``."""
     local_retention_bytes: int = -1
     is_cache: bool = False
-    """Whether the log is a cache. A cache has one leader epoch, which is in its first batch. The epoch is
-    not stored in a file, and no append waits for that."""
+    """Whether the log is a cache. A cache has only one leader epoch, which is in its first batch. The epoch
+    is not stored in a file, and no append waits for a file of epochs."""
 
     @property
     def copies_to_remote(self) -> bool:

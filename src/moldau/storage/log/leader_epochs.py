@@ -1,7 +1,7 @@
 """The leader epochs of a log's offsets (KIP-101), and the file that stores them.
 
-An entry is the start of an epoch, which lasts until the start of the next one. Followers and consumers
-compare their last epoch with the entries, to find the offset from which two logs differ.
+An entry is the start of an epoch. The epoch ends where the next epoch starts. Followers and consumers compare
+their last epoch with the entries, to find the offset from which two logs differ.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class EpochEntry(NamedTuple):
 class LeaderEpochs:
     """The epochs of one log, ascending in epoch and in start offset.
 
-    Methods return whether they changed an entry; the caller then saves the file. A new epoch must be in the
+    Methods return whether they changed an entry. If so, the caller saves the file. A new epoch must be in the
     file before its first batch is durable. A truncation may be saved later, because recovery repeats it.
     """
 
@@ -211,8 +211,8 @@ class LeaderEpochFile:
                 each.file.saved_version = each.version
 
     def end(self) -> None:
-        """End the writes, because the folder will be renamed: wait until no write is in progress, and
-        allow no further write."""
+        """End the writes, because the folder will be renamed. Waits until no write is in progress; later
+        calls write nothing."""
         with self._saving:
             self.saved_version = _NEVER
 

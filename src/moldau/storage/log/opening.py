@@ -27,8 +27,8 @@ class Checkpoints(NamedTuple):
     """Facts about a log from the checkpoints of its log folder."""
 
     recovery_point: int = 0
-    """All records below are assumed to be durable. Later batches are checked, and an incomplete end is cut
-    off."""
+    """All records below this offset are assumed to be durable. Later batches are checked, and an incomplete
+    end is cut off."""
     clean_shutdown: bool = False
     """Whether the log was closed cleanly. If so, no batch is checked."""
     log_start_offset: int = 0
@@ -55,7 +55,7 @@ def load_log(
 ) -> LoadedState:
     """Load the folder of the still empty ``segments``; it is created if it does not exist. Blocking.
 
-    With ``guard``, only an incomplete end is cut off; ``report`` gets all repairs. Raises ``OSError`` when
+    With ``guard``, only an incomplete end is cut off. ``report`` records all repairs. Raises ``OSError`` when
     the disk fails, and :class:`DamagedLogError` when a guarded log is damaged.
     """
     disk, folder = machine.disk, segments.folder
@@ -137,8 +137,10 @@ def _make_folder(disk: Disk, folder: str) -> None:
 
 
 def _checked_start(folder: str, log_start_offset: int, epochs: LogEpochs, report: RecoveryReport) -> int:
-    """The checkpointed start, or the start of the epochs if it is lower. Epochs are truncated first and
-    durably."""
+    """The start in the checkpoint, or the start of the epochs if it is lower.
+
+    When the start moves, the epochs are truncated first, and durably.
+    """
     earliest = epochs.entries.earliest
     if earliest is None or earliest.start_offset >= log_start_offset:
         return log_start_offset

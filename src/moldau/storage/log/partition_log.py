@@ -42,9 +42,8 @@ class LogKeeper:
     failed: Callable[[OSError], None]
     """Called once when the disk fails."""
     truncated: Callable[[], Callable[[], None]]
-    """Called after each truncation, before the next append. It returns a function, which a worker runs
-    before the truncation is complete.
-    """
+    """Called after each truncation, before the next append. It returns a function that a worker runs before
+    the truncation is complete."""
     epochs_changed: Callable[[], None]
     """Called when the file of leader epochs is out of date."""
     persist_start: Callable[[], Coroutine[Any, Any, None]]
@@ -213,8 +212,8 @@ class PartitionLog:
 
     @property
     def local_log_start_offset(self) -> int:
-        """The start of the data on this replica's disk. Earlier records, down to the log's start, are
-        remote."""
+        """The start of the data on this replica's disk. Earlier records, from the log's start on, are in the
+        remote tier."""
         return max(self.offsets.log_start_offset, self.segments.segments[0].base_offset)
 
     @property
@@ -282,7 +281,7 @@ class PartitionLog:
 
     @property
     def awaits_config(self) -> bool:
-        """Whether the configuration of the log's topic is not known yet. Nothing may be deleted until
+        """Whether the configuration of the log's topic is not known yet. No data may be deleted until
         then."""
         return self.start.awaits_config
 

@@ -76,7 +76,7 @@ class LogProducers:
         self.load(segments, log_start_offset=log_start_offset, now_ms=now_ms)
 
     def restart_at(self, offset: int, entries: Sequence[ProducerEntry] = (), now_ms: int = 0) -> None:
-        """Start over with these producers: the log is now empty and begins at ``offset``.
+        """Start over with these producers, because the log is now empty and begins at ``offset``.
 
         The caller writes the snapshot.
         """
@@ -126,8 +126,8 @@ class LogProducers:
         return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def active(self) -> list[tuple[int, int, int, int, int, int]]:
-        """For DescribeProducers: id, epoch, last sequence, last timestamp, coordinator epoch, and start of
-        the transaction."""
+        """The producers for DescribeProducers: id, epoch, last sequence, last timestamp, coordinator epoch,
+        and start of the transaction."""
         return [
             (
                 entry.producer_id,

@@ -28,10 +28,10 @@ class LogReader:
         upper_bound_offset: int | None = None,
         min_one_batch: bool = True,
     ) -> ReadResult:
-        """Whole batches below the upper bound, beginning with the one that contains ``offset``.
+        """Whole batches below the upper limit, beginning with the batch that contains ``offset``.
 
-        The result has at most ``max_bytes``; with ``min_one_batch`` it has the first batch even if that is
-        larger. The views stay valid until they are released, unless their bytes are truncated. Therefore a
+        The result has at most ``max_bytes``. With ``min_one_batch`` it has the first batch even if that batch
+        is larger. The views stay valid until they are released, unless their bytes are truncated. Therefore a
         reader above the high watermark copies them before the next truncation.
 
         Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end, and

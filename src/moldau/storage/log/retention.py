@@ -7,9 +7,9 @@ from moldau.storage.log.segmented_log import SegmentedLog
 
 
 class RetentionDue(NamedTuple):
-    """The first ``deletable`` segments may be deleted. ``must_roll`` means that the active segment could
-    also be deleted after it is closed and copied to the remote tier, which accepts only closed segments.
-    """
+    """The first ``deletable`` segments may be deleted. ``must_roll`` means that the active segment has
+    expired, too. It can be deleted after it is closed and copied to the remote tier, which accepts only
+    closed segments."""
 
     deletable: int
     must_roll: bool = False
@@ -24,11 +24,11 @@ def retention_due(
     log_start_offset: int,
     highest_copied_offset: int = -1,
 ) -> RetentionDue:
-    """The number of segments that may be deleted: by log start, by age, or by the log's size.
+    """The number of segments that may be deleted because of the log start, their age, or the log's size.
 
     No record at or above the high watermark is deleted. The active segment may be included, unless it is
     empty; the caller then closes it first. If segments are copied to the remote tier, ``local.retention``
-    decides, and segments above the log's start may be deleted only after they were copied.
+    decides. Segments above the log's start may then be deleted only after they were copied.
     """
     segments = log.segments
     copies = config.copies_to_remote

@@ -34,7 +34,7 @@ class SegmentedLog:
         self.last_position = -1
         """Position of the last batch in the active segment; -1 when it must be searched."""
         self.sealed_size_bytes = 0
-        # Files of an earlier process may exist while their names are not synced.
+        # Files of an earlier process may exist although their names are not synced.
         self.folder_changed = True
         self.holes: list[tuple[int, int]] = []
         """Offsets that were missing between segments when the log was opened."""
@@ -51,7 +51,7 @@ class SegmentedLog:
     # -- segments -----------------------------------------------------------------------------
 
     def adopt(self, segments: list[Segment], end_offset: int) -> None:
-        """Use opened segments, the last of them unsealed."""
+        """Use opened segments. The last of them is not sealed."""
         self.segments = segments
         self.active = segments[-1]
         self.end_offset = end_offset
@@ -99,7 +99,7 @@ class SegmentedLog:
         """Seal the active segment and begin a new one."""
         old = self.active
         if old.base_offset == base_offset:
-            # The segment is empty, and its files are now those of the new segment.
+            # The active segment was empty, so its files are now the files of the new segment.
             self._release(self.segments.pop())
             return self.add_segment(base_offset)
         old.seal()
@@ -108,8 +108,8 @@ class SegmentedLog:
         return segment
 
     def index_holding(self, offset: int) -> int:
-        """The number of the segment that contains an offset (the first segment if the offset is below
-        all)."""
+        """The number of the segment that contains an offset. It is the first segment if the offset is below
+        all segments."""
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
     def end_of(self, index: int) -> int:
@@ -210,7 +210,7 @@ class SegmentedLog:
     def drop_files(self, segments: Sequence[Segment]) -> None:
         """Remove the files of the last segments, durably. Blocking; any thread may call it."""
         paths: list[str] = []
-        # The files are removed from the end, so that a crash leaves no hole.
+        # The last file is removed first, so that a crash leaves no hole.
         for segment in segments[::-1]:
             paths += segment.rename_deleted()
         if segments:
@@ -290,8 +290,8 @@ class SegmentedLog:
         """Make every segment that ends at or above ``from_offset`` and begins below ``up_to`` durable.
 
         The worker calls ``sync_beside``, syncs the segments beginning with the oldest, and then calls
-        ``then``. A segment that ends exactly at ``from_offset`` is included, because it may have been sealed
-        after its last sync, and sealing completes its indexes.
+        ``then``. A segment that ends exactly at ``from_offset`` is included. It may have been sealed after
+        its last sync, and sealing completes its indexes.
         """
         last = self.index_holding(up_to - 1)
         segments = self.segments[self.index_holding(from_offset - 1) : last + 1]

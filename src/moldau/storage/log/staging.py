@@ -1,6 +1,6 @@
 """Collects batches that arrive together from producers, and writes them together.
 
-The system call is a third of the cost of appending a batch of 1 KiB, and requests that were sent one after
+The system call is a third of the cost of an append of a 1 KiB batch. Requests that were sent one after
 another often arrive together.
 """
 
@@ -22,7 +22,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class StagedAppends:
-    """Owns the batches of one log that are accepted now and are written together a little later.
+    """Owns the batches of one log that are already accepted and will soon be written together.
 
     **The caller's contract.** Between :meth:`stage` and :meth:`write_staged` no other call may use the log,
     the batches' memory must stay valid, and no append may be acknowledged. The log does not contain the
@@ -82,7 +82,7 @@ class StagedAppends:
         """
         staged = self._headers
         if not staged:
-            # Batches that are staged together arrived at the same time.
+            # All batches that are staged together have the same arrival time.
             self._newest_ms = self._now_ms() + self._segments.config.message_timestamp_after_max_ms
         if header[8] > self._newest_ms:
             return None

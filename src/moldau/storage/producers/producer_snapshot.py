@@ -108,7 +108,8 @@ class ProducerSnapshots:
         return sorted(offset for offset in found if offset is not None)
 
     def take_snapshot(self, state: ProducerState, *, durably: bool = True) -> int:
-        """Write a snapshot of ``state`` at its end offset, unless it is the last one; returns the offset.
+        """Write a snapshot of ``state`` at its end offset, unless the last snapshot has this offset. Returns
+        the offset.
 
         Without ``durably``, the snapshot becomes durable by :meth:`sync` and a sync of the folder. After an
         earlier crash it is missing or has a wrong checksum, and the state is rebuilt from the previous
@@ -131,7 +132,7 @@ class ProducerSnapshots:
         file = self._disk.open(path, create=True)
         try:
             if file.size():
-                # The file is never truncated to nothing, because ext4 would then write it back when it is
+                # The file is not truncated to length zero, because ext4 would then write it back when it is
                 # closed.
                 file.truncate(0)
             file.write_at(0, [content])
@@ -146,7 +147,7 @@ class ProducerSnapshots:
             return []
 
     def sync(self) -> None:
-        """Sync snapshots that were not written durably. It may run while :meth:`take_snapshot` runs."""
+        """Sync snapshots that were not written durably. This may run while :meth:`take_snapshot` runs."""
         for written in sorted(self._unsynced):
             # The file may have been removed in the meantime.
             with contextlib.suppress(FileNotFoundError):
@@ -158,9 +159,8 @@ class ProducerSnapshots:
             self._unsynced.discard(written)
 
     def make_durable(self) -> None:
-        """Like :meth:`sync`, but the names are synced, too. It must be called before batches are deleted
-        from which the snapshots could be rebuilt.
-        """
+        """Like :meth:`sync`, but the names are synced, too. Call it before batches are deleted, because the
+        snapshots could be rebuilt only from these batches."""
         if self._unsynced:
             self.sync()
             self._disk.sync_dir(self.folder)
@@ -168,7 +168,7 @@ class ProducerSnapshots:
     def load_latest(
         self, state: ProducerState, log_start_offset: int, log_end_offset: int, now_ms: int
     ) -> int:
-        """Reset ``state`` to the newest usable snapshot within the log; returns the offset from which to
+        """Reset ``state`` to the newest usable snapshot within the log. Returns the offset from which to
         replay.
 
         Snapshots at or below the log start or above the log end are deleted, and so are damaged snapshots. If
@@ -196,7 +196,7 @@ class ProducerSnapshots:
             self._last_offset = None
 
     def remove_before(self, offset: int) -> None:
-        """Remove snapshots below ``offset``, which retention has made needless."""
+        """Remove snapshots below ``offset``, which are not needed after retention."""
         self._remove_at_or_below(offset - 1)
 
     def remove_after(self, offset: int) -> None:

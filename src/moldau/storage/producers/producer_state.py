@@ -208,8 +208,8 @@ class ProducerState:
     def check_marker(self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker) -> None:
         """Check an end marker before it is appended.
 
-        Raises :class:`KafkaError`: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a marker
-        of an older coordinator than the last known one.
+        Raises :class:`KafkaError`: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED if the marker's
+        coordinator epoch is older than the last known one.
         """
         entry = self._producers.get(producer_id)
         if entry is None:
@@ -270,10 +270,10 @@ class ProducerState:
         return CompletedTransaction(producer_id, first_offset, offset, stable, not marker.committed)
 
     def apply_batch(self, batch: Buffer, header: BatchHeader) -> CompletedTransaction | None:
-        """Record a batch of the log: for followers, and to rebuild the state.
+        """Record a batch of the log, for a follower or to rebuild the state.
 
-        ``batch`` starts at the header and is opened only when it is a control batch. Nothing is checked here,
-        because the leader has checked it. Batches without a producer id only move ``end_offset``.
+        ``batch`` starts at the header and is opened only when it is a control batch. The batch is not checked
+        here, because the leader has checked it. Batches without a producer id only move ``end_offset``.
         """
         if header.producer_id < 0:
             self._end_offset = header.next_offset
@@ -337,16 +337,16 @@ class ProducerState:
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         if entry.last_timestamp < 0:
-            # The records of this producer have no timestamp, so its expiry time begins now. Otherwise a
-            # restart would forget a producer that retries.
+            # The records of this producer have no timestamp, so its expiration time begins now. Otherwise a
+            # restart would remove a producer that is retrying.
             entry.last_timestamp = now_ms
         return entry.current_txn_first_offset is None and now_ms - entry.last_timestamp >= self._expiration_ms
 
     def reset(self, offset: int, entries: Iterable[ProducerEntry] = (), now_ms: int | None = None) -> None:
-        """Start over at ``offset`` with the ``entries`` of a snapshot; without entries the state is empty.
+        """Start over at ``offset`` with the ``entries`` of a snapshot. Without entries the state is empty.
 
         After a truncation, the driver then calls ``apply_batch`` for the batches from ``offset`` to the log's
-        end. With ``now_ms``, expired entries are left out.
+        end. With ``now_ms``, expired entries are omitted.
         """
         self._producers = {
             entry.producer_id: entry

@@ -1,4 +1,4 @@
-"""Reads the batches of a segment file by their headers alone."""
+"""Reads the batches of a segment file by their headers only."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -141,10 +141,11 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 
 
 def scan_checked(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """``(position, header, batch)`` of the batches of ``file[position:end]`` up to the first invalid one.
+    """``(position, header, batch)`` of the batches of ``file[position:end]`` before the first invalid one.
 
-    It is used for bytes that a crash may have damaged: length, magic and CRC are checked, and zeros are not a
-    batch. A start after a kill reads all batches since the last checkpoint here, so the loop is optimised.
+    It is used for bytes that a crash may have damaged. It checks length, magic and CRC, and does not accept
+    zeros as a batch. A start after a kill reads all batches since the last checkpoint here, so the loop is
+    optimised.
     """
     while end - position >= HEADER_SIZE_BYTES:
         chunk = memoryview(file.read_at(position, min(_CHECK_CHUNK_SIZE_BYTES, end - position)))

@@ -31,7 +31,7 @@ _MAX_REMEMBERED_POSITIONS: Final = 64
 class Segment:
     """Batches from ``base_offset`` on, in one file. Only the last segment of a log is written to.
 
-    The log tracks the ends of batches; a segment tracks only the number of its bytes (``size_bytes``).
+    The log knows the ends of batches. A segment knows only its number of bytes (``size_bytes``).
     """
 
     __slots__ = (
@@ -99,11 +99,12 @@ class Segment:
     # -- opening ------------------------------------------------------------------------------
 
     def create(self, now_ms: int, roll_jitter_ms: int) -> None:
-        """Create the files, empty. If files with these names exist, they are truncated and not
-        overwritten."""
+        """Create empty files. If files with these names exist, they are truncated, but they keep their
+        length."""
         self._file = self._disk.open(self.path(LOG_SUFFIX), create=True)
         if self._file.size():
-            # The file is never truncated to nothing, because ext4 would then write it back at its last close.
+            # The file is not truncated to length zero, because ext4 would then write it back at its last
+            # close.
             self._file.truncate(0)
         self.offset_index.create()
         self.time_index.create()
@@ -145,8 +146,8 @@ class Segment:
         self.first_timestamp_ms = first.max_timestamp_ms if first else NO_TIMESTAMP
 
     def last_batch_end(self) -> int:
-        """The offset after the last batch; the base offset when there is none. All batches are whole."""
-        # The file is read and not mapped, because at a start the segments of all logs are read.
+        """The offset after the last batch; the base offset when there is no batch. All batches are whole."""
+        # The file is read and not mapped into memory, because a start reads the segments of all logs.
         position, end_offset = self.offset_index.boundary_before(self.size_bytes), self.base_offset
         while position + HEADER_SIZE_BYTES <= self.size_bytes:
             sketch = sketch_at(self.file.read_at(position, HEADER_SIZE_BYTES), 0, position)
@@ -204,7 +205,7 @@ class Segment:
 
     @property
     def max_timestamp_offset(self) -> int:
-        """The last offset of the first batch with the timestamp :attr:`max_timestamp_ms`."""
+        """The last offset of the first batch that has the timestamp :attr:`max_timestamp_ms`."""
         return self._max_timestamp_offset
 
     @property
@@ -252,8 +253,8 @@ class Segment:
         return None
 
     def position_of(self, offset: int) -> int:
-        """Position of the batch that contains ``offset``, or of the first batch after it; at the end, the
-        size of the file."""
+        """Position of the batch that contains ``offset``, or of the first batch after it. At the end, it is
+        the size of the file."""
         position = self._remembered.get(offset)
         if position is not None:
             return position
@@ -293,7 +294,7 @@ class Segment:
     def truncate_to(self, offset: int) -> int:
         """Drop the batches from ``offset`` on; return the end of the last remaining batch.
 
-        The segment can be appended to when :meth:`cut_file` has returned.
+        Batches can be appended to the segment again after :meth:`cut_file` has returned.
         """
         self.unseal()
         end, end_offset = self.end_before(offset)
@@ -350,10 +351,10 @@ class Segment:
 
     def rename_deleted(self) -> list[str]:
         """Rename the files of a removed segment; return the new paths, which must be removed later. Any
-        thread may call it.
+        thread may call this.
 
         The log file is renamed first. If a crash follows, the next start removes the remaining files of the
-        segment. A reader of the segment must call :meth:`hold_files` before.
+        segment. A reader of the segment must call :meth:`hold_files` first.
         """
         renamed = []
         for suffix in SEGMENT_SUFFIXES:

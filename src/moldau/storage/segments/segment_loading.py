@@ -1,13 +1,13 @@
 """Opening the segments of a folder: unchanged after a clean stop, checked after a crash.
 
 After a crash of the machine, bytes that were not synced may be damaged. The tail of a file may be incomplete,
-zero or missing. A new file may be missing while a later one exists. An index may contain any bytes. Therefore
-everything from the recovery point on is read and checked, and everything after the first gap or invalid batch
-is dropped. None of the dropped batches was acknowledged as durable.
+zero or missing. A new file may be missing while a later file exists. An index may contain any bytes.
+Therefore everything from the recovery point on is read and checked, and everything after the first gap or
+invalid batch is dropped. None of the dropped batches was acknowledged as durable.
 
 The accepted bytes are written once more and synced, because they may exist only in the page cache. After a
 failed sync the system marks pages as clean although they were not written to the disk, and no later sync
-writes them. A producer's retry must not be answered from bytes that the next loss of power removes.
+writes them. A producer's retry must not be acknowledged because of bytes that the next loss of power removes.
 
 Everything below the recovery point is synced. Compaction may rewrite segments only below the recovery point,
 because a gap between two segments above it is treated as a loss.
@@ -80,8 +80,8 @@ def load_segments(
     for index, base_offset in enumerate(bases):
         is_last = index + 1 == len(bases)
         segment = Segment(disk, folder, base_offset, config)
-        # The segment that ends at the recovery point may have been sealed after that point was written, and
-        # its indexes with it.
+        # The segment that ends at the recovery point, and its indexes, may have been completed after the
+        # recovery point was written.
         suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
         suspect = suspect or (torn_base is not None and base_offset >= torn_base)
         # After a loss of power an index may have entries of records that are lost.
@@ -113,7 +113,8 @@ def load_segments(
 def _has_other_content(disk: Disk, segment: Segment, end_offset: int | None, report: RecoveryReport) -> bool:
     """Whether the indexes of a segment contradict its log file, so that they must be rebuilt.
 
-    Raises :class:`DamagedLogError` for the log file of another partition. That of a cache is emptied.
+    Raises :class:`DamagedLogError` when the log file belongs to another partition. If the log is a cache, the
+    file is emptied instead.
     """
     try:
         reason = check_origin(disk, segment, end_offset)
@@ -132,8 +133,8 @@ def _has_other_content(disk: Disk, segment: Segment, end_offset: int | None, rep
 def _remaining_segments(
     disk: Disk, folder: str, guarded: GuardedLog | None, report: RecoveryReport
 ) -> tuple[list[int], int | None]:
-    """Remove incomplete files of a crash; return the base offsets of the segments, and that of the first
-    incomplete segment."""
+    """Remove incomplete files of a crash. Return the base offsets of the segments, and the base offset of the
+    first incomplete segment."""
     complete_swaps(disk, folder, report, is_guarded=guarded is not None)
     names = disk.list(folder)
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
@@ -165,9 +166,9 @@ def _checked(
 
 
 def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int | None:
-    """The end offset of a segment that should be undamaged; None when it must be recovered.
+    """The end offset of a segment that should be undamaged; None when the segment must be recovered.
 
-    For a segment that is not the last, the end is not determined (0 is returned).
+    The end is determined only for the last segment. For other segments the result is 0.
     """
     try:
         segment.open_existing(sealed=not is_last)
@@ -187,8 +188,8 @@ def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int 
 def recover_segment(
     disk: Disk, segment: Segment, recovery_point: int, report: RecoveryReport, *, may_be_torn: bool
 ) -> int:
-    """Rebuild a segment's indexes from its valid batches, and cut off all bytes after them; return the end
-    offset.
+    """Rebuild a segment's indexes from its valid batches, and cut off all bytes after these batches. Return
+    the end offset.
 
     After the call, the batches from ``recovery_point`` on are durable.
     """
@@ -231,7 +232,7 @@ def _rewrite(segment: Segment, start: int, end: int) -> None:
 
 
 def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repair:
-    """The repair for a cut at ``position``: an incomplete batch, or a loss of valid batches."""
+    """The repair that describes a cut at ``position``: an incomplete batch, or a loss of valid batches."""
     behind = valid_batch_behind(segment.file, position, offset)
     reason = f"cut {size_bytes} bytes at byte {position}, behind offset {offset - 1}"
     if behind is None:

@@ -1,16 +1,17 @@
-"""Detects a log file that is not the one that its partition has written: that of another partition, for
-example, which a restore put in its place.
+"""Detects a log file that its partition has not written. For example, a restore may have put the file of
+another partition in its place.
 
-Every batch of such a file is valid, so only other files can show it. Three kinds of witnesses are compared
-with the batches: the entries of the offset index (position and offset), those of the time index (timestamp
-and offset), and those of the producer snapshot at the end of the segment (producer and offset). An index of
-which some entries are true, or whose entries are not possible in any index, is damaged itself and is rebuilt.
-The log file is refused if nothing is true of it that two kinds of witnesses say, or several entries of one.
+Every batch of such a file is valid, so only other files can show the error. Three kinds of witnesses are
+compared with the batches: the entries of the offset index (position and offset), the entries of the time
+index (timestamp and offset), and the entries of the producer snapshot at the end of the segment (producer and
+offset). If some entries of an index match the log file, or no index could have such entries, the index itself
+is damaged and is rebuilt. The log file is refused if no witness matches it, and the witnesses are of two
+kinds, or are several entries of one kind.
 
-Only the end of a segment is compared at each start. The whole file is read when its end contradicts an index.
-A replaced file is not detected if it has batches of the same offsets, lengths and timestamps, or if there are
-too few witnesses: a segment of less than one index interval without idempotent producers has one, and the
-last segment of a process that was killed before it wrote an index has none.
+Each start compares only the end of a segment. When the end contradicts an index, the whole file is read. A
+replaced file is not detected if it has batches of the same offsets, lengths and timestamps, or if there are
+too few witnesses. A segment of less than one index interval without idempotent producers has only one
+witness. The last segment of a process that was killed before it wrote an index has no witness.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,12 +40,12 @@ _TAIL_BYTES: Final = 64 * 1024
 
 
 class _Witness(NamedTuple):
-    """The statements of another file about the batch with ``offset``."""
+    """The data of another file about the batch with ``offset``."""
 
     offset: int
     value: int
     agrees: Callable[["_Witness", int, BatchHeader], bool]
-    """Compares it with the batch at a position."""
+    """Compares this witness with the batch at a position."""
 
 
 def _is_at(witness: _Witness, position: int, header: BatchHeader) -> bool:
@@ -64,7 +65,7 @@ def check_origin(disk: Disk, segment: Segment, end_offset: int | None) -> str | 
 
     ``end_offset`` is the base offset of the next segment.
 
-    Raises :class:`DamagedLogError` when the whole file has nothing in common with two kinds of witnesses.
+    Raises :class:`DamagedLogError` when the whole file does not match the witnesses (see the module).
     """
     index, time_index = segment.path(OFFSET_INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
     last_position = _last_entry(disk, index, OffsetIndex.entry)
@@ -90,7 +91,7 @@ def check_origin(disk: Disk, segment: Segment, end_offset: int | None) -> str | 
 
 
 def _last_entry(disk: Disk, path: str, entry: Struct) -> tuple[int, int] | None:
-    """The last whole entry of an index file; ``None`` without one, or where zeros follow the entries."""
+    """The last whole entry of an index file; ``None`` if there is none, or if zeros follow the entries."""
     try:
         file = disk.open(path, read_only=True)
     except FileNotFoundError:
@@ -119,7 +120,7 @@ def _entries(disk: Disk, path: str, entry: Struct) -> list[tuple[int, int]]:
 
 
 def _possible(entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Some of an index's entries; none of an index whose entries do not ascend."""
+    """Some of an index's entries; empty if the entries of the index do not ascend."""
     ascends = all(one[0] < two[0] and one[1] <= two[1] for one, two in pairwise(entries))
     return _sample(entries) if ascends else []
 
@@ -173,7 +174,7 @@ def _contradiction(
 
 
 def _is_foreign(segment: Segment, kinds: Sequence[Sequence[_Witness]]) -> bool:
-    """Whether the valid batches refute all witnesses of one kind or of several, and at least two of them."""
+    """Whether the valid batches refute at least two witnesses, and all witnesses of each kind."""
     refuted = [0] * len(kinds)
     confirmed: set[int] = set()
     waiting = sorted(

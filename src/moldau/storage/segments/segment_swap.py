@@ -33,7 +33,8 @@ def commit_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
 
 
 def move_in(disk: Disk, folder: str, base_offset: int) -> None:
-    """Go from state 2, with the old files removed, to state 4. It is durable after the folder's next sync."""
+    """Go from state 2 to state 4; the old files must be removed already. The change is durable after the
+    folder's next sync."""
     for suffix in INDEX_SUFFIXES:
         path = f"{folder}/{segment_file(base_offset, suffix)}"
         for made in (path + SWAP_SUFFIX, path + CLEANED_SUFFIX):
@@ -52,11 +53,11 @@ def remove_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
 
 
 def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarded: bool) -> None:
-    """At the start: finish a swap that a crash interrupted in state 2 or 3. Blocking.
+    """Finish a swap that a crash interrupted in state 2 or 3. Called at the start. Blocking.
 
-    A new segment was durable before state 2. If it is incomplete now, it is damaged, and its end is unknown.
-    A guarded log raises :class:`DamagedLogError` then. For other logs the old segments are kept if they
-    exist.
+    The new segment was durable before state 2. If it is incomplete now, it is damaged, and its end is
+    unknown. In this case a guarded log raises :class:`DamagedLogError`. For other logs the old segments are
+    kept if they exist.
     """
     names = disk.list(folder)
     swaps = [base_offset_of(name, LOG_SUFFIX + SWAP_SUFFIX) for name in names]

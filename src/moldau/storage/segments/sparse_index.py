@@ -15,7 +15,8 @@ from typing import ClassVar
 from moldau.runtime.files.disk import Disk, File
 
 CHUNK_ENTRIES = 512
-"""Number of new entries that are written together. It keeps the append short that begins a new segment."""
+"""Number of new entries that are written together. With it, the append that begins a new segment takes only a
+short time."""
 
 
 class CorruptIndexError(Exception):
@@ -168,7 +169,7 @@ class SparseIndex:
                     file.close()
 
     def seal(self) -> None:
-        """Write all entries and free the memory. No more entries follow."""
+        """Write all entries and free the memory. No more entries can be added."""
         if self._sealed_size is None:
             self.write_out()
             self.open_sealed()

@@ -38,7 +38,8 @@ def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
 
 
 def ended_from(entries: Sequence[AbortedEntry], offset: int) -> Iterator[AbortedEntry]:
-    """The entries, in order, whose abort markers are at or after ``offset``. Earlier entries take no time.
+    """The entries, in order, whose abort markers are at or after ``offset``. Earlier entries are skipped
+    without cost.
 
     A segment of 1 GiB may contain millions of aborted transactions, and each read_committed fetch searches
     it.
@@ -50,9 +51,10 @@ def ended_from(entries: Sequence[AbortedEntry], offset: int) -> Iterator[Aborted
 class TransactionIndex:
     """Entries of 34 bytes: version, producer id, first offset, last offset, last stable offset.
 
-    Entries are written immediately, because aborts are rare. The file exists when there is an entry.
-    While nothing is appended, a file beside it holds its size and checksum. Without them, an index that lost
-    its last entries would look whole, and readers of committed records would get aborted records.
+    Entries are written immediately, because aborts are rare. The file exists only when there is an entry.
+    While nothing is appended, a file beside it contains its size and checksum. Without these values, an index
+    that has lost its last entries would look complete, and readers of committed records would get aborted
+    records.
     """
 
     __slots__ = ("_crc", "_disk", "_entries", "_has_sum", "_sum_path", "path")
@@ -78,8 +80,8 @@ class TransactionIndex:
     def load(self) -> None:
         """Read the file, if it exists.
 
-        Raises :class:`CorruptIndexError`, also where the file differs from its checksum. Without a checksum
-        (of an earlier version, or lost with the machine's power) the file is accepted.
+        Raises :class:`CorruptIndexError`, also if the file differs from its checksum. The file is accepted
+        without a checksum, because an earlier version wrote none, and a loss of power may remove it.
         """
         disk = self._disk
         content = disk.read(self.path) if disk.exists(self.path) else b""
@@ -90,13 +92,14 @@ class TransactionIndex:
         self._entries, self._crc = decode_transactions(content, self.path), crc
 
     def clear(self) -> None:
-        """Remove the files: the segment has no aborted transactions, or is read anew."""
+        """Remove the files, because the segment has no aborted transactions, or is read again."""
         for path in (self._sum_path, self.path):
             self._disk.remove(path)
         self._entries, self._crc, self._has_sum = [], 0, False
 
     def append(self, transaction: AbortedEntry) -> None:
-        """Add an aborted transaction. The order is that of the abort markers. A known one is not repeated."""
+        """Add an aborted transaction. The order is that of the abort markers. A transaction that is already
+        in the index is not added again."""
         if self._entries and transaction.last_offset <= self._entries[-1].last_offset:
             return
         self._remove_sum()

@@ -89,7 +89,7 @@ class RawSnapshotWriter(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Discard the written bytes; harmless after ``freeze``."""
+        """Discard the written bytes. After ``freeze`` this has no effect."""
         ...
 
 
@@ -108,7 +108,7 @@ class SnapshotWriter(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Sync the written bytes when there are many. It should be called from time to time.
+        """Sync the written bytes when there are many. Call it from time to time.
 
         Then ``freeze`` has little left to sync, and other syncs in that time are faster.
         """
@@ -119,14 +119,13 @@ class SnapshotWriter(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Discard the written bytes; harmless after ``freeze``."""
+        """Discard the written bytes. After ``freeze`` this has no effect."""
         ...
 
 
 class ReplicatedLog(Protocol):
     """A partition log with an epoch history and snapshots. I/O failures raise
-    ``KafkaError(kafka_storage_error)``. After a failure, every call that writes raises it.
-    """
+    ``KafkaError(kafka_storage_error)``. After a failure, every call that writes raises this error."""
 
     @property
     def start_offset(self) -> int: ...

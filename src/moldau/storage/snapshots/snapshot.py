@@ -68,7 +68,7 @@ class LogName(NamedTuple):
 
 
 def origin_of(log: LogName, snapshot_id: LogPosition) -> SnapshotOrigin:
-    """The origin that the header of a snapshot of this log names."""
+    """The origin that must be in the header of a snapshot of this log."""
     topic, partition = log.topic_partition
     return SnapshotOrigin(topic, partition, log.topic_id or _UNKNOWN_ID, *snapshot_id)
 
@@ -77,7 +77,7 @@ class FileSnapshotReader:
     """A frozen snapshot on disk."""
 
     def __init__(self, file: File, snapshot_id: LogPosition, log: LogName | None = None) -> None:
-        """With ``log``, a snapshot of another log is damage."""
+        """If ``log`` is set, a snapshot of another log counts as damaged."""
         self._file = file
         self._snapshot_id = snapshot_id
         self._log = log
@@ -128,12 +128,13 @@ class FileSnapshotReader:
         raise CorruptRecordError(f"{self._file.path} is damaged: it begins without a header. {_ADVICE}")
 
     def _check_origin(self, first: memoryview) -> None:
-        """Raise unless the first batch belongs to the snapshot that the file's name promises."""
+        """Raise unless the first batch belongs to the snapshot that the file's name describes."""
         offset, epoch = self._snapshot_id
         found = _header_in(first)
         origin = None if found is None else found.origin
         if origin is None:
-            # The batches of every snapshot have its epoch; a formatted folder's first one may have another.
+            # The batches of every snapshot have its epoch. Only the first snapshot of a formatted folder may
+            # have another epoch.
             held = parse_header(first).partition_leader_epoch
             if offset and held != epoch:
                 raise CorruptRecordError(

@@ -97,8 +97,8 @@ class SnapshotLog:
         self._snapshots.sort()
 
     def _check_latest_snapshot(self, *, is_only_replica: bool) -> None:
-        """Raise :class:`DamagedLogError` when the latest snapshot is not one of this log, or contradicts it.
-        Nothing is changed."""
+        """Raise :class:`DamagedLogError` when the latest snapshot belongs to another log, or contradicts this
+        log. No file is changed."""
         snapshot_id, log = self.latest_snapshot_id(), self.log
         if snapshot_id is None or not snapshot_id.offset:
             return
@@ -268,9 +268,8 @@ class SnapshotLog:
         return latest if behind else None
 
     def _begin_at(self, snapshot_id: LogPosition) -> list[str]:
-        """Begin the empty log at the end of a snapshot; returns the files of older snapshots, which must
-        be removed.
-        """
+        """Begin the empty log at the end of a snapshot. Returns the files of older snapshots, which must be
+        removed."""
         self.log.begin_epoch(snapshot_id.epoch)
         self.log.high_watermark = snapshot_id.offset
         return self._take_snapshots_before(snapshot_id)
@@ -350,7 +349,8 @@ class SnapshotLog:
 
 
 class _Announcing:
-    """A writer whose snapshot belongs to the log when it is frozen. Its I/O errors are errors of the log."""
+    """A writer whose snapshot becomes part of the log when it is frozen. Its I/O errors are errors of the
+    log."""
 
     def __init__(self, log: SnapshotLog, writer: FileSnapshotWriter | FileRawSnapshotWriter) -> None:
         self._log = log

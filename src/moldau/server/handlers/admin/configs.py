@@ -83,8 +83,8 @@ class ConfigHandlers:
     def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse:
-        # A resource that is named several times is described once, because its answer is a thousand times as
-        # long as its name.
+        # A resource that is named several times is described only once, because its description is a thousand
+        # times as long as its name.
         wanted: dict[tuple[int, str], DescribeConfigsResource] = {}
         for resource in request.resources:
             wanted.setdefault((resource.resource_type, resource.resource_name), resource)

@@ -21,7 +21,7 @@ class EnvelopeHandler:
         forwarded: Collection[int],
         is_active: Callable[[], bool],
     ) -> None:
-        """``forwarded`` has the APIs that are accepted in an envelope. Every other API is refused."""
+        """``forwarded`` contains the APIs that are accepted in an envelope. Every other API is refused."""
         self._is_active = is_active
         self._handlers = handlers
         self._forwarded = forwarded
@@ -34,8 +34,8 @@ class EnvelopeHandler:
             if handler is None or header.api_key not in self._forwarded:
                 raise KafkaError(ErrorCode.invalid_request, f"API key {header.api_key} is not forwarded")
             if not self._is_active():
-                # The error of the envelope itself: the request was not begun, and the broker asks the next
-                # leader.
+                # The error of the envelope itself. The request was not begun, so the broker sends it to the
+                # next leader.
                 raise KafkaError(ErrorCode.not_controller, "this node is not the active controller")
         except KafkaError as error:
             return EnvelopeResponse(error_code=error.code)

@@ -1,8 +1,9 @@
 """Requests that the active controller decides. The broker forwards them, and answers when it has applied the
 result.
 
-A client that has just created a topic uses it on the same broker next. The broker therefore answers only when
-it has the new image and its partitions, which avoids errors such as "unknown topic" or "not leader".
+A client that has just created a topic uses the topic on the same broker next. The broker therefore answers
+only when it has the new image and its partitions. Otherwise the client would get errors such as "unknown
+topic" or "not leader".
 """
 
 import asyncio
@@ -70,8 +71,8 @@ class ForwardedHandlers:
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:
         if request.topic_names:
-            # The broker asks the controller in a newer version than clients may use; that version has no such
-            # field.
+            # The broker sends a newer version of the request than clients may send. The client's version has
+            # no such field.
             topics = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
             request = DeleteTopicsRequest(topics=topics, timeout_ms=request.timeout_ms)
         response: DeleteTopicsResponse = await forward(self._controller, context, request)
@@ -99,5 +100,5 @@ class ForwardedHandlers:
         try:
             await asyncio.wait_for(visible(), max(VISIBLE_TIMEOUT_S, timeout_ms / 1000))
         except TimeoutError:
-            # The change is committed; only this broker's image is late.
+            # The change is committed, but this broker's image does not show it yet.
             return

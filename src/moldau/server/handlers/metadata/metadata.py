@@ -54,7 +54,7 @@ TOPICS_A_TURN: Final = 100
 
 
 class MetadataHandlers:
-    """The Metadata and DescribeCluster APIs."""
+    """Serves the Metadata and DescribeCluster APIs."""
 
     def __init__(self, view: ClusterView, creator: TopicCreator, authorizer: Authorizer) -> None:
         self._view = view

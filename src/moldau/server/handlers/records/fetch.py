@@ -91,9 +91,8 @@ class Gathering:
     outcomes: list[FetchedPosition] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False
-    """Whether the request must be answered at once: there is an error, a divergence or a redirection, or
-    the fetcher lags. A fetcher that lags does not wait for ``min_bytes``, as in Kafka.
-    """
+    """Whether the request must be answered at once, because there is an error, a divergence or a redirection,
+    or because the fetcher lags. A fetcher that lags does not wait for ``min_bytes``, as in Kafka."""
     keys: list[PartitionKey] = field(default_factory=list)
     """Partitions whose growth would add to the response."""
 
@@ -162,9 +161,8 @@ class FetchHandlers:
         return waiting.answer
 
     async def _fetch_many(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """Like :meth:`fetch`, for a request that names very many partitions. Its connection is not read
-        meanwhile.
-        """
+        """Like :meth:`fetch`, for a request that names very many partitions. Its connection is not read until
+        the answer."""
         requested: dict[FetchTarget, SessionPosition] = {}
         for count, (target, position) in enumerate(_requested(request), 1):
             requested[target] = position
@@ -246,9 +244,9 @@ class FetchHandlers:
         )
 
     def _wait(self, waiting: "WaitingFetch", pending: "Gathering | Remote") -> None:
-        """Wait by callbacks and not by a task, because there are many idle consumers."""
-        # The request enters the waiting room before the remote reads, because these take long and it could
-        # miss an append meanwhile.
+        """Wait by callbacks and not by a task, because many consumers are idle at the same time."""
+        # The request enters the waiting room before the remote reads. These reads take long, and an append
+        # during them must not be missed.
         waiter = self._arrivals.wait_until(pending.keys, waiting.due)
         if isinstance(pending, Remote):
             pending.then(partial(self._consider, waiting, waiter), waiting.answer)
@@ -285,9 +283,8 @@ class FetchHandlers:
     def _forbidden(
         self, context: RequestContext, scope: FetchScope, fetcher: Fetcher
     ) -> frozenset[FetchTarget]:
-        """Targets that the principal may not read. A consumer's rights are checked for each topic. A
-        follower may read all targets or none.
-        """
+        """Targets that the principal may not read. A consumer's rights are checked for each topic. A follower
+        may read either all targets or no target."""
         allows = self._authorizer.allows
         if fetcher.replica_id >= 0:
             may_follow = allows(context, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
@@ -422,7 +419,7 @@ class FetchHandlers:
 
 
 class Remote:
-    """A pass that still has reads in progress at a slower store."""
+    """A pass in which reads of a slower store are still in progress."""
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering = gathering

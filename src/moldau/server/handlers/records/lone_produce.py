@@ -1,9 +1,9 @@
 """Produce to a single partition, from the request's bytes directly to the bytes of the response.
 
-This handler does the same as the general handler, in the same order, but makes no messages.
-``protocol.produce`` defines which requests have the lone shape. For requests of any other shape, and for
-requests that would be refused before the append, this handler does nothing. The general handler then
-processes them and builds the error.
+This handler does the same as the general handler, in the same order, but makes no message objects.
+``protocol.produce`` defines which requests have this shape. This handler does nothing with requests of any
+other shape, or with requests that would be refused before the append. The general handler then processes them
+and builds the error.
 """
 
 import asyncio

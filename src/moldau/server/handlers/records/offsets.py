@@ -129,7 +129,7 @@ class OffsetHandlers:
     async def delete_records(
         self, context: RequestContext, request: deletion.DeleteRecordsRequest
     ) -> deletion.DeleteRecordsResponse:
-        # The deletions run together, so that a single write to the disk, or to a coordinator's log, is enough
+        # The deletions run together. A single write to the disk, or to a coordinator's log, is then enough
         # for many partitions.
         rows = iter(
             await asyncio.gather(

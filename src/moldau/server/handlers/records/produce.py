@@ -50,7 +50,7 @@ class ProduceHandlers:
         throttles: Throttles,
         transactional: TransactionalAppends,
     ) -> None:
-        """``turn``: the shared turn of appends, whose contract the caller of :meth:`direct` must keep."""
+        """``turn`` is the shared turn of appends. The caller of :meth:`direct` must keep its contract."""
         self._transactional = transactional
         self._turn = turn
         self._partitions = partitions
@@ -101,9 +101,8 @@ class ProduceHandlers:
         return topic not in MARKED_INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
 
     def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
-        """The reason why nothing may be written to a topic; None if there is no reason. The principal's
-        rights to the topic are checked by its name.
-        """
+        """The reason why no client may write to a topic; None if there is no reason. The principal's rights
+        to the topic are checked by the topic's name."""
         by_id = context.api_version >= TOPIC_ID_VERSION
         name = self._partitions.name_of(topic.topic_id) if by_id else topic.name
         if name is None:

@@ -30,7 +30,7 @@ class ProducerHandlers:
             ApiKey.DESCRIBE_PRODUCERS: Served(
                 self.describe_producers,
                 cuts=(cut,),
-                # Four bytes of a request ask for a row of some hundred bytes.
+                # Four bytes of a request cause a row of some hundred bytes in the response.
                 parsed_bytes_max=2 * 1024 * 1024,
                 long_answers=(("topics", "partitions", "active_producers"),),
             )

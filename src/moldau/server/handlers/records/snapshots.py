@@ -45,7 +45,7 @@ class SnapshotHandlers:
     async def fetch_snapshot(
         self, context: RequestContext, request: FetchSnapshotRequest
     ) -> FetchSnapshotResponse:
-        """A range of bytes of each snapshot that is named."""
+        """Return a range of bytes of each snapshot that the request names."""
         check_cluster_action(self._authorizer, context)
         left_bytes = min(request.max_bytes, RANGE_BYTES_MAX)
         topics = []

@@ -36,9 +36,9 @@ ABORTABLE_VERSION: Final = 4
 """From this version of TxnOffsetCommit on, clients can handle TRANSACTION_ABORTABLE."""
 
 PRODUCERS_AT_ONCE: Final = 100
-"""Producers of a request whose markers are written at the same time."""
+"""Number of producers of a request whose markers are written at the same time."""
 MARKERS_AT_ONCE: Final = 1000
-"""Markers of a producer that are written at the same time."""
+"""Number of markers of a producer that are written at the same time."""
 
 MARKERS: Final = Cut(
     ("markers", "topics", "partition_indexes"), ("markers", "topics", "partitions"), rows=128
@@ -80,7 +80,7 @@ class TransactionalHandlers:
             ApiKey.WRITE_TXN_MARKERS: Served(
                 self.write_markers,
                 cuts=(MARKERS,),
-                # Each row is an append.
+                # Each row causes an append.
                 parsed_bytes_max=WHOLE_PARSED_BYTES,
             ),
             ApiKey.TXN_OFFSET_COMMIT: Served(self.commit_offsets, parsed_bytes_max=1024 * 1024),
@@ -171,7 +171,7 @@ class TransactionalHandlers:
 
 
 def _known(error: ErrorCode, api_version: int) -> ErrorCode:
-    """An error code that the version of the request knows, for an error."""
+    """The error code that the version of the request has for an error."""
     match error:
         case ErrorCode.producer_fenced:
             return ErrorCode.invalid_producer_epoch

@@ -44,7 +44,7 @@ broker.
 
 
 class TransactionalProduce(NamedTuple):
-    """The fields of a Produce request beside its batches."""
+    """The fields of a Produce request, except its batches."""
 
     transactional_id: str
     api_version: int
@@ -75,9 +75,8 @@ class TransactionalAppends:
     def append(
         self, partition: Partition, records: memoryview, request: TransactionalProduce
     ) -> AppendAnswer:
-        """Append a transactional batch, like ``Partition.append``. ``records`` hold at least a batch
-        header.
-        """
+        """Append a transactional batch, like ``Partition.append``. ``records`` contain at least a batch
+        header."""
         header = parse_header(records)
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)
         batch = TransactionalBatch(
@@ -132,9 +131,8 @@ class TransactionalAppends:
 
 
 def _refusal(error: KafkaError, api_version: int) -> AppendOutcome:
-    """The refusal with an error code that the client knows. Older clients retry only after
-    NOT_ENOUGH_REPLICAS.
-    """
+    """The refusal, with an error code that the client can handle. Older clients retry only after
+    NOT_ENOUGH_REPLICAS."""
     code = error.code
     if code in _RETRIABLE:
         reason = f"the transaction could not be checked yet: {error}"

@@ -13,7 +13,8 @@ from moldau.server.context import BrokerContext
 from moldau.server.metadata.cluster_view import ClusterView
 
 TIMEOUT_MS: Final = 120_000
-"""Time-out of a call: the first one of a large cluster stores all of its logs."""
+"""Time-out of a call. The first call in a large cluster stores all logs of a broker, so the time-out is long.
+"""
 
 
 class BackupPeers:
@@ -60,7 +61,8 @@ class BackupPeers:
 
     @property
     def generation(self) -> int:
-        """The latest generation of the first diskless coordinator's log, which is that of the cluster."""
+        """The latest generation in the log of the first diskless coordinator. It is also the generation of
+        the cluster."""
         topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
         return 0 if topic is None else topic.partitions[0].generations.latest
 

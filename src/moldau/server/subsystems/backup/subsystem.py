@@ -21,9 +21,9 @@ from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 
 LATE_INTERVALS: Final = 6
-"""Number of intervals without a saved state after which the node is unhealthy."""
+"""Number of intervals without a saved state after which the node becomes unhealthy."""
 LEASE_INTERVALS: Final = 2
-"""Number of intervals for which this node writes without looking for a later generation."""
+"""Number of intervals for which this node writes without a check for a later generation."""
 LATE_MIN_MS: Final = 60_000
 
 
@@ -56,18 +56,20 @@ class BackupSubsystem(Subsystem):
             lambda: self._peers.generation,
             lambda: uploads.value + deletions.value,
             context.fail,
-            # A node that is busy looks in each interval, so its uploads never wait.
+            # A busy node checks for a later generation in each interval, so its uploads never wait for the
+            # check.
             LEASE_INTERVALS * interval_ms / 1000,
         )
         storage.guard = self._guard
         if tiered is not None:
             tiered.storage.guard = self._guard
-        # This loop is not the maker's, because saves may wait long for brokers that are down.
+        # This loop is separate from the loop of the maker of cuts, because saves may wait long for brokers
+        # that are down.
         self._watching = Repeating(
             "backup generation", self._guard.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
         )
         self._late_ms = max(LATE_INTERVALS * settings.interval_ms, LATE_MIN_MS)
-        # The first run is soon: it finds out whether this node's folders are an older copy.
+        # The first run comes soon, because it detects whether this node's folders are an older copy.
         self._repeating = Repeating(
             "backup", self.maker.run_once, interval_ms, initial_delay_ms=0, unexpected=unexpected
         )

@@ -1,8 +1,9 @@
-"""CreateChunks at the leader of an active chunk: the chunk ends, and the next one begins on other brokers.
+"""CreateChunks at the leader of an active chunk. The chunk ends, and the next chunk begins on other brokers.
 
-Appends are held back until everything before is committed; then the log's end is the border. The new replicas
-get the state at the border and keep it durably. Only then the controller switches, by compare-and-set on the
-epochs. Until the leader knows whether it has, no append may continue.
+The leader delays appends until all earlier records are committed. The end of the log is then the border. The
+new replicas get the state at the border and store it durably. Only then does the controller switch to the new
+chunk, by a compare-and-set on the epochs. No append may continue until the leader knows the outcome of the
+switch.
 """
 
 import asyncio
@@ -33,14 +34,15 @@ from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
 logger = logging.getLogger(__name__)
 
 DRAIN_TIMEOUT_S: Final = 5.0
-"""Time for which appends are held back: until all earlier ones are committed, and the switch is known."""
+"""Time for which appends are delayed. In this time all earlier appends must be committed, and the outcome of
+the switch must be known."""
 RETRY_S: Final = 0.2
-"""Pause between two requests to the controller whose answers were lost."""
+"""Pause between two requests to the controller when the answer to the first was lost."""
 POLL_S: Final = 0.005
 
 
 class HandOverPeers(Protocol):
-    """Sends states to the brokers of the next chunk."""
+    """Sends the state at a border to the brokers of the next chunk."""
 
     async def hand_over(self, broker_id: int, state: HandedOver) -> None: ...
 
@@ -86,7 +88,8 @@ class ChunkCreation:
         self._under_way.add(key)
         try:
             async with self._frozen(partition):
-                # All replicas may lose power after the switch. One of them then still has the whole chunk.
+                # All replicas may lose power after the switch. With this flush, one of them still has the
+                # whole chunk.
                 await partition.log.flush()
                 border = partition.log.log_end_offset
                 in_sync = await self._hand_over(partition, border, epoch, brokers)
@@ -125,9 +128,9 @@ class ChunkCreation:
 
     @asynccontextmanager
     async def _frozen(self, partition: ClassicPartition) -> AsyncIterator[None]:
-        """Hold appends back while everything before is committed. Raises REQUEST_TIMED_OUT.
+        """Delay appends until all earlier records are committed. Raises REQUEST_TIMED_OUT.
 
-        After the time-out appends are refused. The freeze goes on: the switch may be committed.
+        After the time-out, appends are refused. The freeze continues, because the switch may be committed.
         """
         freeze, epoch = AppendFreeze(partition, self._machine), partition.leader_epoch
         freeze.begin()
@@ -150,7 +153,8 @@ class ChunkCreation:
     async def _hand_over(
         self, partition: ClassicPartition, border: int, epoch: int, brokers: Sequence[int]
     ) -> list[int]:
-        """Give the state to the new replicas; returns those that have it. Raises NOT_ENOUGH_REPLICAS."""
+        """Send the state to the new replicas; return the brokers that stored it. Raises
+        NOT_ENOUGH_REPLICAS."""
         log = partition.log
         state = HandedOver(
             *partition.key,
@@ -218,8 +222,8 @@ class ChunkCreation:
     ) -> int:
         """Send the request until its outcome is known: by an answer, by the image, or by another epoch.
 
-        If the chunk has ended, the replica leads no more at the return. Raises ``KafkaError`` if nothing has
-        changed, or if the replica leads no more.
+        If the chunk has ended, the replica is no longer leader when this method returns. Raises
+        ``KafkaError`` if nothing has changed, or if the replica is no longer leader.
         """
         may_be_done = False
         while True:
@@ -251,7 +255,8 @@ class ChunkCreation:
 
     @staticmethod
     async def _until_resigned(partition: ClassicPartition, epoch: int) -> None:
-        """Wait until the partition follows the image: it does so in its turn, and leads until then."""
+        """Wait until the partition has applied the image. Partitions apply it in several turns of the event
+        loop, and this partition leads until then."""
         while True:
             if not partition.is_leader or partition.leader_epoch != epoch:
                 return
@@ -281,12 +286,13 @@ _UNKNOWN_IF_REPEATED: Final = _UNKNOWN_OUTCOME | {
     ErrorCode.broker_id_not_registered,
     ErrorCode.cluster_authorization_failed,
 }
-"""Refusals that come before the controller has compared the leader epoch, or that an earlier request may have
-caused: the chunk raises the epoch. All other refusals say that the epoch is as before."""
+"""Refusals that do not show whether an earlier request succeeded. The controller refuses with some of them
+before it compares the leader epoch. The others may result from an earlier request, because a new chunk raises
+the epoch. All other refusals mean that the epoch is unchanged."""
 
 
 def _topic_configs(config: LogConfig) -> dict[str, str]:
-    """The topic's configs on which chunks depend."""
+    """The topic's configs that matter for chunks."""
     return {
         "cleanup.policy": "compact" if config.cleanup_compact else "delete",
         "remote.storage.enable": str(config.remote_storage_enable).lower(),

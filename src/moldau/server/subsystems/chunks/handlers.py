@@ -1,4 +1,4 @@
-"""CreateChunks of a tool, at the leaders of the partitions."""
+"""The handler of CreateChunks requests from tools, at the leaders of the partitions."""
 
 import asyncio
 from typing import Final
@@ -11,7 +11,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.subsystems.chunks.creation import ChunkCreation
 
 ROWS_MAX: Final = 100
-"""Chunks that one request creates at most; each holds back the producers of a partition."""
+"""Maximum number of chunks that one request creates. Each of them delays the producers of a partition."""
 
 
 class CreateChunksHandler:
@@ -25,7 +25,8 @@ class CreateChunksHandler:
         return {CreateChunksRequest.API_KEY: self.create}
 
     async def create(self, context: RequestContext, request: CreateChunksRequest) -> CreateChunksResponse:
-        """End the active chunks of partitions that this broker leads. A row may fail alone."""
+        """End the active chunks of partitions that this broker leads. A row may fail while other rows
+        succeed."""
         if not self._authorizer.allows(context, AclOperation.ALTER, AclResourceType.CLUSTER, CLUSTER_NAME):
             raise KafkaError(ErrorCode.cluster_authorization_failed)
         if len(request.topic_partitions) > ROWS_MAX:

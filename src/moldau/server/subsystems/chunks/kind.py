@@ -1,7 +1,7 @@
-"""Classic partitions whose past may be in inactive chunks (KIP-1114).
+"""Classic partitions that may have inactive chunks with their older records (KIP-1114).
 
 The log of the active chunk is the log of the partition. When the image shows that a chunk has ended, the old
-log becomes the chunk's, and the replicas of the new active chunk begin at the border.
+log becomes the chunk's log. The replicas of the new active chunk begin at the border.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ FindState = Callable[[Topic, int], Awaitable[AuxiliaryState]]
 
 
 class ChunkLogs:
-    """The logs and the chunks of this broker, and what becomes of the logs."""
+    """The logs and the chunks of this broker. Decides how each log is used."""
 
     def __init__(self, broker_id: int, logs: LogManager, store: ChunkStore, hand_overs: HandOvers) -> None:
         self._broker_id = broker_id
@@ -62,9 +62,9 @@ class ChunkLogs:
         return fate, chunk
 
     async def exchange(self, topic: Topic, index: int, find_state: FindState) -> None:
-        """Do the next step for the log of a partition that is closed. Raises ``KafkaError``.
+        """Do the next step for the log of a closed partition. Raises ``KafkaError``.
 
-        ``find_state`` is asked for a state that was not handed over, or that is lost.
+        ``find_state`` is called when the state at the border was not handed over, or was lost.
         """
         name = TopicPartition(topic.name, index)
         fate, chunk = self.fate(topic, index)
@@ -82,12 +82,13 @@ class ChunkLogs:
             await log.begin_behind_remote(state)
 
     def discard(self, name: TopicPartition) -> None:
-        """Move the log of an earlier chunk aside: its other brokers may have lost its records."""
+        """Move the log of an earlier chunk aside. It is not used, because its other brokers may have lost its
+        records."""
         logger.warning("%s: the log is not used: %s", name, LogFate.DISCARD.value)
         self._logs.put_aside(name)
 
     def prepare(self, topic: Topic, index: int) -> None:
-        """Set the facts about an active chunk's log that is not open yet."""
+        """Set the known facts about an active chunk's log before the partition opens it."""
         name, border = TopicPartition(topic.name, index), topic.partitions[index].start_offset
         log, home = self._logs.get(name), self._logs.home_of(name)
         if border < 0 or log is None or home is None:
@@ -102,7 +103,7 @@ class ChunkLogs:
 
 
 class ChunkedKind(PartitionKind[ClassicPartition]):
-    """Wraps the kind of classic partitions. Partitions without chunks are left to it."""
+    """Wraps the kind of classic partitions, which handles partitions without chunks."""
 
     def __init__(
         self,
@@ -137,8 +138,8 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
             await self._logs.exchange(topic, index, self._find_state)
 
     async def _find_state(self, topic: Topic, index: int) -> AuxiliaryState:
-        """The state at the border from the brokers of the last inactive chunk; an empty one if no broker has
-        it, because the leader must begin at the border in any case."""
+        """The state at the border, read from the brokers of the last inactive chunk. If no broker has it, the
+        state is empty, because the leader must begin at the border in any case."""
         metadata = topic.partitions[index]
         border = metadata.start_offset
         start_offset = metadata.chunks[0].start_offset if metadata.chunks else border
@@ -188,11 +189,11 @@ class ChunkedKind(PartitionKind[ClassicPartition]):
     def _role_taken(
         partition: ClassicPartition, metadata: PartitionRegistration, taken: Callable[[], None]
     ) -> None:
-        """Move the start of a new leader's log to the first chunk that is left: the leader that dropped the
-        chunks before may have ended before this replica heard of its start."""
+        """Move the start of a new leader's log to the first remaining chunk. The previous leader may have
+        dropped earlier chunks and ended before this replica received the new start."""
         log, first = partition.log, first_offset(metadata.chunks, metadata.start_offset)
         if partition.is_leader and log.log_start_offset < first:
-            with suppress(KafkaError):  # The disk has failed, which the log's owner handles.
+            with suppress(KafkaError):  # The disk has failed, and the log's owner handles this.
                 log.update_log_start_offset(min(first, log.log_end_offset))
         taken()
 

@@ -36,7 +36,7 @@ R = TypeVar("R")
 A = TypeVar("A", ChunkRead, ChunkSearch, ChunkFileFetch)
 
 READ_TIMEOUT_MS: Final = 10_000
-"""Time-out of a call that reads a chunk, after which another holder is asked."""
+"""Time-out of a call that reads a chunk. After it, another broker with the chunk is called."""
 HAND_OVER_TIMEOUT_MS: Final = 5_000
 
 
@@ -75,7 +75,8 @@ class ChunkPeers:
         wanted: A,
         read_here: Callable[[], Coroutine[Any, Any, R]],
     ) -> R:
-        """The answer of this broker's copy; of another one if there is none here, or if it cannot be read."""
+        """The answer of this broker's copy. Another broker answers if this broker has no copy, or cannot read
+        it."""
         error = KafkaError(ErrorCode.kafka_storage_error, "no broker with the chunk is alive")
         if self._has(chunk, wanted):
             try:
@@ -96,7 +97,8 @@ class ChunkPeers:
     async def _call_holder(
         self, call: BrokerCall[Any, A, R], chunk: ChunkRegistration, wanted: A, error: KafkaError
     ) -> R:
-        """Ask the other holders one after the other. Raises the error of the last one, or this one."""
+        """Call the other brokers with the chunk one after the other. Raises the error of the last call, or
+        the given error if there are no other brokers."""
         for broker_id in self._holders(chunk, wanted):
             try:
                 return await self._channel(broker_id, READ_TIMEOUT_MS).call(call, wanted)
@@ -108,7 +110,8 @@ class ChunkPeers:
     def _holders(
         self, chunk: ChunkRegistration, wanted: ChunkRead | ChunkSearch | ChunkFileFetch
     ) -> Iterator[int]:
-        """The brokers that have a chunk: those of this rack first, and in an order by a hash of the chunk."""
+        """The brokers that have a chunk, those of this rack first. Otherwise the order follows a hash of the
+        chunk."""
         brokers = self._view.image.brokers
         alive = [each for each in chunk.isr if each in brokers and each != self._view.local_id]
         key = f"{wanted.topic_id}-{wanted.partition_index}-{wanted.start_offset}-".encode()
@@ -122,7 +125,7 @@ class ChunkPeers:
         return iter(alive)
 
     async def hand_over(self, broker_id: int, state: HandedOver) -> None:
-        """Give a broker, or this one, the state at a border. Raises ``KafkaError``."""
+        """Send the state at a border to a broker, which may be this one. Raises ``KafkaError``."""
         if broker_id == self._view.local_id:
             await self._hand_overs.keep(state)
             return

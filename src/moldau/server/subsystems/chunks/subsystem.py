@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChunksSubsystem(Subsystem):
-    """The chunks on this broker. Topics whose partitions have none are left to the kinds before."""
+    """The chunks on this broker. Partitions without chunks are handled by the kinds before this one."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ChunksSubsystem(Subsystem):
         await self._hand_overs.load()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Remove the chunks that this broker does not have any more by the metadata."""
+        """Remove the chunks that the metadata no longer assign to this broker."""
         removed = {topic.topic_id: topic.name for topic in delta.topics.removed.values()}
         if not (removed or delta.topics.changed):
             return
@@ -121,7 +121,8 @@ class ChunksSubsystem(Subsystem):
                 await self._hand_overs.forget(topic_id, partition)
 
     async def serve(self) -> None:
-        """Move the chunks of unknown topics aside: the metadata are complete at this step."""
+        """Move the chunks of unknown topics aside. At this step the metadata are complete, so the topics do
+        not exist."""
         topics = self._context.view.image.topics
         for chunk in self.store:
             if topics.get_by_id(chunk.topic_id) is None:
@@ -130,7 +131,7 @@ class ChunksSubsystem(Subsystem):
         self._retention.start()
 
     async def _settled(self) -> None:
-        """Return when the logs of this broker are in the state of the image."""
+        """Return when the logs of this broker match the image."""
         await self._partitions.settled()
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
@@ -150,7 +151,8 @@ class ChunksSubsystem(Subsystem):
         if self._copying is not None:
             self._copying.cancel()
             await asyncio.gather(self._copying, return_exceptions=True)
-        # A carve that has begun is completed; what waits is cancelled, and done at the next start.
+        # A carve that has begun is completed. Work that still waits is cancelled, and is done after the next
+        # start.
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.peers.close()
         self.store.close()

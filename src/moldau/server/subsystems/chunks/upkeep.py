@@ -53,7 +53,7 @@ class _RemoteChunk:
 
 
 class _OwnChunk(NamedTuple):
-    """A chunk that this broker has by the metadata."""
+    """A chunk that this broker must have according to the metadata."""
 
     topic: Topic
     chunk_id: ChunkId
@@ -109,7 +109,7 @@ def _raise_errors(answer: Any, rows: Any) -> None:
 
 
 class ChunkRetention:
-    """Removes the chunks of the partitions that this broker leads when they are past their retention."""
+    """Removes expired chunks of the partitions that this broker leads."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class ChunkRetention:
         self._reports = reports
 
     async def run_once(self) -> None:
-        """Move the starts of logs, and have the chunks before them removed. Raises the last ``KafkaError``,
-        after all partitions."""
+        """Move the starts of logs, and let the controller remove the chunks before them. Raises the last
+        ``KafkaError``, after all partitions were handled."""
         failure: KafkaError | None = None
         for partition in self._partitions:
             if not isinstance(partition, ClassicPartition) or partition.remote.part is None:
@@ -134,7 +134,7 @@ class ChunkRetention:
             if metadata is None or not metadata.chunks or not partition.is_leader:
                 continue
             if partition.guards.refuses_markers:
-                continue  # The active chunk ends, and the start of the log may be handed over already.
+                continue  # The active chunk is ending, and the start of the log may already be handed over.
             try:
                 await self._retain(partition, metadata)
             except KafkaError as error:
@@ -160,7 +160,7 @@ class ChunkRetention:
 
 
 class ChunkCopies:
-    """Copies the chunks that this broker must get, and reports those that it has got or lost."""
+    """Copies the chunks that this broker must get, and reports the chunks that it has got or lost."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class ChunkCopies:
         reports: ControllerReports,
         settled: Callable[[], Any],
     ) -> None:
-        """``settled`` returns when the logs of this broker are in the state of the image."""
+        """``settled`` returns when the logs of this broker match the image."""
         self._view = context.view
         self._logs = context.logs
         self._store = store
@@ -183,10 +183,10 @@ class ChunkCopies:
         """Topics with inactive chunks."""
 
     def changed(self, topics: Iterable[TopicDelta], image: MetadataImage) -> bool:
-        """Note changed topics; returns whether one of them has inactive chunks."""
+        """Record changed topics; return whether one of them has inactive chunks."""
         found = False
         for change in topics:
-            # Topics that have never had chunks cost nothing but a look at the changed partitions.
+            # For topics that never had chunks, this loop over the changed partitions is the only cost.
             if change.name in self._chunked or any(each.chunks for each in change.partitions.values()):
                 topic = image.topics.get(change.name)
                 if topic is not None and any(each.chunks for each in topic.partitions):
@@ -212,7 +212,7 @@ class ChunkCopies:
                 self.wake.set()
 
     async def _round(self) -> bool:
-        """Do all steps that are due. Returns False if one of them must be tried again."""
+        """Do all steps that are due. Returns False if a step must be tried again."""
         is_complete = True
         for own in self._own_chunks():
             try:
@@ -239,7 +239,7 @@ class ChunkCopies:
         await self._reports.held(own.chunk_id, None if home is None else home.directory_id, is_held=is_here)
 
     def _may_be_carved(self, own: _OwnChunk) -> bool:
-        """Whether the partition's log may still become the log of a chunk, or its folder is offline."""
+        """Whether the partition's log may still become the log of a chunk, or is in an offline folder."""
         log = self._logs.get(own.name)
         is_older = log is not None and log.segments.segments[0].base_offset <= own.chunk.end_offset
         return is_older or not all(each.is_online for each in self._logs.directories)

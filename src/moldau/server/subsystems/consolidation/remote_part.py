@@ -1,4 +1,5 @@
-"""The remote part of a diskless partition: its records before the start of the WAL, for the remote reader."""
+"""The remote part of a diskless partition, for the remote reader. It has the records before the start of the
+WAL."""
 
 import asyncio
 

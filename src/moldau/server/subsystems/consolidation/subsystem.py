@@ -100,7 +100,7 @@ class ConsolidationSubsystem(Subsystem):
             self._scanning.start()
 
     async def stop(self) -> None:
-        """Stop the work at any point; all of it can be started again."""
+        """Stop the work, which may be at any step. All of it can be started again."""
         if self._scanning is not None:
             await self._scanning.stop()
         await self._measuring.stop()
@@ -221,7 +221,7 @@ class ConsolidationSubsystem(Subsystem):
 
 
 class ConsolidationOff(Subsystem):
-    """Refuses the requests of engines, on a broker whose diskless topics have no remote tier."""
+    """Refuses the requests of engines. Used on a broker whose diskless topics have no remote tier."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context

@@ -1,9 +1,9 @@
-"""The calls of all diskless coordinators of the cluster: inside the process when this broker leads the
-coordinator, otherwise by RPC.
+"""The calls to all diskless coordinators of the cluster. When this broker leads the coordinator, a call stays
+inside the process; otherwise it is an RPC.
 
 The metadata name the leader of a coordinator. A connection's answers come in the order of its requests.
-Requests that wait at a coordinator therefore have connections of their own, so that a commit is not queued
-behind a FindBatches that waits for commits.
+Requests that wait at a coordinator therefore use separate connections, so that a commit is not queued behind
+a FindBatches that waits for commits.
 """
 
 from collections.abc import Awaitable
@@ -34,10 +34,10 @@ _LIMITS: Final = ClientLimits(connect_timeout_ms=2_000, reconnect_backoff_max_ms
 
 
 class ClusterCoordinators(DisklessCoordinatorCalls):
-    """Sends each call to the leader of its coordinator as of this broker's metadata.
+    """Sends each call to the leader of its coordinator according to this broker's metadata.
 
-    A call raises ``KafkaError`` when the leader has moved or does not answer, and the caller repeats it.
-    Calls in progress at a former leader fail as soon as newer metadata name another leader.
+    A call raises ``KafkaError`` when the leader has moved or does not answer, and the caller then repeats the
+    call. Calls in progress at a former leader fail as soon as newer metadata name another leader.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
         )
 
     def commit_file(self, coordinator_id: int, call: CommitFileCall) -> Awaitable[CommitFileResult]:
-        """Commits of one file to coordinators of one broker travel in one request."""
+        """Commits of one file to coordinators of the same broker are sent in one request."""
         leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
         if leader_id is None or leader_id == self._view.local_id:
             return self.call(COMMIT_FILE, coordinator_id, call)
@@ -123,7 +123,7 @@ class ClusterCoordinators(DisklessCoordinatorCalls):
 
 
 class _Connections:
-    """A group of connections to leaders: a :class:`CoordinatorChannel` and the calls over it."""
+    """A group of connections to leaders. It contains a :class:`CoordinatorChannel` and the calls over it."""
 
     def __init__(self, cluster: ClusterCoordinators, name: str) -> None:
         self._cluster = cluster

@@ -22,10 +22,11 @@ _ONE_ATTEMPT: Final = RetryPolicy(deadline_ms=2_000, attempt_timeout_ms=2_000)
 
 
 async def refuse_foreign_store(config: BrokerConfig, machine: Machine) -> None:
-    """Return when the node has run before, or no other cluster owns its object store.
+    """Return when the node has run before, or when no other cluster owns its object store.
 
-    Errors of the configuration, the folders and the store are left to the start, which names them. Raises
-    ``KafkaError(kafka_storage_error)``, with a sentence for the operator, for the store of another cluster.
+    Errors of the configuration, the folders and the store are not reported here, because the start reports
+    them. Raises ``KafkaError(kafka_storage_error)``, with a sentence for the operator, for the store of
+    another cluster.
     """
     folder, disk = config.metadata_log_dir, machine.disk
     if not (config.is_broker and is_enabled(config)):

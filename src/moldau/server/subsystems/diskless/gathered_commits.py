@@ -1,4 +1,4 @@
-"""Gathers the commits of one file that go to the same broker, so that they travel in one request.
+"""Gathers the commits of one file that go to the same broker, and sends them in one request.
 
 The parts of a file become ready together, when its object is stored. The commits that are made within one
 turn of the event loop are therefore sent together.
@@ -57,13 +57,14 @@ class GatheredCommits:
             try:
                 results.update(await self._send_parts([part[:2] for part in parts]))
             except Exception as error:
-                # The caller gets a defect, too. Otherwise it would wait for its time-out and repeat the call.
+                # The caller also gets the error of a defect. Otherwise it would wait for its time-out and
+                # repeat the call.
                 if not (isinstance(error, KafkaError) and error.code is ErrorCode.unsupported_version):
                     results.update((part.coordinator_id, error) for part in parts)
             for part in parts:
                 if part.coordinator_id in results:
                     _settle(part.answer, results[part.coordinator_id])
-        # An older broker gets each part in a request of its own.
+        # An older broker gets each part in a separate request.
         await asyncio.gather(*(self._answer_one(part) for part in parts if not part.answer.done()))
 
     async def _answer_one(self, part: "_Part") -> None:

@@ -13,14 +13,12 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.metadata.cluster_view import ClusterView
 
 TIMEOUT_MS: Final = 2_000
-"""Time after which a broker asks the object store instead, because a GET of the store nearly always takes
-less time.
-"""
+"""Time after which a broker reads from the object store instead. A GET of the store nearly always takes less
+time."""
 _LIMITS: Final = ClientLimits(connect_timeout_ms=1_000, reconnect_backoff_max_ms=500)
 _CONNECTIONS: Final = 4
-"""Number of connections to each broker. Answers come in the order of a connection's requests, and a single
-object may be slow.
-"""
+"""Number of connections to each broker. Answers come in the order of a connection's requests, so one slow
+object delays the answers behind it."""
 
 
 class RackPeerCalls:
@@ -51,5 +49,5 @@ class RackPeerCalls:
 
 
 def rack_handlers(reader: RackReader, authorizer: Authorizer) -> HandlerTable:
-    """The handlers with which this broker reads for other brokers."""
+    """The handlers by which this broker reads objects on behalf of other brokers."""
     return BrokerCallHandlers[RackReader]({READ_OBJECT.api_key: READ_OBJECT}, reader, authorizer).table()

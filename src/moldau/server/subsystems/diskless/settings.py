@@ -17,13 +17,12 @@ from moldau.tiered.consolidation.plan import SegmentRules
 
 OPTION_PREFIX: Final = "diskless.storage."
 _FREE_PUTS_PER_SECOND: Final = 100.0
-"""Rate of PUT requests when they are not billed, so that a producer that has paused need not wait for the
-commit interval.
-"""
+"""Rate of PUT requests when they are not billed. With this rate, a producer that has paused need not wait for
+the commit interval."""
 
 
 def is_enabled(config: BrokerConfig) -> bool:
-    """Whether this broker hosts diskless topics."""
+    """Whether this broker can host diskless topics."""
     return config.flag("diskless.system.enable")
 
 
@@ -81,7 +80,7 @@ def writer_settings(config: BrokerConfig) -> WriterSettings:
     if puts_per_second >= 0:
         return replace(settings, puts_per_second=puts_per_second)
     url = config.optional_text("diskless.storage.url") or ""
-    # A plug-in may be for a store that bills its requests.
+    # A plug-in may use a store that bills its requests.
     is_free = url.startswith(("file:", "memory:")) and not config.optional_text("diskless.storage.class.name")
     return replace(settings, puts_per_second=_FREE_PUTS_PER_SECOND) if is_free else settings
 

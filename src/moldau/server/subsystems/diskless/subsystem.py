@@ -176,7 +176,8 @@ class DisklessSubsystem(Subsystem):
     def _throttle(self, context: RequestContext, waits: bool) -> float:
         """Back-pressure: while the backlog is too large, requests of producers are read slowly.
 
-        It applies only to producers with waiting records. An append to a classic topic is already complete.
+        It applies only to producers whose records wait for an upload. An append to a classic topic is already
+        complete.
         """
         congestion = self.congestion if waits else None
         return 0.0 if congestion is None else pause_of(congestion, context.size_bytes)
@@ -186,8 +187,8 @@ class DisklessSubsystem(Subsystem):
         """The degree to which producers must be slowed down, from 0 (slightly) to 1; None for no
         back-pressure.
 
-        The value is the excess of the upload backlog or of the WAL backlog. The excess of the upload backlog
-        is 0 at the limit; appends are refused at twice the limit.
+        The value is the excess of the WAL backlog over its limit. It is 0 when only the upload backlog
+        exceeds its limit, because the writer refuses appends at twice that limit.
         """
         excess = self.backlog.excess
         return 0.0 if excess is None and self.runtime.writer.is_full else excess
@@ -226,7 +227,7 @@ class DisklessSubsystem(Subsystem):
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def _was_used_before(self) -> bool:
-        """Whether this broker has had coordinators before, which proves that the store has worked."""
+        """Whether this broker has led coordinators before, which proves that the store has worked."""
         return any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
 
     async def stop(self) -> None:

@@ -62,7 +62,8 @@ class DirectoryAssignments:
             self._wake.set()
 
     def forget(self, key: PartitionKey) -> None:
-        """Drop an assignment, because the metadata are correct or this broker no longer has the replica."""
+        """Drop an assignment, because the metadata are already correct or this broker no longer has the
+        replica."""
         self._pending.pop(key, None)
 
     def wake(self) -> None:
@@ -92,7 +93,7 @@ class DirectoryAssignments:
                 self._wake.set()
 
     async def _send(self) -> bool:
-        """Send the pending assignments once. Returns False when some of them must be sent again."""
+        """Send the pending assignments once. Returns False when some assignments must be sent again."""
         epoch = self._local_epoch()
         if epoch < 0:
             return True  # the registration wakes this task again
@@ -104,7 +105,7 @@ class DirectoryAssignments:
         except KafkaError:
             return False
         if response.error_code is ErrorCode.unsupported_version:
-            # The cluster's metadata do not name directories yet. They appear with a later feature level.
+            # The cluster's metadata do not name directories yet. They will, at a later feature level.
             self._pending.clear()
             return True
         if response.error_code is not ErrorCode.none:

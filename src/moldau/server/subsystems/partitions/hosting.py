@@ -41,9 +41,8 @@ _RECONFIGURED_A_TURN: Final = 100
 
 
 class LeadershipListener(Protocol):
-    """Notified at each change of the metadata whether this broker leads a replica over whose log a
-    coordinator may run.
-    """
+    """Notified at each change of the metadata whether this broker leads a replica whose log is that of a
+    coordinator."""
 
     def leads(self, partition: ClassicPartition, epoch: int) -> None: ...
 
@@ -90,9 +89,9 @@ class _NewPartition:
 class PartitionHosting:
     """Follows the image, with some partitions in each turn of the event loop.
 
-    Existing partitions follow at once, as far as the limit of a turn allows. For a new partition, worker
-    threads create the log first. Until then requests for it are answered with NOT_LEADER_OR_FOLLOWER, after
-    which clients retry.
+    Existing partitions follow at once, within the limit of a turn. For a new partition, worker threads create
+    the log first. Until then requests for it are answered with NOT_LEADER_OR_FOLLOWER, after which clients
+    retry.
     """
 
     def __init__(
@@ -107,8 +106,8 @@ class PartitionHosting:
     ) -> None:
         """``may_lead`` returns whether the leaderships in an image belong to this process.
 
-        Leaderships of this broker's previous process do not belong to it. They end, with their epochs, when
-        this process registers. Without this check their coordinators would be loaded twice.
+        Leaderships of this broker's previous process do not belong to it. These leaderships and their epochs
+        end when this process registers. Without this check their coordinators would be loaded twice.
         """
         self._local_id = local_id
         self._registry = registry
@@ -268,7 +267,7 @@ class PartitionHosting:
         hosted.kind.take_role(partition, topic, partial(self._role_taken, hosted, topic))
 
     def _compare_directory(self, topic: Topic, key: PartitionKey) -> None:
-        """Notify of a replica whose log directory differs from the directory in the metadata."""
+        """Notify the observer of a replica whose log directory differs from the directory in the metadata."""
         home = self._logs.home_of(TopicPartition(topic.name, key.partition))
         if self._assignments is None or home is None or home.directory_id is None:
             return
@@ -278,9 +277,8 @@ class PartitionHosting:
             self._assignments.put(key, home.directory_id)
 
     def suspend(self, name: TopicPartition) -> PartitionKey | None:
-        """Close a replica, so that its log can be exchanged; until :meth:`resume` requests for it are
-        answered with NOT_LEADER_OR_FOLLOWER. None means that the replica cannot be closed now.
-        """
+        """Close a replica, so that its log can be exchanged. Until :meth:`resume`, requests for the replica
+        are answered with NOT_LEADER_OR_FOLLOWER. None means that the replica cannot be closed now."""
         found = self._registry.get(name.topic, name.partition)
         hosted = None if found is None else self._hosted.get(found.key)
         topic = None if found is None else self._seen.get(found.key.topic_id.int)
@@ -299,7 +297,7 @@ class PartitionHosting:
             self._take_turn()
 
     def _end(self, key: PartitionKey, hosted: _Hosted) -> None:
-        """Close a replica that stays on this broker."""
+        """Close a replica that remains assigned to this broker."""
         partition = hosted.partition
         del self._hosted[key]
         self._registry.remove(key)
@@ -312,7 +310,8 @@ class PartitionHosting:
     def directory_failed(self, directory: LogDirectory) -> None:
         """Take the replicas in a failed log directory offline, so that requests get KAFKA_STORAGE_ERROR.
 
-        The metadata may not name the directory yet. The controller must know it to move the leaderships.
+        The metadata may not name the directory yet. The controller needs the directory in order to move the
+        leaderships.
         """
         reason = f"log folder {directory.path} is offline: {directory.offline_reason}"
         for key, hosted in tuple(self._hosted.items()):
@@ -443,7 +442,7 @@ class PartitionHosting:
     def _cannot_open(self, topic: Topic, key: PartitionKey, error: KafkaError) -> None:
         self._compare_directory(topic, key)
         reason = str(error)
-        # Each change of the topic retries; an error that is the same as before is not logged again.
+        # Each change of the topic causes a retry. An error that has not changed is not logged again.
         if self.offline.get(key) != reason:
             self.offline[key] = reason
             self._unopened_lines.add(f"{topic.name}-{key.partition}", reason)
@@ -494,6 +493,7 @@ class PartitionHosting:
     def _reconfigure(self, partitions: Iterable[_Hosted]) -> None:
         for each in partitions:
             key = each.partition.key
-            # A deleted topic's configuration is deleted with it, but the topic must not get the defaults.
+            # A deleted topic's configuration is deleted with it, but the topic's partitions must not get the
+            # default values.
             if self._hosted.get(key) is each and key.topic_id.int in self._seen:
                 each.kind.reconfigure(each.partition)

@@ -10,7 +10,8 @@ class ReplicaGauges:
     """Gauges that are computed at each scrape."""
 
     def __init__(self, context: BrokerContext, offline: Sized) -> None:
-        """``offline`` are the replicas of this broker that cannot be opened. Registers the gauges."""
+        """``offline`` contains the replicas of this broker that cannot be opened. The constructor registers
+        the gauges."""
         self._context = context
         partitions = context.partitions
         gauges: dict[str, Callable[[], float]] = {

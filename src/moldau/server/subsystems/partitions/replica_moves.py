@@ -24,9 +24,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.05
 PREFERRED_MAX: Final = 10_000
-"""Number of absent replicas whose folder is remembered. The limit bounds the memory for names that never
-become replicas.
-"""
+"""Number of absent replicas whose folder is remembered. It limits the memory for names that never become
+replicas."""
 
 
 class ReplicaMoves:
@@ -40,9 +39,8 @@ class ReplicaMoves:
         quota: QuotaSettings,
         unexpected: UnexpectedErrors,
     ) -> None:
-        """``has_snapshots`` says whether the logs of a topic are shortened by snapshots beside them.
-        ``quota`` limits all moves together.
-        """
+        """``has_snapshots`` returns whether the logs of a topic are shortened by snapshots beside them.
+        ``quota`` limits all moves together."""
         self._logs = logs
         self._futures = logs.futures
         self._hosting = hosting
@@ -54,7 +52,7 @@ class ReplicaMoves:
         self._task: asyncio.Task[None] | None = None
 
     def limit(self, bytes_per_second: int) -> None:
-        """Set the rate of all moves together."""
+        """Set the maximum rate of all moves together."""
         self._quota.settings = replace(self._quota.settings, bytes_per_second=max(1, bytes_per_second))
 
     def start(self) -> None:
@@ -62,9 +60,8 @@ class ReplicaMoves:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="moves between log folders")
 
     async def stop(self) -> None:
-        """Stop. An exchange in progress is finished first. The copies start again from the beginning when the
-        broker starts again.
-        """
+        """Stop. An exchange in progress is finished first. The copies start again from the beginning at the
+        next start of the broker."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -77,7 +74,8 @@ class ReplicaMoves:
             logger.info("the move of %s to %s starts again: %s", name, target.path, code.name)
 
     async def request(self, name: TopicPartition, target: LogDirectory) -> ErrorCode:
-        """Begin to move a replica to a folder. If it is in this folder already, its move to another one ends.
+        """Begin to move a replica to a folder. If the replica is already in this folder, its move to another
+        folder ends.
 
         Returns REPLICA_NOT_AVAILABLE if the replica is not on this broker. If it is created later, it is
         created in this folder.
@@ -149,9 +147,9 @@ class ReplicaMoves:
         return is_current and self._logs.get(move.name) is move.source and move.target.is_online
 
     async def _copy(self, move: LogMove) -> None:
-        """Return when the copy has had all records at one moment, and these records are durable."""
+        """Return when the copy has had all records at some moment, and these records are durable."""
         loop = asyncio.get_running_loop()
-        # A compaction in progress may remove records whose newer versions are not copied yet.
+        # A compaction in progress may remove records before their newer versions are copied.
         while self._logs.cleaner.cleaning is move.source:  # noqa: ASYNC110
             await asyncio.sleep(RETRY_S)
         while self._is_wanted(move):
@@ -166,7 +164,8 @@ class ReplicaMoves:
         await move.future.flush()
 
     async def _exchanged(self, move: LogMove) -> bool:
-        """Close the replica, exchange its log, and open it again. Returns False if it must be tried again."""
+        """Close the replica, exchange its log, and open it again. Returns False if the exchange must be tried
+        again."""
         if not self._is_wanted(move) or move.source.truncation_count != move.truncation_count:
             return False
         key = self._hosting.suspend(move.name)

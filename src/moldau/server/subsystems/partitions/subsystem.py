@@ -91,9 +91,8 @@ class PartitionsSubsystem(Subsystem):
         await self._hosting.settled()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply the image to partitions before the configurations change: a deleted topic has no
-        configuration any more, so its partitions keep their last one.
-        """
+        """Apply the image to partitions before the configurations change. A deleted topic has no
+        configuration any more, so its partitions keep their last configuration."""
         changed = [topic.name for topic in delta.topics.changed.values()]
         removed = list(delta.topics.removed.values())
         if delta.brokers.entries:
@@ -118,7 +117,7 @@ class PartitionsSubsystem(Subsystem):
         """Move aside, and keep, the logs of partitions that this broker does not host according to the
         metadata. At this step the metadata are complete.
 
-        Raises ``DamagedLogError`` for a log with the cluster's own state that has the id of another topic.
+        Raises ``DamagedLogError`` when a log with the cluster's own state has the id of another topic.
         """
         topics, local_id = self._context.view.image.topics, self._context.identity.node_id
         check_guarded_owners(self._logs, settings.GUARDED_TOPICS, topics.name_of)
@@ -152,9 +151,8 @@ class PartitionsSubsystem(Subsystem):
         await self.replication.stop()
 
     def _is_registered(self, image: MetadataImage) -> bool:
-        """Whether the metadata contain the registration of this process, and not only of an earlier
-        process of this broker.
-        """
+        """Whether the metadata contain the registration of this process. The registration of an earlier
+        process of this broker is not enough."""
         known = image.brokers.get(self._context.identity.node_id)
         return known is not None and known.incarnation_id == self._context.incarnation_id
 

@@ -1,4 +1,4 @@
-"""The topics of an image, as the hosting of partitions follows them."""
+"""The topics of an image, in the order in which the hosting of partitions applies them."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,13 +10,13 @@ from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS
 
 _MANY_PARTITIONS: Final = 400
-"""Number of partitions from which on the order of topics matters, because following takes many turns."""
+"""Number of partitions above which the order of topics matters, because it then takes many turns of the event
+loop to apply them."""
 
 
 def in_order(image: MetadataImage, names: Iterable[str]) -> list[Topic]:
-    """The topics with these names. If they have many partitions, nodes' own state comes first, because other
-    topics wait for its coordinators, and small topics come before large ones.
-    """
+    """The topics with these names. If they have many partitions, internal topics come first, because other
+    topics wait for their coordinators. Small topics come before large ones."""
     topics = (image.topics.get(name) for name in names)
     found = [topic for topic in topics if topic is not None]
     if sum(len(topic.partitions) for topic in found) < _MANY_PARTITIONS:

@@ -20,7 +20,7 @@ class DeletedTopics:
         look_again: Callable[[], None],
     ) -> None:
         """``until_current`` returns when the image contains all records that were committed at the time of
-        the call, or raises.
+        the call; otherwise it raises.
 
         ``grace_s`` is the time for which a topic must be missing in the image before the check. It must be
         longer than the time for which a replaced controller may not know that it was replaced. ``look_again``
@@ -46,8 +46,8 @@ class DeletedTopics:
             loop.call_later(self._grace_s, self._look_again)
         if not due:
             return due
-        # The creation of these topics is committed. If current metadata do not contain a topic, they contain
-        # its deletion.
+        # The creation of these topics is committed. If a topic is missing in current metadata, its deletion
+        # is committed, too.
         await self._until_current()
         return self._missing(due)
 

@@ -30,9 +30,8 @@ class Tiering:
         reader: RemoteReader,
         until_current: Callable[[], Awaitable[None]],
     ) -> None:
-        """``until_current`` returns when ``partitions`` are in the state that was committed at the time of
-        the call, or raises.
-        """
+        """``until_current`` returns when ``partitions`` have applied all metadata that were committed at the
+        time of the call; otherwise it raises."""
         self._until_current = until_current
         self._partitions = partitions
         self._manager = manager
@@ -44,7 +43,7 @@ class Tiering:
         """
         name = _identity(partition)
         if partition.remote.part is None:
-            # An earlier task may have recorded a copy while all copies were about to be removed.
+            # An earlier task may have recorded a copy before it learned that all copies would be removed.
             partition.log.highest_copied_offset = -1
             partition.remote.begin(ClassicRemotePart(name, partition.log, self._reader, partition.read))
         if partition.is_leader:

@@ -44,12 +44,12 @@ class _Leader(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """A read that waits for its answer."""
+    """A read whose answer is pending."""
 
     offset: int
     leader: _Leader
     waits: bool
-    """Whether the answer may be late, because the previous read found nothing at this offset."""
+    """Whether the answer may take long, because the previous read found no event at this offset."""
     answer: "asyncio.Future[memoryview]"
 
 
@@ -69,10 +69,10 @@ class MetadataPeers:
     """Sends events to leaders of metadata partitions and reads committed events.
 
     All methods raise ``RemoteStorageError``. Each broker gets one fetch at a time, which reads the events of
-    all its partitions together, as consumers do. The fetchers of replicas share only the API with this class:
-    they append the records to logs of their own, continue at the ends of these logs, and keep a session. A
-    reader of this class names each offset, gets bytes below the high watermark, and requests none while it
-    applies them.
+    all its partitions together, as consumers do. The fetchers of replicas share only the API with this class.
+    They append the records to their own logs, continue at the ends of these logs, and keep a session. A
+    reader of this class names each offset, gets bytes below the high watermark, and requests no more bytes
+    while it applies them.
     """
 
     def __init__(
@@ -130,7 +130,8 @@ class MetadataPeers:
         return BrokerChannel(self._calls, *leader.address, timeout_ms)
 
     async def _connect(self, leader: _Leader, call: BrokerCall[Any, Any, Any]) -> None:
-        """Connect first, so that a request that could not be sent is known to have had no effect."""
+        """Connect before the request is sent. If the connection fails, the request has certainly had no
+        effect."""
         try:
             await RemoteNode(self._calls, leader.address).version_of(call.api_key, OFFSETS_TIMEOUT_MS)
         except KafkaError as error:
@@ -167,7 +168,7 @@ class MetadataPeers:
                 del peer.wanted[partition]
 
     async def _run(self, peer: "_ReadPeer") -> None:
-        """Fetch from a broker as long as there are readers."""
+        """Send fetches to a broker while there are readers."""
         try:
             await asyncio.sleep(0)  # concurrent readers share the first request
             while wanted := dict(peer.wanted):
@@ -180,7 +181,7 @@ class MetadataPeers:
                     self._unexpected.report("fetching remote log metadata", error)
                     for partition, each in wanted.items():
                         _fail(each, RemoteStorageError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition}: {error!r}"))
-                await asyncio.sleep(0)  # readers that were answered may request more
+                await asyncio.sleep(0)  # Readers that have got an answer may request more.
         finally:
             peer.task = None
 

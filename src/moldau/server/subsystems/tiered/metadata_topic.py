@@ -278,7 +278,7 @@ class ClusterMetadataTopic:
         return await self._peers.offsets(partition, epoch)
 
     def _is_local(self, partition: int) -> bool:
-        """Whether this broker leads a partition, or will soon lead it."""
+        """Whether this broker leads a partition now, or will lead it soon."""
         leader_id = self._view.leader_of(REMOTE_LOG_METADATA_TOPIC, partition)
         return self._hosted.leads(partition) or leader_id == self._view.local_id
 

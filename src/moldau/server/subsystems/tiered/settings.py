@@ -121,14 +121,14 @@ def storage_manager(
                 f"remote.log.storage.system.enable=true needs an object store: set {prefix}url,"
                 f" diskless.storage.url or {_STORAGE_CLASS}",
             )
-        # The WAL and the tier use the same bucket: the WAL's objects are under wal/, segments are under
+        # The WAL and the tier use the same bucket. The WAL's objects are under wal/, and segments are under
         # tiered/.
         configs = {**config.passed_on(DISKLESS_STORAGE_PREFIX), **configs, "url": url}
     if class_name is None:
         try:
             return open_object_storage_manager(configs, machine, meters)
         except (RemoteStorageError, TypeError, ValueError) as error:
-            raise ConfigError(f"{prefix}url", str(error)) from error  # the error names the key itself
+            raise ConfigError(f"{prefix}url", str(error)) from error  # The error already names the key.
     make = cast(StorageManagerMaker, _load(_STORAGE_CLASS, class_name))
     made = _made(_STORAGE_CLASS, class_name, make, configs, machine, meters, STORAGE_METHODS)
     if isinstance(made, ObjectStorageManager):

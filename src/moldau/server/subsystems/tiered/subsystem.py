@@ -129,14 +129,14 @@ class TieredSubsystem(Subsystem):
         )
 
     def _problem(self) -> str | None:
-        """The problem of the tier in a sentence; plug-in managers report none."""
+        """The problem of the tier in a sentence; None for plug-in managers, which report no problems."""
         return self.storage.problem or self._hosting.problem()
 
     async def start(self) -> None:
         await self.indexes.start()
 
     async def stop(self) -> None:
-        """Stop reads and tasks at any point; all of them can be started again."""
+        """Stop reads and tasks, which may be at any step. All of them can be started again."""
         await self.reader.close()
         await self.remover.close()
         await self.manager.close()
@@ -155,11 +155,11 @@ class TieredSubsystem(Subsystem):
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Remove the meters of deleted topics, and let the remover look for their remote data."""
         if not self._hosting.tells_of_removals:
-            # There is no other notification that removals may continue.
+            # There is no other notification after which stopped removals could continue.
             self.remover.start()
             self.remover.look_soon()
         elif delta.topics.removed:
-            # The broker that must remove their remaining data may have had no replica of these topics.
+            # The broker that must remove the remaining data of these topics may have had no replica of them.
             self.remover.look_soon()
         names = {topic.name for topic in delta.topics.changed.values()}
         if delta.brokers.entries or REMOTE_LOG_METADATA_TOPIC in names:
@@ -182,8 +182,8 @@ class TieredSubsystem(Subsystem):
         return None if found is None or not found.is_leader else found.leader_epoch
 
     async def _until_current(self) -> None:
-        """Return when this broker's partitions are in the state that was committed at the time of the call,
-        or raise.
+        """Return when this broker's partitions have applied all metadata that were committed at the time of
+        the call; otherwise raise.
 
         Partitions follow the metadata in several turns of the event loop.
         """

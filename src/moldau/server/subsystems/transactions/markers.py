@@ -47,9 +47,8 @@ class LocalMarkers:
         self._groups = groups
 
     async def write(self, marker: TransactionMarker, partition: TxnPartition) -> ErrorCode:
-        """Write a marker. Returns when it is committed, or returns the error that a coordinator
-        understands.
-        """
+        """Write a marker. Returns when it is committed. In the case of an error, returns the error code that
+        a coordinator expects."""
         end = EndTransactionMarker(marker.committed, marker.coordinator_epoch)
         try:
             if partition.topic == CONSUMER_OFFSETS_TOPIC:
@@ -64,7 +63,7 @@ class LocalMarkers:
         return ErrorCode.none
 
     def reaches(self, place: TxnPartition) -> bool:
-        """Whether this broker can write a marker to the partition although another broker leads it."""
+        """Whether this broker can write a marker to the partition even if another broker leads it."""
         try:
             return self._find(place).transactions.any_broker_marks
         except KafkaError:
@@ -93,8 +92,8 @@ class ClusterMarkers:
         by_leader: dict[int, list[TxnPartition]] = {}
         for partition in sorted(partitions):
             leader = self._view.leader_of(*partition)
-            # The coordinator knew the topic when the partition joined, and later coordinators have newer
-            # metadata. Therefore a topic that is missing was deleted.
+            # The coordinator's metadata had the topic when the partition joined, and later coordinators have
+            # newer metadata. Therefore a topic that is missing was deleted.
             if leader is None:
                 continue
             if self._local.reaches(partition):

@@ -1,4 +1,4 @@
-"""Kafka's own requests from this broker to another one."""
+"""Sends Kafka's own requests from this broker to other brokers."""
 
 from typing import Any, Final
 

@@ -14,7 +14,7 @@ from moldau.storage.segments.batch_scan import checksum_at
 
 
 class LogFlusher:
-    """Makes appends durable, together with the epochs and producer snapshots that they need."""
+    """Makes appends durable, together with the epochs and producer snapshots that belong to them."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class LogFlusher:
         self._last_flush_ms = now_ms()
 
     async def flush(self, up_to: int | None = None) -> int:
-        """Make every append so far durable, or those below ``up_to``; return the offset below which
+        """Make appends durable: every append so far, or those below ``up_to``. Return the offset below which
         everything is durable.
 
-        Concurrent calls share one sync: calls that arrive during a sync are served by the next one. A closed
-        segment is synced without the active segment, to which producers write.
+        Concurrent calls share one sync: calls that arrive during a sync are completed by the next sync. A
+        closed segment is synced without the active segment, to which producers write.
         """
         segments, offsets = self._segments, self._offsets
         wanted = segments.end_offset if up_to is None else up_to
@@ -102,7 +102,8 @@ class LogFlusher:
         """Make all appends durable and release the files. Blocking; raises ``OSError``."""
         segments = self._segments
         self._producers.write_snapshot(segments.end_offset, durably=False)
-        # This also syncs the snapshot. Its name becomes durable with the names of the segments.
+        # The call also syncs the snapshot. The name of the snapshot becomes durable with the names of the
+        # segments.
         self._sync_beside()
         segments.sync_now(self._offsets.flushed_offset)
         self._offsets.flushed_offset = segments.end_offset

@@ -18,8 +18,8 @@ class SegmentRemoval:
     """Takes segments out of a log and renames their files.
 
     Each method returns the paths of the renamed files, which the caller removes later. Before files are
-    renamed, it makes the log's start durable, and also all state that could be rebuilt only from the removed
-    batches.
+    renamed, the method makes the log's start durable. It also makes all state durable that could be rebuilt
+    only from the removed batches.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SegmentRemoval:
         segments, offsets = self._segments, self._offsets
         config = segments.config
         if self._start.has_chunks and offsets.log_start_offset < segments.segments[0].base_offset:
-            return []  # The inactive chunks before this log expire first.
+            return []  # The inactive chunks are older than this log, so they expire first.
         due = retention_due(
             segments,
             config,
@@ -94,7 +94,8 @@ class SegmentRemoval:
 
         def remove() -> list[str]:
             self._epochs.save()
-            # The snapshots must be durable before the batches are removed from which they could be rebuilt.
+            # The snapshots must be durable before the batches are removed, because they could be rebuilt only
+            # from these batches.
             snapshots.make_durable()
             paths = [path for segment in removed for path in segment.rename_deleted()]
             snapshots.remove_before(start_offset)

@@ -2,7 +2,7 @@
 
 An operation is a generator. The generator's own code runs on the event loop, which owns the log's state. It
 yields functions that wait for the disk, and receives their results. The event loop passes these functions to
-a worker, and a blocking caller calls them directly. Therefore one implementation serves both.
+a worker, but a blocking caller calls them directly. Therefore one implementation is enough for both cases.
 """
 
 import asyncio
@@ -81,15 +81,15 @@ class FileOperations:
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
                 found = await self._workers.run(job)
-                # While the operation waited, the log may have been deleted, or another log of its disk may
-                # have failed.
+                # While the operation waited, the log may have been deleted. Its whole folder may also be
+                # offline after a failure of another log.
                 self._gate.check()
         finally:
             self._segments.release_files()
 
 
 def holding_files(segments: Sequence[Segment]) -> FileSteps[None]:
-    """Open the files of the segments, so that readers can continue while the files are renamed."""
+    """Open the files of the segments, so that reads can continue while the files are renamed."""
     for start in range(0, len(segments), FILES_HELD_TOGETHER):
         for segment in segments[start : start + FILES_HELD_TOGETHER]:
             segment.hold_files()

@@ -14,9 +14,8 @@ from moldau.storage.producers.producer_state import ProducerEntry
 
 
 class Truncation:
-    """Truncates a log's segments, and with them its offsets, epochs and producers. A crash may happen
-    between any two steps. No append is allowed before an operation returns.
-    """
+    """Truncates a log's segments, together with its offsets, epochs and producers. A crash may happen between
+    any two steps. No append is allowed before an operation returns."""
 
     def __init__(
         self,
@@ -42,9 +41,8 @@ class Truncation:
 
     async def truncate_to(self, offset: int) -> None:
         """Drop every batch that contains or follows ``offset``, durably. There is no effect at or above the
-        end. The log then ends after its last batch. This end is below ``offset`` if compaction had left a
-        hole there.
-        """
+        end. The log then ends after its last remaining batch. If compaction has left a hole there, this end
+        is below ``offset``."""
         await self._operations.do("truncating", self._truncating(offset))
 
     async def restart_at(self, offset: int) -> None:

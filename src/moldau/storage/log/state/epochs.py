@@ -64,8 +64,8 @@ class LogEpochs:
         self._noted = entries.entries
         entries.truncate_from_end(end_offset)
         if earliest is not None and not len(entries):
-            # All records were deleted, and perhaps only this file contains the log's start. The start must
-            # stay in it.
+            # All records were deleted, and perhaps only this file contains the log's start. Therefore the
+            # start must stay in the file.
             entries.assign(earliest.epoch, end_offset)
         entries.truncate_from_start(log_start_offset)
         if not self._noted and end_offset:
@@ -77,7 +77,7 @@ class LogEpochs:
         return log_start_offset
 
     def _learn_first(self) -> None:
-        """Take the epoch of the first batch for the start of the log, because the epochs were lost."""
+        """Use the epoch of the first batch for the start of the log, because the epochs were lost."""
         segment = self._segments.segments[0]
         if segment.size_bytes:
             header = parse_header(segment.file.read_at(0, HEADER_SIZE_BYTES))
@@ -90,7 +90,7 @@ class LogEpochs:
                 self.learn(parse_header(segment.file.read_at(sketch.position, HEADER_SIZE_BYTES)))
 
     def learn(self, header: BatchHeader) -> None:
-        """Record the epoch of a stored batch, if it is a new one."""
+        """Record the epoch of a stored batch, if the epoch is new."""
         if header.partition_leader_epoch > self._latest:
             self.entries.assign(header.partition_leader_epoch, header.base_offset)
 
@@ -112,8 +112,8 @@ class LogEpochs:
         self.current = epoch
 
     def move_start(self, offset: int) -> None:
-        """Make the log begin at ``offset``. The owner of the log saves the change; without an owner, the
-        caller does."""
+        """Make the log begin at ``offset``. The owner of the log saves the change. If there is no owner, the
+        caller saves it."""
         self.entries.truncate_from_start(offset)
         self._announce()
 
@@ -137,8 +137,8 @@ class LogEpochs:
         self.are_lost = False
 
     def restore(self, entries: Iterable[EpochEntry], start_offset: int) -> None:
-        """Insert the lost epochs before the known ones, after they were found. This may write the file,
-        which blocks."""
+        """Insert the lost epochs before the known epochs, after the lost ones were found. This may write the
+        file, which blocks."""
         self.are_lost = False
         self.entries.extend_back(entries)
         self.entries.truncate_from_start(start_offset)
@@ -158,7 +158,7 @@ class LogEpochs:
             # Only this file contains the start of a log whose records were deleted.
             entries.assign(0, end_offset)
         self.current = self._latest
-        self._announce()  # The file may be written later, because a start drops such epochs, too.
+        self._announce()  # The file may be written later, because a start drops empty epochs, too.
 
     # -- the file -----------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class LogEpochs:
             return
         entries = self.entries.entries
         if entries != self._noted:
-            # The order matters, because a worker reads the version first.
+            # The order matters: a worker reads the version first.
             self._noted = entries
             self._version += 1
 

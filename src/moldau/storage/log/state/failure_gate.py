@@ -40,8 +40,8 @@ class FailureGate:
         raise KafkaError(ErrorCode.kafka_storage_error, self.failure.message) from error
 
     def check_descriptors(self, doing: str, error: OSError) -> None:
-        """Raise a retriable error if the only problem was a missing file descriptor; the log is intact
-        then."""
+        """Raise a retriable error if the only problem was a missing file descriptor. The log is intact in
+        this case."""
         if error.errno in LACK_OF_DESCRIPTORS:
             reason = f"{doing} {self._directory} failed: {error.strerror or error} (see ulimit -n)"
             raise KafkaError(ErrorCode.kafka_storage_error, reason) from error

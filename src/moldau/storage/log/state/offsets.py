@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class LogOffsets:
     """Owns four offsets and keeps them in order.
 
-    ``log_start_offset <= high_watermark``, and no offset is above the log's end, which the segments know.
+    ``log_start_offset <= high_watermark``, and no offset is above the log's end, which ``segments`` contain.
     """
 
     log_start_offset: int = 0

@@ -33,8 +33,8 @@ class LogStart:
         *,
         has_snapshots: bool,
     ) -> None:
-        """``has_snapshots`` means that snapshots cover the records before the first segment, so that
-        nothing is lost."""
+        """``has_snapshots`` means that snapshots cover the records before the first segment, so these records
+        are not lost."""
         self._gate = gate
         self._segments = segments
         self._offsets = offsets
@@ -53,9 +53,8 @@ class LogStart:
         """Makes the start durable, after the leader epochs. Raises ``OSError``."""
 
     def move(self, offset: int) -> None:
-        """Move the start. The caller has checked that the new start is above the old one and not above the
-        end. The move is durable when the log's owner, or the caller, has saved the epochs.
-        """
+        """Move the start. The caller has checked that the new start is above the old start and not above the
+        end. The move is durable when the log's owner, or the caller, has saved the epochs."""
         self._offsets.move_start(offset)
         self._producers.state.advance_log_start(offset)
         self._epochs.move_start(offset)
@@ -76,8 +75,8 @@ class LogStart:
                 self.settle()
 
     def settle(self) -> None:
-        """Determine the start now that the configuration is known, and with it whether there are records
-        before the first local segment."""
+        """Determine the start, now that the configuration is known. The configuration decides whether there
+        are records before the first local segment."""
         segments, start_offset = self._segments, self._offsets.log_start_offset
         tiered = segments.config.remote_storage_enable or self.has_chunks
         start = self._epochs.start_offset_at_open if tiered else segments.segments[0].base_offset
@@ -98,7 +97,7 @@ class LogStart:
             self._report.add(Repair(RepairKind.LOST, self._segments.folder, reason, start))
 
     async def persist(self, workers: Workers) -> None:
-        """Return when the present start is durable, if the owner of the log makes it durable.
+        """Return when the current start is durable, if the owner of the log makes it durable.
 
         Raises ``KafkaError(kafka_storage_error)``.
         """

@@ -60,8 +60,7 @@ class LogManager:
         on_offline: Callable[[str, str], None] | None = None,
         guarded: Mapping[str, log_guards.GuardedTopic] | None = None,
     ) -> None:
-        """``on_offline`` gets a folder's path and the reason. :mod:`.guards.guarding` explains
-        ``guarded``."""
+        """``on_offline`` gets a folder's path and the reason. ``guarded``: see :mod:`.guards.guarding`."""
         self._machine = machine
         self._disk = machine.disk
         self._settings = settings or LogManagerSettings()
@@ -247,8 +246,7 @@ class LogManager:
         return self._logs.get(topic_partition)
 
     def __iter__(self) -> Iterator[PartitionLog]:
-        """The current logs. A log that is deleted during the iteration is skipped, and the iteration keeps no
-        reference to it."""
+        """The current logs, without those that are deleted during the iteration. It keeps no deleted log."""
         for topic_partition in list(self._logs):
             if (log := self._logs.get(topic_partition)) is not None:
                 yield log
@@ -316,8 +314,7 @@ class LogManager:
         return log
 
     def identify(self, ids: Mapping[str, uuid.UUID], unreadable: Mapping[str, str]) -> None:
-        """Set the ids of the folders by their paths, before the start. Unreadable folders are offline from
-        the beginning."""
+        """Set the ids of the folders by their paths, before the start. Unreadable folders begin offline."""
         for directory in self.directories:
             directory.directory_id = ids.get(directory.path)
             if directory.path in unreadable:
@@ -390,8 +387,7 @@ class LogManager:
         if (log := self._logs.pop(topic_partition, None)) is None:
             return None
         directory = self._homes.pop(topic_partition)
-        # The log's name is removed from the checkpoints first. Otherwise the next start would report a
-        # missing folder.
+        # The checkpoints are changed first. Otherwise the next start would report a missing folder.
         await self._forget_offsets(directory, [topic_partition])
         with self._opening(directory):
             return await release_log(self._machine, log, f"{directory.path}/{name}")

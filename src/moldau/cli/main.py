@@ -3,6 +3,7 @@
 A failure prints a line on stderr, never a traceback, and the exit code is 1. Wrong usage has the exit code 2.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -23,6 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
         # Importing a node takes some time. A signal during that time must stop the process, too.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
+        # Collections visit the classes and functions of 800 modules several times: a seventh of the import.
+        # ``keep_imported`` starts them again.
+        gc.disable()
     if arguments is None:
         # kio registers strategies if Hypothesis is installed, which takes 0.1 s of every command.
         sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]

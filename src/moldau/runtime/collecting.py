@@ -13,7 +13,7 @@ import gc
 import sys
 from typing import Final
 
-__all__ = ["collect_rarely", "keep_collections_short"]
+__all__ = ["collect_rarely", "keep_collections_short", "keep_imported"]
 
 LOOK_EVERY_S: Final = 0.1
 LOOK_AGAIN_S: Final = 0.02
@@ -34,6 +34,12 @@ CYCLES_WORTH_IT: Final = 1_000
 """Minimum number of objects in ended cycles that makes a full collection of a large process worthwhile."""
 CYCLES_SHARE: Final = 0.05
 """This minimum as a share of the process's blocks, because a collection of a million blocks takes 200 ms."""
+
+
+def keep_imported() -> None:
+    """Enable collections, and exclude the imported modules from them. Call it after the imports."""
+    gc.freeze()
+    gc.enable()
 
 
 def collect_rarely() -> None:

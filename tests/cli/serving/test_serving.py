@@ -1,6 +1,7 @@
 """Serving a node until it gets a signal to stop."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -31,3 +32,17 @@ def test_collections_are_kept_short_while_a_node_starts(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(serve, "keep_collections_short", keep)
     asyncio.run(main())
+
+
+def test_collections_begin_when_the_imports_are_done() -> None:
+    """The command line disables them while it imports a node."""
+
+    async def are_enabled() -> bool:
+        return gc.isenabled()
+
+    gc.disable()
+    try:
+        assert serve.run_on_loop(are_enabled())
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -16,6 +16,7 @@ from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.runtime.clock import SystemClock
+from moldau.runtime.collecting import keep_imported
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.files.disk import DiskError
 from moldau.runtime.files.local_disk import LocalDisk
@@ -53,6 +54,7 @@ class ClusterOptions:
 
 def run_cluster(folder: Path, options: ClusterOptions) -> None:
     """Run until SIGTERM or SIGINT. Raises :class:`CommandError` when a node does not start or stop."""
+    keep_imported()
     for key in OWN_KEYS:
         if key in options.properties:
             raise CommandError(

@@ -16,7 +16,7 @@ from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_properties
-from moldau.runtime.collecting import collect_rarely, keep_collections_short
+from moldau.runtime.collecting import collect_rarely, keep_collections_short, keep_imported
 from moldau.runtime.errors import KafkaError
 from moldau.runtime.files.open_files import lack_of_open_files
 from moldau.runtime.machine import Machine
@@ -86,7 +86,8 @@ async def _check_and_serve(
 
 
 def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop if it is installed."""
+    """Run on uvloop if it is installed. Enables garbage collection, which :mod:`moldau.cli.main` disabled."""
+    keep_imported()
     try:
         import uvloop
     except ImportError:

@@ -133,7 +133,7 @@ The tables list the names that exist from the start of a node with diskless topi
 |---|---|---|
 {own}
 
-Jobs of `moldau pipeline run` have metrics of their own: see [jobs](pipeline.md#jobs-that-go-on).
+Jobs of `moldau pipeline run` have metrics of their own: see [jobs](pipeline.md#continuous-jobs).
 """
 
 

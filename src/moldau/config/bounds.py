@@ -101,7 +101,7 @@ def list_of(*choices: str, may_be_empty: bool = True, may_repeat: bool = False) 
 
 
 def protocols(*choices: str) -> Check:
-    """Enabled group protocols; the classic one is always included."""
+    """Enabled group protocols. The classic protocol must be among them."""
     check = list_of(*choices)
 
     def test(value: Value) -> str | None:
@@ -116,7 +116,8 @@ _DURATION = re.compile(r"P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", r
 
 
 def offset_reset(key: str) -> Check:
-    """The start offset of a share group; a duration is in ISO 8601 form, at most in days (KIP-1106)."""
+    """The start offset of a share group. A duration is in ISO 8601 form, with days as the largest unit
+    (KIP-1106)."""
 
     def test(value: Value) -> str | None:
         text = str(value)

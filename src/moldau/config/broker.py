@@ -1,5 +1,5 @@
-"""The configuration of a node, in layers: defaults, its file, the cluster's dynamic defaults, its own
-dynamic configs.
+"""The configuration of a node, in layers: defaults, its file, the cluster's dynamic defaults, its own dynamic
+configs.
 
 ``config["log.retention.hours"]`` is the typed effective value. The properties of :class:`BrokerConfig` are
 for values that depend on several keys, and for frequently read values.
@@ -41,7 +41,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class BrokerConfig(NodeSettings):
-    """The configuration of a node; immutable. A dynamic change makes a new one."""
+    """The configuration of a node. It is immutable, so a dynamic change makes a new one."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class BrokerConfig(NodeSettings):
     def _usable(self, values: Mapping[str, str]) -> dict[str, Value]:
         """Dynamic values that this version can use.
 
-        Unusable values stay in the cluster's metadata but must not stop a node: they are left out and named
-        in ``unusable``. Undefined keys are skipped.
+        Unusable values stay in the cluster's metadata but must not stop a node. They are skipped and named in
+        ``unusable``. Undefined keys are also skipped.
         """
         typed: dict[str, Value] = {}
         for name, text in values.items():
@@ -79,14 +79,15 @@ class BrokerConfig(NodeSettings):
         return typed
 
     def _own_prefixes(self) -> tuple[str, ...]:
-        """Prefixes for the tiers' plug-ins that the file chose instead of the usual ones."""
+        """Prefixes of the keys for the tiers' plug-ins, if the file has chosen other prefixes than the usual
+        ones."""
         return tuple(filter(None, (self.static.get(key) for key in _PREFIX_KEYS)))
 
     @classmethod
     def from_properties(
         cls, properties: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING
     ) -> "BrokerConfig":
-        """The properties of a node's file, and overrides of the command line; checked as a whole.
+        """The properties of a node's file with the overrides of the command line, checked together.
 
         Raises :class:`ConfigError` naming the key and the reason.
         """
@@ -98,7 +99,7 @@ class BrokerConfig(NodeSettings):
     def with_dynamic(
         self, cluster_defaults: Mapping[str, str], dynamic: Mapping[str, str] = _NOTHING
     ) -> "BrokerConfig":
-        """A copy with other dynamic configs; unusable values are left out."""
+        """A copy with other dynamic configs. Unusable values are skipped."""
         return BrokerConfig(self.static, cluster_defaults, dynamic)
 
     def _effective(self, name: str) -> tuple[Value, ConfigSource]:
@@ -119,7 +120,7 @@ class BrokerConfig(NodeSettings):
     def max_connections_by_listener(self) -> dict[str, int]:
         """``listener.name.NAME.max.connections``, by the listener's name in lower case.
 
-        Raises :class:`ConfigError` for a value of the file; dynamic values that cannot be used are left out.
+        Raises :class:`ConfigError` for an unusable value in the file. Unusable dynamic values are skipped.
         """
         found: dict[str, int] = {}
         for layer in (self.static, self.cluster_defaults, self.dynamic):
@@ -140,7 +141,7 @@ class BrokerConfig(NodeSettings):
         return found
 
     def passed_on(self, prefix: str) -> dict[str, str]:
-        """Keys of a plug-in without their prefix."""
+        """Keys of a plug-in. The prefix is removed."""
         return {
             name.removeprefix(prefix): value
             for name, value in self.static.items()
@@ -148,7 +149,7 @@ class BrokerConfig(NodeSettings):
         }
 
     def layers_of(self, name: str) -> list[tuple[Value, ConfigSource]]:
-        """All values of a key, the effective one first, the default last."""
+        """All values of a key. The effective value is first, and the default is last."""
         found = [(values[name], source) for source, values in self._layers if name in values]
         default = BROKER[name].default
         return found if default is None else [*found, (default, ConfigSource.DEFAULT)]
@@ -158,7 +159,7 @@ class BrokerConfig(NodeSettings):
         return [self.entry(key.name) for key in sorted(BROKER, key=lambda key: key.name)]
 
     def entry(self, name: str) -> ConfigEntry:
-        """One key with value, source and synonyms."""
+        """One key with its value, its source and its synonyms."""
         key = BROKER[name]
         value, source = self._effective(name)
         synonyms = tuple(
@@ -169,9 +170,8 @@ class BrokerConfig(NodeSettings):
         return ConfigEntry(key, value, source, synonyms, key.update is Update.READ_ONLY)
 
     def check_dynamic(self, values: Mapping[str, str], *, is_default: bool) -> None:
-        """Check whether this running node accepts these values as all of its own dynamic configs, or as the
-        cluster's defaults; raises :class:`ConfigError`.
-        """
+        """Check whether this running node accepts these values. They replace all of the node's own dynamic
+        configs, or the cluster's defaults. Raises :class:`ConfigError`."""
         dynamic.check_keys(BROKER, values, is_default=is_default)
         if is_default:
             changed = self.with_dynamic(values, self.dynamic)

@@ -43,11 +43,12 @@ _SELECTORS = frozenset(
 
 
 class SubscriptionError(ValueError):
-    """A subscription that makes no sense, as opposed to a value that does not parse."""
+    """A subscription that is not valid although its values parse, for example because of an unknown key."""
 
 
 def validate(overrides: Mapping[str, str]) -> None:
-    """Raises :class:`SubscriptionError` and :class:`ConfigError` where Kafka has two error codes."""
+    """Check a subscription. Raises :class:`SubscriptionError` or :class:`ConfigError`; Kafka has a separate
+    error code for each."""
     for name in overrides:
         if name not in CLIENT_METRICS:
             raise SubscriptionError(f"Unknown client metrics configuration: {name}")

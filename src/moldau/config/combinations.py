@@ -1,4 +1,4 @@
-"""Rules that hold among several keys of a node."""
+"""Rules about several keys of a node."""
 
 from itertools import pairwise
 from typing import Final
@@ -29,7 +29,7 @@ def validate(config: NodeSettings) -> None:
 
 
 def _values_of(config: NodeSettings, error: ConfigError) -> str:
-    """The values of the keys that a message names, and of their synonyms."""
+    """The values of the keys that a message names, and of the keys' synonyms."""
     words = [word.strip(".,`'()") for word in error.message.replace("=", " ").split()]
     names = dict.fromkeys([error.key, *words])
     names |= dict.fromkeys(
@@ -253,7 +253,7 @@ def _check_groups(config: NodeSettings) -> None:
 
 
 def _check_range(config: NodeSettings, *keys: str) -> None:
-    """Each value is at most the next one."""
+    """Check that each value is at most the next value."""
     for low, high in pairwise(keys):
         _require(
             config.integer(low) <= config.integer(high),
@@ -264,7 +264,7 @@ def _check_range(config: NodeSettings, *keys: str) -> None:
 
 
 def check_local_retention(config: NodeSettings) -> None:
-    """Raise :class:`ConfigError` when tiered records are to stay longer on the disk than altogether."""
+    """Raise :class:`ConfigError` when tiered records would stay longer on the disk than in the topic."""
     for unit, whole in (("ms", config.log_retention_ms), ("bytes", config.integer("log.retention.bytes"))):
         key = f"log.local.retention.{unit}"
         local = config.integer(key)

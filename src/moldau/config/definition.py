@@ -20,9 +20,9 @@ _MESSAGE_MAX: Final = 400
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used. ``key`` names the property at fault.
+    """A configuration that cannot be used. ``key`` names the wrong property.
 
-    The message is one line of bounded length, whatever the value is that it quotes.
+    The message is one line of limited length, even if it quotes a long value.
     """
 
     def __init__(self, key: str, message: str) -> None:
@@ -49,7 +49,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, with its number in DescribeConfigs responses."""
+    """The source of a value, with its number in DescribeConfigs responses."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC = 1
@@ -88,7 +88,7 @@ class Limit(Flag):
     AT_LEAST_ONE = auto()
     """Values from 1 on."""
     IN_STEPS = auto()
-    """One change at most halves or doubles the number."""
+    """One change can at most halve or double the number."""
     BY_LISTENER_ONLY = auto()
     """The key can be changed only with the prefix of a listener."""
     SAME_FOR_LISTENERS = auto()
@@ -103,7 +103,7 @@ class Synonym(NamedTuple):
     low: int | None = None
 
     def convert(self, value: Value) -> Value:
-        """The value in the topic's unit; negative values are not converted, and are at least ``low``."""
+        """The value in the topic's unit. Negative values are not converted, and are at least ``low``."""
         if isinstance(value, bool) or not isinstance(value, int):
             return value
         converted = value * self.factor if value >= 0 else value
@@ -136,27 +136,27 @@ class ConfigKey:
     validator: Validator | None = None
     valid: str = ""
     update: Update = Update.READ_ONLY
-    has_effect: bool = True  # False: accepted so that files for Kafka work; the doc says why
+    has_effect: bool = True  # False: the key is only accepted; the doc says why.
     limits: Limit = Limit.NONE
     synonyms: tuple[Synonym, ...] = ()
     """The broker configs that are the default of a topic's config. The first of them that is set applies.
     If none is set, the first of them with a default applies."""
     fixed_at_creation: bool = False
-    """Of a topic's config: a topic copies the broker's value when it is created. Later, an unset key has the
-    default of the key."""
+    """This is for a topic's config. If true, a topic copies the broker's value when it is created. A key that
+    is not set later has the default of the key."""
 
     @property
     def is_sensitive(self) -> bool:
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The typed value of ``text``; raises :class:`ConfigError`."""
+        """The typed value of ``text``. Raises :class:`ConfigError`."""
         value = self._convert(text.strip(_TRIMMED))
         self.check(value)
         return value
 
     def check(self, value: Value) -> None:
-        """Raise :class:`ConfigError` when the value is out of bounds."""
+        """Raise :class:`ConfigError` when the value is outside the limits."""
         if self.validator is not None and value is not None:
             reason = self.validator(value)
             if reason is not None:
@@ -226,7 +226,7 @@ def _java_double(value: float) -> str:
 
 
 class ConfigDef:
-    """A set of keys: parses properties, and names what is unknown or wrong."""
+    """A set of keys. It parses properties, and names the keys that are unknown or wrong."""
 
     def __init__(self, keys: Iterable[ConfigKey], passed_on_prefixes: tuple[str, ...] = ()) -> None:
         self._keys: dict[str, ConfigKey] = {}
@@ -261,9 +261,10 @@ class ConfigDef:
         return name.startswith(self._prefixes) if self._prefixes else False
 
     def parse(self, values: Mapping[str, str], passed_on: tuple[str, ...] = ()) -> dict[str, Value]:
-        """Typed values of the given keys (no defaults); raises :class:`ConfigError` for the first bad one.
+        """Typed values of the given keys (no defaults). Raises :class:`ConfigError` for the first invalid
+        key.
 
-        ``passed_on`` are more prefixes of keys that belong to plug-ins.
+        ``passed_on`` contains additional prefixes of keys that belong to plug-ins.
         """
         typed: dict[str, Value] = {}
         for name, text in values.items():
@@ -277,9 +278,10 @@ class ConfigDef:
         return typed
 
     def usable(self, values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """The valid values, and for each other key the reason for which it is refused.
+        """The valid values. For each refused key, also the reason.
 
-        An older version, or another member of the cluster, may have accepted a value that this one refuses.
+        An older version, or another member of the cluster, may have accepted a value that this version
+        refuses.
         """
         good: dict[str, str] = {}
         bad: dict[str, str] = {}
@@ -293,7 +295,7 @@ class ConfigDef:
         return good, bad
 
     def unknown(self, name: str) -> ConfigError:
-        """The error for an undefined key; it suggests the closest defined one."""
+        """The error for an undefined key. It suggests the most similar defined key."""
         closest = difflib.get_close_matches(name, self._keys, n=1, cutoff=0.75)
         hint = f" Did you mean {closest[0]}?" if closest else ""
         return ConfigError(name, f"Unknown configuration {name}.{hint}")

@@ -1,7 +1,7 @@
 """The dynamic broker configs that a running node accepts: Kafka's rules (KIP-226).
 
-Undefined keys are accepted for plug-ins, as in Kafka. A single request must not make a node unusable:
-values that would lock out all clients are refused here, although a file may contain them.
+Undefined keys are accepted for plug-ins, as in Kafka. A single request must not make a node unusable.
+Therefore values that would lock out all clients are refused here, although a file may contain them.
 """
 
 import re
@@ -23,7 +23,7 @@ _OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 
 
 def parse(key: ConfigKey, text: str) -> Value:
-    """The value of a dynamic config; raises :class:`ConfigError`."""
+    """The value of a dynamic config. Raises :class:`ConfigError`."""
     value = key.parse(text)
     if Limit.AT_LEAST_ONE in key.limits and isinstance(value, int) and value < 1:
         raise key.error(text, "Value must be at least 1 on a running node")
@@ -31,7 +31,7 @@ def parse(key: ConfigKey, text: str) -> Value:
 
 
 def check_keys(definition: ConfigDef, values: Mapping[str, str], *, is_default: bool) -> None:
-    """Check that each of these keys can be changed on a running node; raises :class:`ConfigError`."""
+    """Check that each of these keys can be changed on a running node. Raises :class:`ConfigError`."""
     for name in values:
         key = definition.get(name)
         if key is not None and key.update is Update.READ_ONLY:
@@ -46,7 +46,8 @@ def check_keys(definition: ConfigDef, values: Mapping[str, str], *, is_default: 
         of_listener = _OF_LISTENER.fullmatch(name)
         key = definition.get(name if of_listener is None else of_listener[1])
         if key is not None:
-            # The error names the given key with its listener prefix; Kafka names it without.
+            # The error names the key with its listener prefix, as it was given. Kafka names the key without
+            # the prefix.
             parse(replace(key, name=name), text)
             if is_default and _is_per_broker(key, of_listener is not None):
                 raise ConfigError(

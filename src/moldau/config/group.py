@@ -1,6 +1,7 @@
-"""The configuration of a group: its own values over the broker's defaults, within the broker's bounds.
+"""The configuration of a group: its own values on top of the broker's defaults, within the broker's limits.
 
-They apply to groups of the consumer, share and streams protocols; members of a classic group send theirs.
+These configs apply to groups of the consumer, share and streams protocols. Members of a classic group send
+their own values.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ _KINDS = ("consumer", "share", "streams")
 
 
 class GroupConfig(Settings):
-    """The values in effect for one group; immutable."""
+    """The effective values for one group. It is immutable."""
 
     def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
         self.overrides = dict(overrides)
@@ -29,7 +30,7 @@ class GroupConfig(Settings):
 
     @staticmethod
     def validate(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
-        """Check a group's overrides; raises :class:`ConfigError`."""
+        """Check a group's overrides. Raises :class:`ConfigError`."""
         for name in overrides:
             if name not in GROUP:
                 raise ConfigError(name, f"Unknown group config name: {name}")
@@ -46,7 +47,7 @@ class GroupConfig(Settings):
         return [self._entry(key.name) for key in sorted(GROUP, key=lambda key: key.name)]
 
     def _entry(self, name: str) -> ConfigEntry:
-        # As in Kafka: a value from the broker's own config is shown as the default, not with its source.
+        # As in Kafka, a value from the broker's own config is shown as a default, without its real source.
         source = ConfigSource.DYNAMIC_GROUP if name in self.overrides else ConfigSource.DEFAULT
         key = GROUP[name]
         synonym = ConfigSynonym(name, key.format(self[name]), source)

@@ -23,7 +23,7 @@ class KeyField(NamedTuple):
 
     key: str
     convert: Callable[[Any], Any] | None
-    """Converts the value of the key to the type of the field; ``None`` where they are the same."""
+    """Converts the value of the key to the type of the field; ``None`` if both types are the same."""
 
     def value(self, found: Value) -> Any:
         """The value of the field for a value of the key."""
@@ -31,7 +31,8 @@ class KeyField(NamedTuple):
 
 
 def from_key(key: str, default: Any, convert: Callable[[Any], Any] | None = None) -> Any:
-    """A field of a dataclass whose value is that of a key. ``default`` is for objects made without keys."""
+    """A field of a dataclass whose value is that of a key. ``default`` is for objects that are not made from
+    keys."""
     return field(default=default, metadata={_METADATA: KeyField(key, convert)})
 
 
@@ -44,5 +45,5 @@ def key_fields(settings_class: type) -> dict[str, KeyField]:
 
 
 def values_of(settings_class: type, settings: Settings) -> dict[str, Any]:
-    """The values of the fields that name their keys, as arguments of the dataclass."""
+    """The values of the fields that name their keys, as arguments for the dataclass."""
     return {name: each.value(settings[each.key]) for name, each in key_fields(settings_class).items()}

@@ -16,7 +16,7 @@ _SERVER = re.compile(r"^(?:\[([0-9a-fA-F:.%]+)\]|([^:]+)):([0-9]+)$")
 
 @dataclass(frozen=True, slots=True)
 class ListenerEndpoint:
-    """``name://host:port``; an empty host is every interface."""
+    """``name://host:port``. An empty host means every interface."""
 
     name: str
     host: str
@@ -37,7 +37,7 @@ class ConfiguredVoter:
 
 
 def parse_endpoints(key: str, entries: Sequence[str]) -> tuple[ListenerEndpoint, ...]:
-    """A list of endpoints with names and ports of their own; raises :class:`ConfigError`."""
+    """A list of endpoints, each with a different name and port. Raises :class:`ConfigError`."""
     text = ",".join(entries)
     endpoints = []
     for part in entries:
@@ -78,7 +78,7 @@ def parse_protocol_map(key: str, text: str) -> Mapping[str, str]:
 
 
 def parse_voters(key: str, entries: Sequence[str]) -> tuple[ConfiguredVoter, ...]:
-    """``id@host:port`` entries, of distinct ids."""
+    """``id@host:port`` entries with different ids."""
     voters = []
     for entry in entries:
         match = _VOTER.match(entry)

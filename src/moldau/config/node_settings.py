@@ -20,7 +20,7 @@ _SECURED = frozenset(SECURITY_PROTOCOLS) - {"PLAINTEXT"}
 
 
 class NodeSettings(Settings):
-    """Values of a node, and what is derived from them."""
+    """Values of a node's keys, and values that are computed from them."""
 
     def is_set(self, name: str) -> bool:
         """Whether the key was set, so that its default does not apply."""
@@ -66,7 +66,7 @@ class NodeSettings(Settings):
 
     @cached_property
     def broker_listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """The listeners that are not the controllers'."""
+        """The listeners that do not belong to controllers."""
         controllers = self.controller_listener_names
         return tuple(endpoint for endpoint in self.listeners if endpoint.name not in controllers)
 
@@ -77,13 +77,13 @@ class NodeSettings(Settings):
 
     @cached_property
     def advertised_listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """Endpoints for clients, without the controllers' listeners; an empty host is this machine's name."""
+        """Endpoints for clients, without the controllers' listeners. An empty host is this machine's name."""
         controllers = self.controller_listener_names
         return tuple(endpoint for endpoint in self._advertised if endpoint.name not in controllers)
 
     @cached_property
     def advertised_controller_listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """Advertised endpoints of controllers, where they are configured."""
+        """Advertised endpoints of controllers, if they are configured."""
         controllers = self.controller_listener_names
         return tuple(endpoint for endpoint in self._advertised if endpoint.name in controllers)
 
@@ -94,9 +94,9 @@ class NodeSettings(Settings):
 
     @cached_property
     def security_protocols(self) -> Mapping[str, str]:
-        """Listener name → security protocol. Without a map a controller's listener is PLAINTEXT, unless a
-        listener has the name of another protocol, because then plaintext was not intended.
-        """
+        """Listener name → security protocol. Without a map, the listener of a controller is PLAINTEXT. If a
+        listener has the name of another protocol, this rule does not apply, because the operator did not
+        intend plaintext."""
         key = "listener.security.protocol.map"
         protocols = dict(parse_protocol_map(key, self.text(key)))
         names = {endpoint.name for endpoint in self.listeners} | set(self.controller_listener_names)
@@ -138,7 +138,7 @@ class NodeSettings(Settings):
 
     @property
     def log_retention_ms(self) -> int:
-        """-1: forever."""
+        """-1 means forever."""
         return self._time_ms("retention.ms")
 
     @property

@@ -11,7 +11,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Keys and values; of a key that occurs twice the last value counts, as in Java."""
+    """Keys and values. If a key occurs twice, its last value applies, as in Java."""
     values: dict[str, str] = {}
     for line in _logical_lines(text):
         key, value = _split(line)
@@ -20,7 +20,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, str]:
-    """``KEY=VALUE`` texts of the command line; raises :class:`ConfigError`."""
+    """``KEY=VALUE`` texts of the command line. Raises :class:`ConfigError`."""
     values: dict[str, str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -48,7 +48,8 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Key and value, still escaped: at the first ``=``, ``:`` or blank that is not escaped."""
+    """Key and value, still with escapes. They are split at the first ``=``, ``:`` or blank that is not
+    escaped."""
     end = 0
     while end < len(line) and line[end] not in "=:" + _BLANKS:
         end += 2 if line[end] == "\\" else 1
@@ -80,5 +81,5 @@ def _unescape(text: str) -> str:
             position += 4
         else:
             out.append(_ESCAPES.get(character, character))
-    # Two escapes may make one character beyond the basic plane.
+    # Two escapes may represent one character outside the basic plane.
     return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,4 +1,5 @@
-"""The broker configs that are the defaults of topic configs, by either name: their rows declare them."""
+"""The broker configs that are the defaults of topic configs. They are found by either name; the rows of the
+keys declare them."""
 
 from collections.abc import Mapping
 

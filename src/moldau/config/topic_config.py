@@ -1,4 +1,4 @@
-"""The configuration of a topic: its own overrides over the broker's defaults."""
+"""The configuration of a topic: its own overrides on top of the broker's defaults."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,7 +12,7 @@ TOPIC = ConfigDef(_KEYS)
 
 
 class TopicConfig(Settings):
-    """The values in effect for one topic; immutable."""
+    """The effective values for one topic. It is immutable."""
 
     def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
         self.broker = broker
@@ -22,19 +22,20 @@ class TopicConfig(Settings):
 
     @classmethod
     def effective(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> "TopicConfig":
-        """Raises :class:`ConfigError` for an unknown key or a bad value.
+        """Check the overrides. Raises :class:`ConfigError` for an unknown key or an invalid value.
 
-        ``broker`` carries the dynamic defaults (:meth:`BrokerConfig.with_dynamic`).
+        ``broker`` contains the dynamic defaults (:meth:`BrokerConfig.with_dynamic`).
         """
         return cls(broker, overrides)
 
     @staticmethod
     def validate(overrides: Mapping[str, str | None], broker: BrokerConfig) -> "TopicConfig":
-        """The effective config of a topic with these overrides; raises :class:`ConfigError`."""
+        """The effective config of a topic with these overrides. Raises :class:`ConfigError`."""
         given: dict[str, str] = {}
         for name, value in overrides.items():
             if name not in TOPIC:
-                # The text of this error is Kafka's. It differs from the text at the start of a node.
+                # The text of this error is Kafka's. It differs from the text of the error at the start of a
+                # node.
                 raise ConfigError(name, f"Unknown topic config name: {name}")
             if value is None:
                 raise ConfigError(name, f"Null value not supported for topic configs: {name}")
@@ -44,12 +45,12 @@ class TopicConfig(Settings):
         return config
 
     def describe(self, names: Iterable[str] | None = None) -> list[ConfigEntry]:
-        """Entries for DescribeConfigs, by name; unknown names are left out."""
+        """Entries for DescribeConfigs, by name. Unknown names are skipped."""
         wanted = sorted(key.name for key in TOPIC) if names is None else [n for n in names if n in TOPIC]
         return [self.entry(name) for name in wanted]
 
     def entry(self, name: str) -> ConfigEntry:
-        """One key with value, source and synonyms."""
+        """One key with its value, its source and its synonyms."""
         key = TOPIC[name]
         inherited, source = _inherited(self.broker, name)
         synonyms: list[ConfigSynonym] = []
@@ -127,7 +128,7 @@ def _inherited(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
 
 
 def _from_broker(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
-    """The first synonym that is set, else the default."""
+    """The first synonym that is set, or else the default."""
     for synonym in TOPIC[name].synonyms:
         explicit = broker.explicit(synonym.name)
         if explicit is not None:

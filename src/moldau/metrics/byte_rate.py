@@ -1,4 +1,4 @@
-"""Limits of the byte rates of background work, remote reads and throttled replication. Pure."""
+"""Limits on the byte rates of background work, remote reads and throttled replication. Pure."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from typing import Final
 __all__ = ["BytePacer", "ByteRateQuota", "QuotaSettings"]
 
 PACER_SLACK_S: Final = 0.02
-"""Unused time that a reader may use later, in seconds, because timers and repeated requests are late."""
+"""Maximum unused time, in seconds, that a reader may use later. It is needed because timers and repeated
+requests are late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +19,8 @@ class QuotaSettings:
     window_count: int = 11
     window_s: int = 1
     window_count_min: int | None = None
-    """Minimum number of windows in an average, also after a pause. None means all windows except the
-    current one.
-    """
+    """Minimum number of windows in an average, even after a pause. None means all windows except the current
+    one."""
 
 
 class ByteRateQuota:
@@ -49,14 +49,14 @@ class ByteRateQuota:
         if not self._windows:
             return 0.0
         settings = self.settings
-        # Count as if these windows had existed before the first byte, so that a short burst does not count as
-        # a high rate.
+        # Count as if these windows had existed before the first byte. A short burst then does not count as a
+        # high rate.
         least = settings.window_count - 1 if settings.window_count_min is None else settings.window_count_min
         elapsed_s = max(least * settings.window_s, now_s - self._windows[0][0], settings.window_s)
         return sum(total for _, total in self._windows) / elapsed_s
 
     def throttle_s(self, now_s: float) -> float:
-        """Time in seconds for which nothing should be added; 0 when the rate is within the quota."""
+        """Time in seconds during which nothing should be added; 0 when the rate is within the quota."""
         rate, bound = self.bytes_per_second(now_s), self.settings.bytes_per_second
         if rate <= bound:
             return 0.0
@@ -70,7 +70,7 @@ class ByteRateQuota:
 
 
 class BytePacer:
-    """A byte rate without bursts: each read is scheduled at its own time.
+    """A limit on a byte rate without bursts: each read is scheduled at its own time.
 
     If the rate were an average over windows, a reader could read the bytes of a second at full speed and then
     pause. This would disturb other clients each time. Times are in seconds of the event loop.

@@ -14,12 +14,11 @@ TIME_MS_BOUNDS: tuple[float, ...] = (
     *(0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100),
     *(150, 200, 300, 500, 750, 1_000, 2_000, 5_000, 10_000, 30_000),
 )
-"""Bucket bounds for durations in milliseconds: requests take from a tenth of a millisecond to half a
-minute.
-"""
+"""Upper limits of buckets for durations in milliseconds. Requests take from a tenth of a millisecond to half
+a minute."""
 
 BYTES_BOUNDS: tuple[float, ...] = tuple(float(4**power) for power in range(2, 16))
-"""Bucket bounds for sizes in bytes, 16 B to 1 GiB."""
+"""Upper limits of buckets for sizes in bytes, 16 B to 1 GiB."""
 
 
 class Counter:
@@ -46,16 +45,15 @@ class Gauge:
 class Histogram:
     """A distribution in fixed buckets, with count and sum.
 
-    Percentiles are computed from the buckets by interpolation. They are exact to a bucket's width. Unlike
-    Kafka's sampled percentiles, they are cheap to sum over brokers.
+    Percentiles are computed from the buckets by interpolation. Their error is at most the width of a bucket.
+    Unlike Kafka's sampled percentiles, they are cheap to sum over brokers.
     """
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float] = TIME_MS_BOUNDS) -> None:
-        """``bounds`` ascend. A bucket has the values up to and including its bound; a last bucket has all
-        larger values.
-        """
+        """``bounds`` ascend. A bucket has the values up to and including its bound. A last bucket has all
+        larger values."""
         self.bounds = tuple(map(float, bounds))  # a comparison with ints costs more
         self.counts = [0] * (len(self.bounds) + 1)
         self.total: float = 0
@@ -71,13 +69,13 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """The mean; 0 while nothing was counted."""
+        """The mean; 0 while there are no updates."""
         return self.total / (self.count or 1)
 
     def percentile(self, fraction: float) -> float:
-        """The value below which ``fraction`` (0 to 1) of the updates lie; 0 while there are no updates.
+        """The value below which ``fraction`` (0 to 1) of the updates are; 0 while there are no updates.
 
-        It is at most the last bound, because larger values are not distinguished.
+        The result is at most the last bound, because larger values are not distinguished.
         """
         wanted = fraction * self.count
         if not wanted:

@@ -29,7 +29,7 @@ _NAME_PART = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class MeterError(ValueError):
-    """A meter registered twice with different kinds, or with a label name that Prometheus refuses."""
+    """A meter that is registered twice with different kinds, or with a label name that Prometheus refuses."""
 
 
 class _Family:
@@ -109,7 +109,7 @@ class Meters:
             if not _LABEL_NAME.fullmatch(label):
                 raise MeterError(f"{full_name}: {label!r} is no label name")
         if key and len(family.series) >= self._series_max:
-            # Clients choose topics and client ids. Names beyond the limit share a series, so that memory is
+            # Clients choose topics and client ids. Names above the limit share a series, so that memory is
             # limited.
             key = tuple((label, OVERFLOW) for label, _ in key)
             meter = family.series.get(key)

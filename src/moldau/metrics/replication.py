@@ -18,7 +18,7 @@ class InSyncMeters:
         self.failures = scoped.counter("FailedIsrUpdatesPerSec")
 
     def committed(self, before: int, after: int) -> None:
-        """Count a committed change from and to these numbers of in-sync replicas."""
+        """Count a committed change. The arguments are the numbers of in-sync replicas before and after it."""
         if after < before:
             self.shrinks.value += 1
         elif after > before:

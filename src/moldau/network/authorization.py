@@ -1,4 +1,4 @@
-"""The interface for access control lists. Every handler calls it before it changes or returns anything."""
+"""The interface for access control lists. Every handler calls it before it changes data or returns any."""
 
 import enum
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""Requests to other nodes, over one connection to each. It negotiates versions, stays open, and is replaced
-after a failure.
+"""Requests to other nodes, over one connection to each node. A connection negotiates versions, stays open,
+and is replaced after a failure.
 
-Every failure is a :class:`KafkaError`: ``network_exception`` when the node cannot be reached or the
-connection broke (the request may have been carried out), ``request_timed_out``, or
-``unsupported_version`` when the two have no version in common.
+Every failure is a :class:`KafkaError`. ``network_exception`` means that the node cannot be reached, or that
+the connection broke; the node may have executed the request. The other errors are ``request_timed_out``, and
+``unsupported_version`` when both sides have no version in common.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class ClientLimits:
 
 
 class _Peer:
-    """One node: its connection, and the backoff after failures."""
+    """One node, with the connection to it and the backoff after failures."""
 
     def __init__(self, host: str, port: int, client: "RpcClient") -> None:
         self.host = host
@@ -104,7 +104,8 @@ class _Peer:
         self.retry_at = loop.time() + longest / 1000 * self._client.entropy.uniform(0.8, 1.2)
 
     async def chosen(self, connection: ClientConnection, api_key: int) -> int:
-        """The highest version that both sides support; for own APIs the peer is asked once per connection."""
+        """The highest version that both sides support. For Moldau's own APIs the peer is asked once per
+        connection."""
         if api_key >= OWN_API_KEY_MIN and self._own_asked is not connection:
             key = DescribeOwnApisRequest.API_KEY
             response: DescribeOwnApisResponse = await connection.send(
@@ -134,7 +135,7 @@ class _Peer:
 
 
 class RpcClient:
-    """Sends requests to nodes by address. Bound to the loop that it is first used on."""
+    """Sends requests to nodes by address. A client belongs to the event loop on which it is first used."""
 
     def __init__(
         self,
@@ -194,7 +195,7 @@ class RpcClient:
         self._closed = True
         for host, port in list(self._peers):
             self.disconnect(host, port)
-        # Transports close in the next turn of the loop.
+        # Transports close in the next turn of the event loop.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
 

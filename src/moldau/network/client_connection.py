@@ -54,8 +54,8 @@ class ClientConnection(FrameReceiver):
         self._fail_all(KafkaError(ErrorCode.network_exception, reason))
 
     def send(self, api_key: int, version: int, body: Buffers) -> "asyncio.Future[Any]":
-        """Return a future of the decoded answer. When it is cancelled, the request is forgotten and its
-        answer is dropped."""
+        """Return a future of the decoded answer. When the future is cancelled, the answer to the request is
+        dropped."""
         if not self.is_open or self._writes is None:
             raise KafkaError(ErrorCode.network_exception, f"connection to {self._name} is closed")
         correlation_id = self._next_id

@@ -1,11 +1,11 @@
-"""One client connection: requests in, answers out in the order of the requests.
+"""One client connection: it receives requests, and sends answers in the order of the requests.
 
-The path of a request: the receiver cuts its frame out of the stream, its header is parsed, the dispatcher
-is called. An answer that is ready immediately, with no other before it, is sent at the end of the receive
-callback. Any other answer is queued, and sent when it is ready and first.
+The path of a request: the receiver cuts its frame out of the stream, its header is parsed, and the dispatcher
+is called. If an answer is ready immediately and no earlier answer is pending, it is sent at the end of the
+receive callback. Any other answer is queued, and is sent when it is ready and all earlier answers were sent.
 
-Reading stops (``_stalled``) while too many answers are pending, the server holds too much memory, the peer
-does not read its answers, or a handler muted the connection. Received bytes are kept.
+Reading stops (``_stalled``) while too many answers are pending, the server uses too much memory, the peer
+does not read its answers, or a handler has muted the connection. Received bytes are kept.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ log = logging.getLogger("moldau.network")
 _FLUSH_BYTES = 256 * 1024
 
 _QUEUED_BYTES_MAX = 32 * 1024 * 1024
-"""Maximum bytes queued for sending; beyond it no more requests are read."""
+"""Maximum number of bytes queued for sending. Above it no more requests are read."""
 
 _REQUESTS_A_TURN = 64
-"""One receive may contain thousands of small requests; after this many, other connections are served."""
+"""One receive may contain thousands of small requests. After this many, other connections are served."""
 
 
 class ConnectionOwner(Protocol):
-    """The server as a connection sees it."""
+    """The part of the server that a connection needs."""
 
     memory: ReceiveMemory
     limits: NetworkLimits
@@ -60,7 +60,7 @@ class ConnectionOwner(Protocol):
 
 
 class _Owed:
-    """A pending answer: it is not ready, or not first."""
+    """A pending answer: it is not ready, or an earlier answer is pending."""
 
     __slots__ = ("answer", "context", "ready", "size_bytes")
 
@@ -129,13 +129,13 @@ class ServerConnection(FrameReceiver):
 
     def eof_received(self) -> bool:
         if self._admitted:
-            # The transport closes now, and sends only what it has.
+            # The transport closes now, and sends only the bytes that it already has.
             self._counters.bytes_out += self._writes.flush()
         return False
 
     @property
     def owes_nothing(self) -> bool:
-        """Whether every request has its answer, and every answer was given to the transport."""
+        """Whether every request has its answer, and every answer was passed to the transport."""
         return not self._owed and (self._lost or not self._admitted or self._writes.is_empty)
 
     @property
@@ -148,7 +148,7 @@ class ServerConnection(FrameReceiver):
         return self._lost or self._linger is not None
 
     def close(self) -> None:
-        """Close after the written data was sent; abort after the linger time."""
+        """Close after the written data was sent. Abort when the linger time is over."""
         if self._lost or self._linger is not None:
             return
         self._release_everything()
@@ -184,13 +184,13 @@ class ServerConnection(FrameReceiver):
             self._stall()
 
     def release(self) -> None:
-        """End a :meth:`hold`; harmless when the connection is closed."""
+        """End a :meth:`hold`. Does nothing when the connection is closed."""
         self._holds -= 1
         if not self._lost:
             self._resume_if_possible()
 
     def yield_turn(self) -> None:
-        """Dispatch no more requests in this turn of the loop."""
+        """Dispatch no more requests in this turn of the event loop."""
         if not self._stalled and not self._lost and not self._finished:
             self._stall()
             self._loop.call_soon(self._resume_if_possible)
@@ -209,7 +209,7 @@ class ServerConnection(FrameReceiver):
         owed.clear()
 
     def _fail(self, reason: str, error: BaseException | None = None) -> None:
-        """Close this one connection, with one log line."""
+        """Close this connection, with one log line. Other connections are not affected."""
         if self._finished:
             return
         self._counters.connections_failed += 1
@@ -296,7 +296,7 @@ class ServerConnection(FrameReceiver):
         self._wait_for_budget()
 
     def _end_turn(self) -> bool:
-        """Whether the answers of this turn may be sent; if not, the connection is closed."""
+        """Whether the answers of this turn may be sent. If not, the connection is closed."""
         try:
             self._owner.end_turn()
         except Exception as error:
@@ -305,7 +305,7 @@ class ServerConnection(FrameReceiver):
             return False
         return True
 
-    # Answers out.
+    # Sending answers.
 
     def _owe(self, context: RequestContext, size_bytes: int) -> _Owed:
         slot = _Owed(context, size_bytes)
@@ -356,11 +356,11 @@ class ServerConnection(FrameReceiver):
         writes = self._writes
         writes.add(response_frame(context.correlation_id, context.api_key, context.api_version, body))
         if writes.queued_bytes >= _FLUSH_BYTES and self._end_turn():
-            # One receive may contain thousands of requests: let the transport pause between them.
+            # One receive may contain thousands of requests. The transport can pause between them.
             self._counters.bytes_out += writes.flush(share=self._owner.turn_share)
 
     def _schedule_flush(self) -> None:
-        # Answers that become ready in the same turn of the loop are sent in one write.
+        # Answers that become ready in the same turn of the event loop are sent in one write.
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_answers)
@@ -418,7 +418,7 @@ class ServerConnection(FrameReceiver):
             self._transport.pause_reading()
 
     def _wait_for_budget(self) -> None:
-        # A connection in the middle of a frame continues: its memory is freed only after the frame.
+        # A connection in the middle of a frame continues, because its memory is freed only after the frame.
         if self._partial is None and not self._budget.has_room():
             self._stall()
             self._budget.wait(self._resume_if_possible)
@@ -443,7 +443,7 @@ class ServerConnection(FrameReceiver):
         self._requests_this_turn = 0
         self._replay_stash()
         self._after_receive()
-        # Resume reading only if replaying did not stall again.
+        # Resume reading only if the replay did not stall the connection again.
         if not self._is_stalled() and not self._finished:
             self._transport.resume_reading()
 

@@ -12,14 +12,15 @@ from typing import Any, Protocol, TypeAlias
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 Buffers: TypeAlias = list[Buffer]
-"""A response body in parts; the network adds length and header and never joins large parts.
+"""A response body in parts. The network adds the length and the header, and does not join large parts.
 
-Parts must not change until they are sent, and must not be views of the request."""
+Parts must not change until they are sent, and must not be views of the request.
+"""
 
 LaterAnswer: TypeAlias = "asyncio.Future[Buffers] | asyncio.Future[Buffers | None]"
 
 Answer: TypeAlias = "Buffers | LaterAnswer | None"
-"""A body now, a body later, or ``None`` where the protocol sends no response (acks=0)."""
+"""A body now, a body later, or ``None`` when the protocol has no response (acks=0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,11 @@ class ConnectionControl(Protocol):
         ...
 
     def release(self) -> None:
-        """End a :meth:`hold`; harmless when the connection is closed."""
+        """End a :meth:`hold`. Does nothing when the connection is closed."""
         ...
 
     def yield_turn(self) -> None:
-        """Dispatch no more requests in this turn of the loop, because the request was expensive."""
+        """Dispatch no more requests in this turn of the event loop, because the request was expensive."""
         ...
 
     def close_when_answered(self) -> None:
@@ -61,9 +62,9 @@ class ConnectionControl(Protocol):
 
 
 class ConnectionContext:
-    """One client connection. This object lives as long as the connection.
+    """One client connection. This object exists as long as the connection.
 
-    Authentication sets ``principal``; ApiVersions sets the client's rack, software name and version;
+    Authentication sets ``principal``. ApiVersions sets the client's rack, software name and version.
     ``attributes`` belongs to the handlers (SASL state, fetch session hints).
     """
 
@@ -113,7 +114,8 @@ class ConnectionContext:
 
 
 class RequestContext:
-    """One request: its header, its connection and when its bytes arrived (``loop.time()``, seconds)."""
+    """One request: its header, its connection and the time when its bytes arrived (``loop.time()``, in
+    seconds)."""
 
     __slots__ = (
         "api_key",
@@ -160,7 +162,7 @@ class RequestContext:
 
 
 Dispatcher: TypeAlias = Callable[[RequestContext, memoryview], Answer]
-"""``(context, request body) -> answer``; the view is valid only until the call returns.
+"""``(context, request body) -> answer``. The view is valid only until the call returns.
 
 If the call raises, the connection is closed with one log line.
 """

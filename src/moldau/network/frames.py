@@ -1,7 +1,7 @@
-"""Cuts a byte stream into frames of a 4-byte big-endian length and that many bytes.
+"""Cuts a byte stream into frames. A frame is a 4-byte big-endian length, and that many bytes.
 
-Complete frames are handed on as views of the loop's shared buffer, without a copy. If a frame arrives in
-parts, its first part is copied into a separate buffer, and the kernel then fills this buffer.
+Complete frames are passed on as views of the event loop's shared buffer, without a copy. If a frame arrives
+in parts, its first part is copied into a separate buffer, and the kernel then fills this buffer.
 """
 
 import asyncio
@@ -14,42 +14,42 @@ _unpack_length = _LENGTH.unpack_from
 
 
 class FrameReceiver(asyncio.BufferedProtocol):
-    """The receiving half of a connection. Subclasses take frames and decide when to stop.
+    """The receiving half of a connection. Subclasses process frames and decide when to stop.
 
-    While ``_stalled`` is true no frame is handed on: received bytes are kept, and :meth:`_replay_stash`
-    hands them on later.
+    While ``_stalled`` is true no frame is passed on. Received bytes are kept, and :meth:`_replay_stash`
+    passes them on later.
     """
 
     def __init__(self, memory: ReceiveMemory, max_frame_bytes: int) -> None:
         self._shared = memory.shared
         self._pool = memory.pool
         self._max_frame_bytes = max_frame_bytes
-        self._head = b""  # the first bytes of a length that did not arrive whole (0 to 3)
-        self._partial: memoryview | None = None  # of exactly the frame's size
+        self._head = b""  # the first 0 to 3 bytes of a length that has not arrived completely
+        self._partial: memoryview | None = None  # a buffer of exactly the frame's size
         self._partial_home: memoryview | None = None  # the buffer of the pool that contains it
         self._filled = 0
         self._stash: memoryview | None = None
         self._stalled = False
-        self._finished = False  # no more frames: closing or failed
+        self._finished = False  # no more frames are read, because the connection closes or has failed
 
     # Provided by subclasses.
 
     def _on_frame(self, frame: memoryview) -> None:
-        """Handle one frame; the view is valid only during the call."""
+        """Process one frame. The view is valid only during the call."""
         raise NotImplementedError
 
     def _on_bad_length(self, length: int) -> None:
-        """The peer announced a frame that is negative or too long; the stream cannot continue."""
+        """The peer announced a negative or too large frame length, so the stream cannot continue."""
         raise NotImplementedError
 
     def _on_partial(self, size: int) -> None:
         """Memory for an incomplete frame of ``size`` bytes was allocated."""
 
     def _on_partial_done(self, size: int) -> None:
-        """That memory was released."""
+        """The memory for an incomplete frame was released."""
 
     def _after_receive(self) -> None:
-        """All received frames were handed on."""
+        """All received frames were passed on."""
 
     # Called by the event loop.
 
@@ -91,7 +91,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._pool.release(home)
 
     def _consume(self, data: memoryview, end: int, *, owned: bool) -> None:
-        """Hand on the frames in ``data[:end]``; ``owned`` data stays valid, so it need not be copied."""
+        """Pass on the frames in ``data[:end]``. ``owned`` data stays valid, so it need not be copied."""
         position = 0
         longest = self._max_frame_bytes
         while end - position >= 4:
@@ -132,7 +132,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._on_partial(size)
 
     def _replay_stash(self) -> None:
-        """Hand on the frames that were kept while stalled."""
+        """Pass on the frames that were kept while the connection was stalled."""
         stash = self._stash
         if stash is not None:
             self._stash = None

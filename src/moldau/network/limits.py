@@ -9,10 +9,10 @@ _UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address to accept connections on.
+    """An address at which the server accepts connections.
 
-    ``host`` ``None`` or empty means every interface; ``port`` 0 takes a free one. ``ssl_context`` is set
-    where ``security_protocol`` requires TLS.
+    ``host`` ``None`` or empty means every interface. ``port`` 0 means a free port. ``ssl_context`` is set if
+    ``security_protocol`` requires TLS.
     """
 
     name: str
@@ -34,8 +34,8 @@ class NetworkLimits:
     max_connections_by_listener: Mapping[str, int] = field(default_factory=dict)
     """``listener.name.NAME.max.connections``, by the listener's name in lower case."""
     protected_listener: str | None = None
-    """The listener that is protected: when ``max_connections`` is reached, a connection of another
-    listener is closed for it."""
+    """The protected listener. When ``max_connections`` is reached, a new connection to it closes a connection
+    of another listener."""
     max_connections_per_ip: int = _UNLIMITED  # max.connections.per.ip
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000  # connections.max.idle.ms, negative for never
@@ -43,7 +43,7 @@ class NetworkLimits:
     send_buffer_bytes: int = -1  # socket.send.buffer.bytes, -1 for the system's own
     receive_buffer_bytes: int = -1  # socket.receive.buffer.bytes, -1 for the system's own
     write_high_water_bytes: int = 1024 * 1024
-    linger_ms: int = 5_000  # how long a closing connection may take to send written data
+    linger_ms: int = 5_000  # maximum time for which a closing connection sends written data
 
 
 class NetworkCounters:

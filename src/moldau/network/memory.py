@@ -1,6 +1,6 @@
 """Receive memory: one buffer that all connections share, a pool for large frames, and the limit on both.
 
-Pages that are touched for the first time cost more than the copy into them, so buffers are reused.
+The first write to a new page of memory costs more than the copy of the data, so buffers are reused.
 """
 
 import asyncio
@@ -12,13 +12,12 @@ SHARED_BUFFER_BYTES = 256 * 1024
 
 _SMALLEST_CLASS_BYTES = 4 * 1024
 _LAZY_BYTES = 1024 * 1024
-"""From this size on a buffer is an anonymous map: a peer that announces 100 MiB and sends nothing costs
-address space, not memory.
-"""
+"""From this size on, a buffer is an anonymous memory map. A peer that announces 100 MiB and sends nothing
+then costs only address space."""
 
 
 class BufferPool:
-    """Buffers for frames that did not arrive whole, in classes of powers of two."""
+    """Buffers for frames that have not arrived completely. Their sizes are powers of two."""
 
     def __init__(self, max_pooled_bytes: int = 64 * 1024 * 1024) -> None:
         self._max_pooled_bytes = max_pooled_bytes
@@ -37,7 +36,7 @@ class BufferPool:
         return memoryview(bytearray(capacity))
 
     def release(self, view: memoryview) -> None:
-        """Release the result of :meth:`acquire`; no views of it may be left."""
+        """Release the result of :meth:`acquire`. No views of it may exist any more."""
         capacity = len(view)
         if self.pooled_bytes + capacity <= self._max_pooled_bytes:
             self._free.setdefault(capacity, []).append(view)
@@ -47,8 +46,8 @@ class BufferPool:
 class ReceiveMemory:
     """Receive memory that the connections of one event loop share.
 
-    The loop fills the buffer that ``get_buffer`` returned and calls ``buffer_updated`` before it
-    serves another connection, so one shared buffer is enough for all of them.
+    The event loop fills the buffer that ``get_buffer`` returned, and calls ``buffer_updated`` before it
+    serves another connection. Therefore one shared buffer is enough for all connections.
     """
 
     def __init__(self, shared_bytes: int = SHARED_BUFFER_BYTES) -> None:
@@ -57,7 +56,7 @@ class ReceiveMemory:
 
     @classmethod
     def of_running_loop(cls) -> "ReceiveMemory":
-        """The running loop's memory, made at the first call."""
+        """The memory of the running event loop. The first call creates it."""
         loop = asyncio.get_running_loop()
         memory = _memory_by_loop.get(loop)
         if memory is None:
@@ -74,7 +73,7 @@ class RequestMemory:
     """A limit on bytes that many connections share (``queued.max.request.bytes``).
 
     The limit is not strict. A request is admitted while any bytes are left, so that a large request does not
-    starve. The overshoot is at most one request per connection.
+    starve. The limit is exceeded by at most one request per connection.
     """
 
     def __init__(self, limit_bytes: int | None) -> None:
@@ -93,18 +92,19 @@ class RequestMemory:
         self.used_bytes -= size
         assert self.used_bytes >= 0
         if self._waiters and self.has_room():
-            # This runs in a separate callback, because a waiter processes requests, and they may release more
+            # This runs in a separate callback. A waiter processes requests, and these may release more
             # memory.
             waiter = next(iter(self._waiters))
             del self._waiters[waiter]
             asyncio.get_running_loop().call_soon(self._wake, waiter)
 
     def wait(self, waiter: Callable[[], None]) -> None:
-        """Call ``waiter`` once, soon after memory is available again; first come, first served."""
+        """Call ``waiter`` once, soon after memory is available again. Waiters are called in their order of
+        arrival."""
         self._waiters[waiter] = None
 
     def forget(self, waiter: Callable[[], None]) -> None:
-        """Stop waiting; harmless when it is not waiting."""
+        """Stop waiting. Does nothing for a waiter that is not waiting."""
         self._waiters.pop(waiter, None)
 
     def _wake(self, waiter: Callable[[], None]) -> None:

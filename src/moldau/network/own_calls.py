@@ -1,4 +1,4 @@
-"""A call of our own APIs, declared once for its callers and for the answering broker."""
+"""A call of Moldau's own APIs. It is declared once, for its callers and for the broker that answers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ Fields = Mapping[str, Any]
 """Fields of a message, by name."""
 
 DEADLINE_MAX_MS: Final = 300_000
-"""Upper bound of a call's duration, whatever the caller's time-out is."""
+"""Maximum duration of a call, even if the caller's time-out is longer."""
 
 
 def _no_topics(request: Any) -> Iterable[str]:
@@ -58,7 +58,8 @@ class CallDeclaration(Generic[A, R]):
         return key
 
     def request_of(self, arguments: A, version: int, **fields: Any) -> Message:
-        """The request, with ``fields`` in addition to those of the arguments. Raises UNSUPPORTED_VERSION."""
+        """The request. It has ``fields`` in addition to the fields of the arguments. Raises
+        UNSUPPORTED_VERSION."""
         if version < self.version_min:
             raise KafkaError(
                 ErrorCode.unsupported_version,
@@ -67,7 +68,7 @@ class CallDeclaration(Generic[A, R]):
         return self.request(**fields, **self.request_fields(arguments, version))
 
     def read(self, response: Any) -> R:
-        """The result. Raises the error of the whole call."""
+        """The result in a response. Raises the error of the whole call."""
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code, response.error_message)
         return self.result(response)
@@ -75,10 +76,10 @@ class CallDeclaration(Generic[A, R]):
     async def answer_by(
         self, serve: Callable[[A], Awaitable[R]], request: Any, version: int, waited_ms: float
     ) -> Message:
-        """The response to a request that arrived ``waited_ms`` ago; an error of the whole call is in it.
+        """The response to a request that arrived ``waited_ms`` ago. It contains an error of the whole call.
 
-        The operation runs before the first suspension. After REQUEST_TIMED_OUT its outcome is unknown,
-        unless the time was over before it began.
+        The operation runs before the first suspension. After REQUEST_TIMED_OUT the outcome of the operation
+        is unknown, unless the time was over before it began.
         """
         left_ms = min(request.timeout_ms, DEADLINE_MAX_MS) - waited_ms
         try:
@@ -100,10 +101,10 @@ class CallDeclaration(Generic[A, R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerCall(CallDeclaration[A, R], Generic[S, A, R]):
-    """A call to one broker, about the partitions that it leads; ``S`` is the port that answers it."""
+    """A call to one broker, about the partitions that it leads. ``S`` is the port that answers the call."""
 
     serve: Callable[[S, A], Awaitable[R]]
-    """The operation, at a broker."""
+    """The operation at the broker."""
     topics: Callable[[Any], Iterable[str]] = _no_topics
     """The topics that a request names, for calls that require READ on them."""
 
@@ -112,7 +113,7 @@ class BrokerCall(CallDeclaration[A, R], Generic[S, A, R]):
         return self.request_of(arguments, version, timeout_ms=timeout_ms)
 
     async def answer(self, service: S, request: Any, version: int, waited_ms: float) -> Message:
-        """The response, as of :meth:`answer_by`."""
+        """The response, as :meth:`answer_by` returns it."""
 
         def serve(arguments: A) -> Awaitable[R]:
             return self.serve(service, arguments)
@@ -124,12 +125,12 @@ class BrokerChannel:
     """Makes calls to one broker."""
 
     def __init__(self, rpc: RpcClient, host: str, port: int, timeout_ms: int) -> None:
-        """``timeout_ms``: how long a caller waits for an answer; it is sent to the broker."""
+        """``timeout_ms`` is the time for which a caller waits for an answer. It is sent to the broker."""
         self._node = RemoteNode(rpc, NodeAddress(host, port))
         self._timeout_ms = timeout_ms
 
     async def call(self, call: BrokerCall[Any, A, R], arguments: A) -> R:
-        """Make one call, in the highest version that both sides have. Raises ``KafkaError``."""
+        """Make one call, in the highest version that both sides support. Raises ``KafkaError``."""
         node, timeout_ms = self._node, self._timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000):

@@ -16,7 +16,7 @@ S = TypeVar("S")
 
 
 class BrokerCallHandlers(Generic[S]):
-    """Answers the declared calls about the partitions that this broker leads."""
+    """Answers the declared calls, about the partitions that this broker leads."""
 
     def __init__(
         self, calls: Mapping[int, BrokerCall[S, Any, Any]], service: S, authorizer: Authorizer
@@ -50,7 +50,7 @@ def waited_ms(context: RequestContext) -> float:
 
 
 def acts_for_cluster(authorizer: Authorizer, context: RequestContext) -> bool:
-    """Whether a principal is a node of the cluster or an operator of it."""
+    """Whether a principal is a node of the cluster, or an operator of the cluster."""
     return authorizer.allows(context, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
@@ -61,7 +61,7 @@ def check_cluster_action(authorizer: Authorizer, context: RequestContext) -> Non
 
 
 def cluster_action_needed() -> KafkaError:
-    """CLUSTER_AUTHORIZATION_FAILED, with the right that is missing."""
+    """The error CLUSTER_AUTHORIZATION_FAILED, with the missing right."""
     return KafkaError(ErrorCode.cluster_authorization_failed, "this needs CLUSTER_ACTION on the cluster")
 
 

@@ -21,10 +21,10 @@ class NodeAddress(NamedTuple):
 
 
 class RemoteNode:
-    """One node, over a client's connection to it.
+    """One node, and a client's connection to it.
 
-    A request that fails closes the connection, and requests in flight on it fail, too: a link may deliver in
-    one direction only, and the next attempt takes a new connection.
+    A request that fails closes the connection, and its requests in flight fail, too. A network link may
+    deliver in one direction only, so the next attempt uses a new connection.
     """
 
     __slots__ = ("_rpc", "address")
@@ -34,7 +34,8 @@ class RemoteNode:
         self.address = address
 
     async def version_of(self, api_key: int, timeout_ms: int) -> int:
-        """The highest version of an API that both sides have; connects first. Raises ``KafkaError``."""
+        """The highest version of an API that both sides support. Connects first if necessary. Raises
+        ``KafkaError``."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await self._rpc.version_of(*self.address, api_key)
@@ -47,7 +48,8 @@ class RemoteNode:
             raise
 
     async def ask(self, request: Message, timeout_ms: int, version: int | None = None) -> Any:
-        """The response; ``None`` takes the highest version that both sides have. Raises ``KafkaError``."""
+        """The response. With ``None`` the request has the highest version that both sides support. Raises
+        ``KafkaError``."""
         try:
             return await self._rpc.request(*self.address, request.API_KEY, version, request, timeout_ms)
         except KafkaError as error:
@@ -55,7 +57,7 @@ class RemoteNode:
             raise
 
     def _failed(self, error: KafkaError) -> None:
-        # A node that lacks an API has answered.
+        # A node that does not support an API has answered, so its connection works.
         if error.code is not ErrorCode.unsupported_version:
             self.disconnect()
 

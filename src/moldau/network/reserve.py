@@ -7,11 +7,11 @@ from typing import Final
 from moldau.network.connection import ServerConnection
 
 QUIET_S: Final = 1.0
-"""A reserved place whose requests are all answered is free for the next connection after this time."""
+"""Time after which the next connection may use a reserved place whose requests are all answered."""
 WAITING_S: Final = 5.0
-"""The time for a connection that waits for an answer. It is longer, because a fetch may wait for days."""
+"""This time for a connection that waits for an answer. It is longer, because a fetch may wait for days."""
 HELD_S: Final = 30.0
-"""A reserved place is free for the next connection after this time, however busy its connection is."""
+"""Time after which the next connection may use a reserved place, even if its connection is busy."""
 
 
 def is_own_machine(peer_host: str, local_host: str) -> bool:
@@ -33,14 +33,14 @@ class ReservedPlaces:
     """
 
     def __init__(self, accepted: Container[ServerConnection]) -> None:
-        """``accepted`` are the open connections. A place is free when its connection is not among them."""
+        """``accepted`` contains the open connections. A place is free when its connection is not in it."""
         self._accepted = accepted
         self._holders: dict[bool, tuple[ServerConnection, float]] = {}
 
     def take(self, is_own: bool, connection: ServerConnection, now_s: float) -> ServerConnection | None:
-        """Give ``connection`` the place of its kind, unless a busy connection holds it; see ``has``.
+        """Give ``connection`` the place of its kind, unless a busy connection has the place; see ``has``.
 
-        Returns the connection that held the place until now, which must be closed.
+        Returns the connection that had the place until now. The caller must close it.
         """
         holder = self._holder(is_own)
         if holder is not None and not _can_be_closed(*holder, now_s):
@@ -49,7 +49,7 @@ class ReservedPlaces:
         return None if holder is None else holder[0]
 
     def has(self, is_own: bool, connection: ServerConnection) -> bool:
-        """Whether ``connection`` holds the place of its kind."""
+        """Whether ``connection`` has the place of its kind."""
         return self._holders.get(is_own, (None,))[0] is connection
 
     def _holder(self, is_own: bool) -> tuple[ServerConnection, float] | None:

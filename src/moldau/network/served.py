@@ -1,4 +1,4 @@
-"""An API that a listener serves: its handler, and the treatment of its large requests and answers."""
+"""An API that a listener serves: its handler, and the rules for its large requests and answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from moldau.protocol.schema import Message
 
 Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
 Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
-"""A plain function, or a :class:`Served` for an API that needs other limits than the usual ones."""
+"""A plain function, or a :class:`Served` for an API that needs limits other than the defaults."""
 HandlerTable: TypeAlias = Mapping[int, Handler]
 
 
@@ -18,8 +18,9 @@ HandlerTable: TypeAlias = Mapping[int, Handler]
 class Served:
     """The row of an API in a handler table. It can be called like the handler in it.
 
-    A large request would block the event loop. An API whose rows are answered independently has ``cuts``, and
-    its large requests are answered in slices. An API that answers a request as a whole has a memory limit.
+    A large request would block the event loop. If the rows of an API are answered independently, the API has
+    ``cuts``, and its large requests are answered in slices. An API that answers a request as a whole has a
+    memory limit.
     """
 
     handle: Handler
@@ -31,9 +32,8 @@ class Served:
     """Paths to the rows of an answer. Such an answer may have many more rows than its request."""
 
     is_usually_large: bool = False
-    """Whether large requests are the usual ones, whose cost grows with their records and not with their
-    rows. Several of them may be handled in one turn of a connection.
-    """
+    """Whether large requests are usual for the API. The cost of such a request grows with its records and not
+    with its rows. Several of them may be handled in one turn of a connection."""
 
     def __call__(self, context: RequestContext, request: Any) -> Outcome:
         return self.handle(context, request)

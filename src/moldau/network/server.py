@@ -1,6 +1,6 @@
-"""Listeners: accepts connections within the limits, closes idle ones, stops cleanly.
+"""Listeners: the server accepts connections within the limits, closes idle connections, and stops cleanly.
 
-Only the loop's own ``create_server`` is used, so that a simulated network can replace it.
+Only the event loop's own ``create_server`` is used, so that a simulated network can replace it.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ def _nothing() -> None:
 
 
 class SocketServer:
-    """Serves a dispatcher on any number of listeners.
+    """Serves one dispatcher on any number of listeners.
 
     ``start`` returns the bound port of each listener by name. ``counters`` may be read at any time.
     """
@@ -44,8 +44,8 @@ class SocketServer:
     ) -> None:
         """``end_turn`` is called when the requests that arrived together have been dispatched.
 
-        ``end_turn`` completes the work that the requests of a turn share; no answer is sent before, and
-        none when it raises.
+        ``end_turn`` completes the work that the requests of a turn share. No answer is sent before it
+        returns, and none when it raises.
         """
         names = [listener.name for listener in listeners]
         if len(set(names)) != len(names):
@@ -75,7 +75,8 @@ class SocketServer:
         return [connection.context for connection in self._connections]
 
     async def start(self) -> dict[str, int]:
-        """Accept connections; the bound port by listener name. Raises ``OSError`` naming the listener."""
+        """Accept connections. Returns the bound port by listener name. Raises ``OSError`` with the name of
+        the listener."""
         loop = asyncio.get_running_loop()
         self.memory = ReceiveMemory.of_running_loop()
         self._last_descriptor = last_descriptor_for_clients()
@@ -97,7 +98,8 @@ class SocketServer:
         try:
             server = await loop.create_server(
                 lambda: ServerConnection(self, listener.name, listener.security_protocol),
-                # For every interface: with several address families, each would get a different free port.
+                # The port is chosen once for every interface. Otherwise each address family would get a
+                # different free port.
                 listener.host or ("0.0.0.0" if listener.port == 0 else None),
                 listener.port,
                 **arguments,
@@ -178,7 +180,7 @@ class SocketServer:
         overrides = limits.max_connections_per_ip_overrides
         per_ip = overrides.get(peer_host, limits.max_connections_per_ip)
         if self._connections_by_ip[peer_host] >= per_ip:
-            # A limit for another machine's address is meant for that address. The limit for all addresses,
+            # A limit for another machine's address applies only to that address. The limit for all addresses,
             # or for an address of this machine, could lock out every operator.
             is_override = peer_host in overrides
             if (is_override and not is_own) or not self._take_reserved(connection, is_own):
@@ -231,9 +233,10 @@ class SocketServer:
         connection.close()
 
     def _lack_of_descriptors(self, transport: asyncio.Transport) -> str | None:
-        """The reason to refuse a connection because it would use one of the last file descriptors, else None.
+        """The reason to refuse a connection because it would use one of the last file descriptors; None to
+        accept it.
 
-        A log that cannot open its files goes offline.
+        Without descriptors, a log cannot open its files and goes offline.
         """
         connected = transport.get_extra_info("socket")
         last = self._last_descriptor
@@ -274,7 +277,7 @@ class SocketServer:
         loop = asyncio.get_running_loop()
         now = loop.time()
         oldest = min((connection.last_active for connection in self._connections), default=now)
-        # Idle connections are closed together, so each is closed late by at most 1% of the limit.
+        # Idle connections are closed in groups, so each is closed late by at most 1% of the limit.
         delay = max(oldest + idle_seconds - now, idle_seconds / 100)
         self._idle_timer = loop.call_later(delay, self._close_idle)
 
@@ -285,7 +288,7 @@ class SocketServer:
             if now - connection.last_active < idle_seconds:
                 continue
             if not connection.owes_nothing and not connection.is_write_blocked:
-                continue  # its answer is pending (a long poll, an upload)
+                continue  # the connection's answer is pending (a long poll, an upload)
             self.counters.connections_idle_closed += 1
             log.info(
                 "closing connection %s from %s: idle for %d ms",
@@ -299,7 +302,7 @@ class SocketServer:
 
 
 def _address(name: Any) -> tuple[str, int]:
-    """Host and port of a socket name; a transport without one (a pipe, a simulation) has none."""
+    """Host and port of a socket name. They are unknown for a pipe and for a simulated transport."""
     if isinstance(name, tuple) and len(name) >= 2:
         return str(name[0]), int(name[1])
     return "unknown", 0

@@ -11,17 +11,17 @@ _JOIN_BYTES = 64 * 1024
 """Up to this size one copy and one send cost less than a vectored send of the parts."""
 
 _TINY_BYTES = 1024
-"""Parts that are smaller than this on average are joined however many there are."""
+"""If parts are smaller than this on average, they are joined, even if there are many."""
 
 _RUN_BYTES = 256 * 1024
-"""Minimum bytes of large answers that the transport is given at a time, so that its high-water mark takes
-effect: a tenth of a millisecond of the loop. Half of this would cost a fifth more CPU.
+"""Minimum number of bytes of large answers that the transport is given at a time, so that its high-water mark
+takes effect. It takes a tenth of a millisecond of the event loop. Half of this would cost a fifth more CPU.
 """
 
 _TURN_BYTES = 1024 * 1024
-"""Bytes of large answers that are written in a turn of the loop before connections get :data:`_RUN_BYTES`
-each. An answer of 1 MiB in one write wakes its reader once instead of four times, which improves the speed
-of fetches by a third. With many readers each wake-up serves several of them, and the turn stays short.
+"""Number of bytes of large answers that are written in a turn of the event loop before connections get
+:data:`_RUN_BYTES` each. An answer of 1 MiB in one write wakes its reader once instead of four times, which
+makes fetches a third faster. With many readers each wake-up serves several of them, and the turn stays short.
 """
 
 
@@ -77,9 +77,10 @@ class WriteQueue:
         self.queued_bytes = 0
 
     def flush(self, *, share: TurnShare | None = None) -> int:
-        """Give the transport the parts; return the number of bytes given, 0 while paused.
+        """Pass the parts to the transport; return the number of bytes passed, 0 while paused.
 
-        With a ``share``, large answers are written up to the share's bytes: call again in the next turn.
+        With a ``share``, large answers are written up to the share's bytes. The caller then calls this again
+        in the next turn.
         """
         parts = self._parts
         if not parts or self.paused:
@@ -129,7 +130,7 @@ def _take_run(queue: "deque[Buffer]", run_bytes: int) -> tuple[list[Buffer], int
 
 
 def _join_small(parts: list[Buffer]) -> Iterator[Buffer]:
-    """Join small neighbouring parts; the bytes stay the same."""
+    """Join small adjacent parts. The bytes do not change."""
     small: list[Buffer] = []
     small_bytes = 0
     for part in parts:

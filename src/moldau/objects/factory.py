@@ -32,9 +32,8 @@ _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "h
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """``diskless.storage.url``, ``diskless.storage.class.name`` and the other keys of that prefix, without
-    the prefix.
-    """
+    """``diskless.storage.url``, ``diskless.storage.class.name`` and the other keys with that prefix. The
+    prefix is removed."""
 
     url: str
     class_name: str | None = None

@@ -61,7 +61,7 @@ class StorageWeather:
 
 class FaultyStorage:
     """An :class:`ObjectStorage` around another store, with injected faults and latency. By default there are
-    none.
+    no faults and no latency.
 
     Faults depend only on the entropy and the requests.
     """

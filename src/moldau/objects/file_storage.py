@@ -34,25 +34,22 @@ LEFTOVER_AGE_MS = 3_600_000
 """A temporary file of this age cannot belong to a running upload of any process."""
 
 THREADS = 8
-"""Number of worker threads. They wait for the disk most of the time, and with more threads, more files are
-synced in parallel.
-"""
+"""Number of worker threads. They wait for the disk most of the time. More threads sync more files in
+parallel."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """The file of an upload, and whether the upload was abandoned. Its memory is not counted any more
-    after that.
-    """
+    """The file of an upload, and whether the upload was abandoned. The memory of an abandoned upload is no
+    longer counted."""
 
     temporary: str
     is_over: bool = False
 
 
 class FileStorage:
-    """An object store in the folder ``root`` (absolute; created when absent). Several processes may share
-    it.
-    """
+    """An object store in the folder ``root``, which is created when absent. Several processes may share
+    it."""
 
     def __init__(self, machine: Machine, root: str, owner: str = "") -> None:
         """``owner`` names this process's uploads, because several processes may upload an object of the
@@ -186,8 +183,8 @@ class FileStorage:
         for key in keys:
             self._disk.remove(self._path(key))
             folders.setdefault(posixpath.dirname(self._path(key)), []).append(posixpath.basename(key))
-        # The file is left from a killed upload of another process. An upload that is still running would not
-        # find its file, and would fail.
+        # The file remains from an upload of another process that was killed. If that upload still runs, it
+        # will not find its file, and will fail.
         for folder, names in folders.items():
             with contextlib.suppress(FileNotFoundError):
                 for name in self._disk.list(folder):

@@ -1,4 +1,4 @@
-"""The right of a node to change an object store, which is asked for before each change."""
+"""The right of a node to change an object store. The node checks it before each change."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ __all__ = ["FreeStore", "StoreGuard"]
 
 
 class StoreGuard(Protocol):
-    """Refuses the changes of a node whose cluster goes on elsewhere."""
+    """Refuses the changes of a node whose cluster was restored elsewhere."""
 
     async def before_upload(self) -> None:
         """Return when this node may store an object. Raises ``StorageError`` with the reason if it may

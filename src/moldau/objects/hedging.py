@@ -5,8 +5,8 @@ every producer. Therefore an attempt that takes much longer than usual gets a se
 the first answer counts. This is safe, because requests can be repeated. The number of added attempts per
 second is limited, so that a store that is slow because of its load gets only a little more load.
 
-The first attempt keeps running until the time limit, and only added attempts replace each other. A store that
-becomes slow is thus awaited, and the wait before a second attempt adapts to it.
+The first attempt keeps running until the time limit. Only added attempts replace each other. The answer of a
+store that becomes slow is therefore still received, and the time before a second attempt adapts to it.
 """
 
 import asyncio
@@ -22,16 +22,15 @@ __all__ = ["HedgeBudget", "Patience", "hedged"]
 T = TypeVar("T")
 
 _SIDE_BY_SIDE: Final = 3
-"""Maximum number of running attempts: the first one, and the two latest."""
+"""Maximum number of running attempts: the first attempt and the two latest attempts."""
 _UNKNOWN_FACTOR: Final = 2.0
 _AGAIN_FACTOR: Final = 0.25
 _PAUSE_MIN_S: Final = 0.01
 
 
 class Patience:
-    """The time to wait before an added attempt. It follows from the mean and the deviation of durations,
-    as in TCP's retransmission timer.
-    """
+    """The time to wait before an added attempt. It is computed from the mean and the deviation of durations,
+    as TCP computes its retransmission timer."""
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
@@ -67,8 +66,8 @@ class Patience:
 class HedgeBudget:
     """Limit on added attempts: a number per second, and a burst after a time without added attempts.
 
-    If several requests were refused an added attempt, the oldest request gets the next attempt, because
-    commits follow the order of objects: the oldest object without an answer delays all later objects.
+    If several requests were refused an added attempt, the oldest request gets the next attempt. Commits
+    follow the order of objects, so the oldest object without an answer delays all later objects.
     """
 
     def __init__(self, per_second: float = 6.0, burst: float = 12.0) -> None:
@@ -83,7 +82,7 @@ class HedgeBudget:
         """Take the right to one added attempt for a request that began at ``begun_s``.
 
         Returns False when there is no right, or when an older request waits for it. The request then waits
-        (``wait_s``) until it asks again or leaves (``leave``).
+        for ``wait_s`` and tries again, or leaves (``leave``).
         """
         earned = (now_s - self._counted_s) * self._per_second
         self._tokens, self._counted_s = min(self._burst, self._tokens + earned), now_s
@@ -95,11 +94,11 @@ class HedgeBudget:
         return True
 
     def leave(self, request: object) -> None:
-        """Forget a request that ended."""
+        """Remove a request that ended."""
         self._refused.pop(request, None)
 
     def wait_s(self) -> float:
-        """Seconds after a refusal until there is a right again."""
+        """Seconds until there is a right again, after a refusal."""
         return max(_PAUSE_MIN_S, (1.0 - self._tokens) / self._per_second) if self._per_second else math.inf
 
 
@@ -150,8 +149,8 @@ class _Hedge(Generic[T]):
                     self._begin(now)
                     next_s = now + self._patience.again_s
                 else:
-                    # It does not wait for the whole patience again. The store may work by now, and the oldest
-                    # object without an answer delays the commits of all later objects.
+                    # The next attempt does not wait for the whole ``patience`` again. The store may work by
+                    # now, and the oldest object without an answer delays the commits of all later objects.
                     next_s = now + self._budget.wait_s()
         finally:
             self._budget.leave(self)

@@ -21,9 +21,8 @@ from moldau.runtime import Clock
 __all__ = ["MemoryStorage"]
 
 PIECE_BYTES: Final = 512 * 1024
-"""Number of bytes that are copied in a turn of the event loop. To allocate a few megabytes takes a
-millisecond.
-"""
+"""Number of bytes that are copied in a turn of the event loop. Allocating a few megabytes takes a
+millisecond."""
 
 
 class MemoryStorage:
@@ -79,7 +78,7 @@ class MemoryStorage:
 
 
 async def _copied(view: memoryview) -> memoryview:
-    """Copy piece by piece, into memory that the system provides only when it is written to."""
+    """Copy piece by piece into memory that the operating system provides only when it is written to."""
     copied = memoryview(mmap.mmap(-1, len(view)))
     for position in range(0, len(view), PIECE_BYTES):
         copied[position : position + PIECE_BYTES] = view[position : position + PIECE_BYTES]

@@ -25,7 +25,7 @@ _LOOKS_MAX: Final = 500
 
 @functools.cache
 def leave_python_before_exit() -> None:
-    """Wait for obstore's threads at the exit of this process, for a second at most."""
+    """Wait for obstore's threads at the exit of this process, at most for a second."""
     atexit.register(_wait)
 
 

@@ -64,7 +64,7 @@ class ObstoreStorage:
 
     @property
     def store(self) -> ObjectStore:
-        """The obstore object, for calls that brokers do not need."""
+        """The obstore object. It is for calls that brokers do not need."""
         return self._store
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
@@ -82,7 +82,8 @@ class ObstoreStorage:
         except OBSTORE_ERRORS as error:
             raise translated(error, key) from error
         if len(content) != size:
-            # obstore reports a broken connection as an error. A short answer means that the object ends.
+            # obstore reports a broken connection as an error. Therefore a short answer means that the object
+            # ends.
             raise StorageError(
                 f"{key}: {len(content)} of {size} bytes from {offset} are there", transient=False
             )
@@ -202,9 +203,8 @@ def _is_web_address(text: str) -> bool:
 
 
 def _default_s3(config: dict[str, Any], client_options: dict[str, Any]) -> None:
-    """Whether payloads are signed. Over TLS they need no signature, which costs a third of the upload
-    rate; without TLS they are signed.
-    """
+    """Whether payloads are signed. They are signed only without TLS. With TLS they need no signature, which
+    would cost a third of the upload rate."""
     is_clear = str(config.get("endpoint", "")).startswith("http://")
     config.setdefault("unsigned_payload", not is_clear)
     if "endpoint" in config:

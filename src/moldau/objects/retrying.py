@@ -39,9 +39,8 @@ class RetryPolicy:
     first_backoff_ms: float = 50
     max_backoff_ms: float = 5_000
     attempt_timeout_ms: float = 15_000
-    """Time limit of an attempt. S3's slowest answers to an 8 MiB PUT take seconds; after this time the
-    connection is given up.
-    """
+    """Time limit of an attempt. S3's slowest answers to an 8 MiB PUT take seconds. After this time the
+    connection is abandoned."""
     deadline_ms: float = 30_000
     """Deadline of an operation with all its attempts. Every attempt ends by then."""
     patience_min_ms: float = 0
@@ -140,9 +139,8 @@ class RetryingStorage:
             await asyncio.sleep(wait_ms / 1000)
 
     async def check(self) -> None:
-        """There is only one attempt, because a starting node needs the answer now, and errors are rarely
-        transient at that point.
-        """
+        """There is only one attempt, because a starting node needs the answer now. At that point errors are
+        rarely transient."""
         try:
             async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
                 await self._storage.check()

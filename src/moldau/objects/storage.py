@@ -53,7 +53,7 @@ class ObjectInfo:
 
 
 class Ranges(Protocol):
-    """Reads of byte ranges of objects: the part of ``ObjectStorage`` that readers need."""
+    """Reads of byte ranges of objects. Readers need only this part of ``ObjectStorage``."""
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         """Exactly ``size`` bytes from ``offset``. Raises ``StorageError``."""
@@ -66,25 +66,26 @@ class ObjectStorage(Protocol):
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         """Store an object. When this returns the object is durable and every reader sees the whole object.
 
-        Stores exactly ``length`` bytes, or raises :class:`StorageError` and stores nothing. To repeat an
-        upload is harmless. ``data`` are not copied if the store allows that. Therefore they must not change
-        before this returns, nor after an error or a cancellation while their buffer is exported.
+        Stores exactly ``length`` bytes, or raises :class:`StorageError` and stores nothing. An upload may be
+        repeated. ``data`` are not copied if the store allows that. Therefore they must not change before this
+        returns. After an error or a cancellation, they must not change while their buffer is exported.
         """
         ...
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         """Exactly ``size`` bytes from ``offset``.
 
-        Raises :class:`ObjectNotFoundError`, and :class:`StorageError` when the object is shorter.
+        Raises :class:`ObjectNotFoundError`, or :class:`StorageError` when the object is shorter.
         """
         ...
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Remove objects. Absent objects count as removed. After an error some objects may be left."""
+        """Remove objects. Absent objects count as removed. After an error some objects may still exist."""
         ...
 
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Pages of the objects in a folder (``""`` or ending in ``/``) and below, in order of their keys.
+        """Pages of the objects in a folder and its subfolders, in order of their keys. The folder is ``""``
+        or ends in ``/``.
 
         Only keys greater than ``start_after`` are listed. The order in S3's directory buckets is undefined.
         """
@@ -156,7 +157,6 @@ def check_key(key: str) -> None:
 
 def check_folder(prefix: str) -> None:
     """Refuse a listing's prefix that does not end with a folder, because stores treat a partial name
-    differently.
-    """
+    differently."""
     if prefix and not prefix.endswith("/"):
         raise StorageError(f"{prefix!r} is no folder: it does not end in '/'", transient=False)

@@ -70,7 +70,7 @@ RECORD_BYTES_MIN = 7
 byte each."""
 
 RECORDS_PER_BATCH_MAX = 1_000_000
-"""Maximum number of records in a batch: librdkafka's limit. It bounds the work of opening a batch."""
+"""Maximum number of records in a batch: librdkafka's limit. It limits the work of opening a batch."""
 
 MAGIC = 2
 NO_TIMESTAMP = -1
@@ -112,7 +112,7 @@ class TimestampType(IntEnum):
 
 
 def next_sequence(sequence: int, increment: int) -> int:
-    """``sequence + increment``, where 2^31-1 is followed by 0."""
+    """``sequence + increment``, where 0 follows after 2^31-1."""
     return (sequence + increment) & SEQUENCE_MAX
 
 
@@ -181,7 +181,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The earliest time to drop tombstones (KIP-534); replaces the base timestamp if bit 6 is set."""
+        """The earliest time to drop tombstones (KIP-534). If bit 6 is set, this time is in the field of the
+        base timestamp."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
@@ -192,7 +193,7 @@ def unchecked_header(buffer: Buffer, position: int) -> BatchHeader:
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``. Only its presence is checked.
+    """The header at ``position``. The method only checks that a whole header is present.
 
     Raises :class:`CorruptRecordError` when fewer than 61 bytes follow.
     """
@@ -248,9 +249,11 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
-    """Check what a producer sent for one partition; return its headers (always exactly one, as in Kafka).
+    """Check the bytes that a producer sent for one partition. Returns the headers of the
+    batches; there is always exactly one, as in Kafka.
 
-    The rule for each field of the header and the code of a refusal, those of Kafka's broker:
+    The table has the rule for each field of the header, and the error code of a refusal. The rules are those
+    of Kafka's broker:
 
     ====================== =====================================================================
     field                  rule
@@ -279,11 +282,11 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     ====================== =====================================================================
 
     Kafka differs in five points. It has no limit on the number of records. It drops a partial batch
-    behind the first, which is ``INVALID_RECORD`` here, so that callers may append ``buffer`` as it is. It
-    opens every batch and compares the count with the records; here a batch is opened only where its topic
-    needs that. It answers an undefined codec with ``UNKNOWN_SERVER_ERROR``. It takes LogAppendTime from a
-    producer in a topic with CreateTime and clears the bit, which would give the records timestamps that
-    their producer never set.
+    behind the first batch; here that is ``INVALID_RECORD``, so that callers may append ``buffer`` unchanged.
+    It opens every batch and compares the count with the records; here a batch is opened only if its topic
+    needs that. It answers an undefined codec with ``UNKNOWN_SERVER_ERROR``. In a topic with CreateTime, it
+    accepts LogAppendTime from a producer and clears the bit. The records would then get timestamps that their
+    producer never set.
     """
     if len(buffer) < HEADER_SIZE_BYTES:
         raise _too_short(buffer)
@@ -291,7 +294,8 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     size = header[1] + LOG_OVERHEAD_BYTES
     count = header[12]
     attributes = header[5]
-    # One expression on the hot path (each produced batch); the broken rule is found only after a failure.
+    # This is one expression, because it runs for each produced batch. The broken rule is found only after a
+    # failure.
     if (
         size != len(buffer)
         or header[3] != MAGIC

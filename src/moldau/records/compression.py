@@ -30,14 +30,14 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DECOMPRESSED_BYTES_FLOOR = 64 * 1024 * 1024
-"""The limit is never lower than this: sixty times Kafka's default max.message.bytes."""
+"""The limit is at least this size: sixty times Kafka's default max.message.bytes."""
 _DECOMPRESSED_RATIO = 16
 
 
 def decompressed_bytes_max(size_bytes: int) -> int:
     """Maximum size of a batch's records after decompression, by the size of the batch.
 
-    It depends on the batch alone, not on a configuration: a stored batch stays readable when configs
+    It depends only on the batch, not on a configuration. A stored batch therefore stays readable when configs
     change.
     """
     return max(DECOMPRESSED_BYTES_FLOOR, _DECOMPRESSED_RATIO * size_bytes)
@@ -100,7 +100,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 def compress_in_turn(codec: Compression, data: bytes, level: int | None = None) -> Steps[bytes]:
     """Like :func:`compress`, in steps of some milliseconds."""
     if codec in (Compression.NONE, Compression.SNAPPY) or len(data) <= _STEP_BYTES:
-        return compress(codec, data, level)  # These two codecs are fast.
+        return compress(codec, data, level)  # These two codecs are fast, so they need no steps.
     stream = _stream(codec, level)
     for start in range(0, len(data), _STEP_BYTES):
         stream.compress(data[start : start + _STEP_BYTES])
@@ -123,8 +123,8 @@ def _stream(
 def decompress(codec: Compression, data: Buffer, limit: int | None = None) -> bytes:
     """``data`` decompressed.
 
-    Raises :class:`InvalidRecordError` when it is damaged or cut off, :class:`OpenedSizeError` when it is
-    larger than ``limit`` bytes, by default those of :func:`decompressed_bytes_max`.
+    Raises :class:`InvalidRecordError` when it is damaged or cut off, and :class:`OpenedSizeError` when it is
+    larger than ``limit`` bytes. The default limit is :func:`decompressed_bytes_max`.
     """
     if limit is None:
         limit = decompressed_bytes_max(len(data))
@@ -154,7 +154,7 @@ def _decompress_stream(into: Callable[[Buffer, bytearray], int], data: Buffer, l
         try:
             size = into(data, output)
         except cramjam.DecompressionError as error:
-            del output  # The error's traceback would keep it in memory.
+            del output  # The error's traceback would keep the buffer in memory.
             if "whole buffer" not in str(error) or "write" not in str(error):
                 raise
             if capacity >= limit:
@@ -195,7 +195,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
         part = _decompress_block(view[position : position + size], limit)
         total += len(part)
         if total > limit:
-            del part, parts  # The error's traceback would keep them in memory.
+            del part, parts  # The error's traceback would keep the blocks in memory.
             raise _too_large(limit)
         parts.append(part)
         position += size

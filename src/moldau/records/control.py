@@ -60,7 +60,7 @@ _INT32 = Struct(">i")
 _HEADER = Struct(">hq")
 _ORIGIN = Struct(">16siqi")
 _ORIGIN_TAG = 11640
-"""A number that Kafka, which numbers the tags of a message from 0 on, does not reach."""
+"""A number for a tag of our own. Kafka numbers the tags of a message from 0 on, and will not reach it."""
 _NO_TAGS = b"\x00"
 
 
@@ -81,7 +81,7 @@ class EndTransactionMarker:
 
 @dataclass(frozen=True, slots=True)
 class RecordedVoter:
-    """A voter in a leader change; the directory id is written from version 1 on (KIP-853)."""
+    """A voter in a leader change. The directory id is written from version 1 on (KIP-853)."""
 
     voter_id: int
     directory_id: uuid.UUID = NO_DIRECTORY
@@ -91,7 +91,8 @@ class RecordedVoter:
 class LeaderChange:
     """The first record of a leader's epoch.
 
-    Leave ``version`` at 0: Kafka up to 4.2 reads every leader change as version 0 and fails on another.
+    Leave ``version`` at 0, because Kafka up to 4.2 reads every leader change as version 0 and fails on
+    another version.
     """
 
     leader_id: int
@@ -118,7 +119,7 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOrigin:
-    """The log of a snapshot and the snapshot's place in it, as our own writers note them.
+    """The log of a snapshot and the snapshot's place in it. Only our own writers store it.
 
     ``topic_id`` is zero when it is not known.
     """
@@ -132,8 +133,8 @@ class SnapshotOrigin:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """The first record of a snapshot (KIP-630). ``origin`` is a tagged field of our own, which Kafka skips;
-    a snapshot of another writer has none."""
+    """The first record of a snapshot (KIP-630). ``origin`` is a tagged field of our own, which Kafka skips. A
+    snapshot of another writer has no ``origin``."""
 
     last_contained_log_timestamp: int
     version: int = 0
@@ -156,7 +157,7 @@ class SnapshotHeader:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFooter:
-    """The last record of a snapshot: without it the snapshot is not whole."""
+    """The last record of a snapshot. Without it the snapshot is incomplete."""
 
     version: int = 0
 
@@ -185,7 +186,7 @@ class KRaftVersion:
 
 @dataclass(frozen=True, slots=True)
 class VoterEndpoint:
-    """Where a voter listens, by listener name."""
+    """The address at which a voter listens, by listener name."""
 
     name: str
     host: str
@@ -227,7 +228,7 @@ class RecordedVoters:
                     _NO_TAGS,
                 ]
             parts += [_INT16.pack(voter.min_supported_version), _INT16.pack(voter.max_supported_version)]
-            parts += [_NO_TAGS, _NO_TAGS]  # of the feature range, and of the voter
+            parts += [_NO_TAGS, _NO_TAGS]  # the versions of the feature range, and of the voter
         parts.append(_NO_TAGS)
         return b"".join(parts)
 
@@ -365,7 +366,7 @@ class _Reader:
         return uuid.UUID(bytes=self.read(16))
 
     def count(self) -> int:
-        """Length of a compact array whose elements take a byte at least."""
+        """Length of a compact array. Each of its elements takes at least a byte."""
         count = self.unsigned_varint() - 1
         if not 0 <= count <= len(self._data) - self._position:
             raise ValueError(f"array of {count} elements")

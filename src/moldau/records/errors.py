@@ -1,7 +1,8 @@
-"""Errors of record bytes: the two that Kafka distinguishes.
+"""Errors of record bytes: the two errors that Kafka distinguishes.
 
-Clients retry ``CORRUPT_MESSAGE`` (bytes damaged on the way) and give up on ``INVALID_RECORD`` (bytes
-that were never right), so the choice between the two decides whether a producer loops or fails.
+Clients retry ``CORRUPT_MESSAGE``, which means that bytes were damaged on the way. They give up on
+``INVALID_RECORD``, which means that the bytes were never valid. A wrong choice between the two makes a
+producer retry forever, or fail.
 """
 
 from dataclasses import dataclass
@@ -25,16 +26,16 @@ class CorruptRecordError(KafkaError):
 
 
 class InvalidRecordError(KafkaError):
-    """Bytes that arrived as they were sent, but that break a rule of the format."""
+    """Bytes that arrived as they were sent, but that violate a rule of the format."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.invalid_record, message)
 
 
 class OpenedSizeError(InvalidRecordError):
-    """Records that are larger once decompressed than a batch of that size may hold.
+    """Records that are larger after decompression than a batch of that size may have.
 
-    Answered with MESSAGE_TOO_LARGE, at which Java's producer splits the batch and sends the halves.
+    The answer is MESSAGE_TOO_LARGE. Java's producer then splits the batch and sends the halves.
     """
 
     def __init__(self, message: str) -> None:
@@ -50,7 +51,7 @@ class RecordError:
 
 
 class RecordsRejectedError(KafkaError):
-    """A batch refused for some of its records; produce responses (v8+) list these records."""
+    """A batch that is refused because of some of its records. Produce responses (v8+) list these records."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[RecordError, ...]) -> None:
         super().__init__(code, message)

@@ -1,7 +1,7 @@
 """Recompression of produced batches to the topic's codec (``compression.type``).
 
-The records keep their bytes, and the header keeps all fields except the codec, the length, the checksum
-and, where the producer set them wrongly, the max timestamp and the offset deltas.
+The records keep their bytes. The header keeps all fields except the codec, the length and the checksum. The
+max timestamp and the offset deltas are corrected if the producer set them wrongly.
 """
 
 from typing import NamedTuple

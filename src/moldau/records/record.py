@@ -1,7 +1,7 @@
-"""Records inside a batch: opening a batch (the broker rarely does) and walking through it.
+"""Records inside a batch: opening a batch (the broker rarely does) and reading its records.
 
-A record, after a varint of its own length: attributes (1 byte, unused), timestamp delta (varlong),
-offset delta (varint), key and value (varint length, -1 for null), header count and headers.
+A record is preceded by a varint with its length. It consists of attributes (1 byte, unused), timestamp delta
+(varlong), offset delta (varint), key and value (varint length, -1 for null), header count and headers.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ __all__ = [
 
 QUICK_RECORDS = 500
 QUICK_BYTES = 128 * 1024
-"""Bytes of records that may be walked through on the event loop: a millisecond of work."""
+"""Number of bytes of records that may be read on the event loop: a millisecond of work."""
 
 HEADERS_PER_BATCH_MAX = 1_000_000
 """Maximum number of headers of all records of a batch. A header may take two bytes, which compress to
@@ -39,10 +39,9 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Record(NamedTuple):
-    """One record. ``timestamp`` in milliseconds since the epoch, -1 for none.
+    """One record. ``timestamp`` is in milliseconds since the epoch, -1 for no timestamp.
 
-    Header names that are not UTF-8 survive as surrogate escapes, so that rewriting a batch changes
-    no bytes.
+    Header names that are not UTF-8 become surrogate escapes, so that rewriting a batch changes no bytes.
     """
 
     offset: int
@@ -56,7 +55,7 @@ _new = tuple.__new__
 
 
 def open_batch(batch: Buffer, limit: int | None = None) -> tuple[BatchHeader, bytes]:
-    """The header, and the records' bytes decompressed.
+    """The header, and the decompressed bytes of the records.
 
     ``batch`` begins with a batch; bytes after it are ignored. Raises :class:`CorruptRecordError`,
     :class:`InvalidRecordError`, or :class:`OpenedSizeError` beyond ``limit`` bytes (by default those of
@@ -71,7 +70,7 @@ def open_batch(batch: Buffer, limit: int | None = None) -> tuple[BatchHeader, by
     if codec is Compression.NONE:
         return header, bytes(payload)
     if not payload and not header.records_count:
-        return header, b""  # a batch that has lost all records in a compaction keeps its codec
+        return header, b""  # a batch that has lost all records in a compaction still names its codec
     return header, decompress(codec, payload, limit)
 
 
@@ -123,10 +122,10 @@ def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
 
 
 def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: int) -> tuple[Record, int]:
-    """One record and the position after it; IndexError at the end of the data.
+    """One record and the position after it. Raises IndexError at the end of the data.
 
-    Varints of one or two bytes, by far the most, are read in place: this is the inner loop of compaction
-    and of coordinators that load.
+    Nearly all varints have one or two bytes, and are decoded here without a call. This is the inner loop of
+    compaction and of coordinators that load.
     """
     raw = data[position]
     if raw < 0x80 and not raw & 1:
@@ -137,7 +136,7 @@ def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: i
         end = position + size
     if end > len(data) or end < position:
         raise InvalidRecordError(f"a record says {end - position} bytes, {len(data) - position} are there")
-    raw = data[position + 1]  # after the attributes, which have no meaning yet
+    raw = data[position + 1]  # the position after the attributes, which have no meaning yet
     if raw < 0x80:
         timestamp = base_timestamp + (raw >> 1 ^ -(raw & 1))
         position += 2
@@ -197,7 +196,7 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
 
 def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     count, position = read_varlong(data, position, 32)
-    # A header takes at least two bytes, so a larger count is wrong and must not cost memory.
+    # A header takes at least two bytes, so a larger count is wrong. No memory may be allocated for it.
     if count < 0 or count * 2 > end - position:
         raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
     if count > HEADERS_PER_BATCH_MAX:
@@ -213,5 +212,5 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
 
 
 def too_many_headers() -> OpenedSizeError:
-    """The error for more than ``HEADERS_PER_BATCH_MAX`` of them."""
+    """The error for more than ``HEADERS_PER_BATCH_MAX`` headers."""
     return OpenedSizeError(f"the records have more than {HEADERS_PER_BATCH_MAX} headers")

@@ -1,8 +1,8 @@
 """Rewrites a batch after compaction has removed some of its records.
 
-The fields that describe the whole batch are kept: its offsets, its leader epoch, its producer's id, epoch
-and sequence, its codec and flags. Only the records, the count, the max timestamp and, for tombstones, the
-delete horizon (KIP-534) change.
+The fields that describe the whole batch are kept: its offsets, its leader epoch, its producer's id, epoch and
+sequence, its codec and flags. The records, the record count and the max timestamp change. If there are
+tombstones, the delete horizon (KIP-534) changes, too.
 """
 
 from collections.abc import Iterable
@@ -30,9 +30,9 @@ _AFTER_CRC = Struct(">hiqqqhii")
 
 
 def rewrite_batch(header: BatchHeader, records: Iterable[Record], delete_horizon_ms: int | None) -> bytes:
-    """The batch of ``header`` with only ``records``, which are at least one, in their order.
+    """The batch of ``header`` with only ``records``, in their order. There must be at least one record.
 
-    ``delete_horizon_ms`` takes the place of the base timestamp; the records' own timestamps are kept.
+    ``delete_horizon_ms`` replaces the base timestamp. The records' own timestamps are kept.
     """
     base_timestamp = delete_horizon_ms
     base_offset, max_timestamp, count = header.base_offset, NO_TIMESTAMP, 0
@@ -69,7 +69,7 @@ def empty_batch(header: BatchHeader) -> bytes:
 def assemble_batch(
     header: BatchHeader, attributes: int, base_timestamp: int, max_timestamp: int, count: int, payload: bytes
 ) -> bytes:
-    """A batch that has the offsets, the epoch and the producer of ``header``, and a payload of its own."""
+    """A batch that has the offsets, the epoch and the producer of ``header``, and another payload."""
     after_crc = _AFTER_CRC.pack(
         attributes,
         header.last_offset_delta,

@@ -1,4 +1,4 @@
-"""Timestamp lookups with the precision of a record, not of a batch."""
+"""Timestamp lookups that find the exact record, and not only its batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice

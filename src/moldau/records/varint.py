@@ -23,14 +23,14 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def encode_varint(value: int) -> bytes:
-    """A number of up to 64 bits, zigzag coded: small magnitudes of either sign take few bytes."""
+    """A zigzag-coded number of up to 64 bits. Small positive and negative numbers take few bytes."""
     if -64 <= value < 64:
         return _ONE_BYTE[value << 1 if value >= 0 else (-value << 1) - 1]
     return encode_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
 def read_varlong(data: bytes, position: int, bits: int = 64) -> tuple[int, int]:
-    """``(value, position behind it)``; IndexError at the end of the data, which callers translate.
+    """``(value, position after it)``. Raises IndexError at the end of the data, which callers translate.
 
     Raises :class:`InvalidRecordError` for a varint of more than ``bits`` bits.
     """

@@ -1,10 +1,10 @@
 """One pass through the records of an opened batch, in steps, without an object for each record.
 
-The pass collects all that a broker needs before it stores the batch: whether the records parse, their
-largest timestamp, records without a key, timestamps out of bounds, and records with wrong offset deltas,
-which it corrects. A single record takes some 0.5 µs. Consecutive records of the same shape (the same
-lengths of all fields) are read by columns, hundreds at a time. So a batch of identical records, which is
-cheap for its sender, is cheap for the broker too.
+The pass collects everything that a broker needs before it stores the batch: whether the records parse, their
+largest timestamp, records without a key, timestamps that are out of range, and records with wrong offset
+deltas, which it corrects. A single record takes some 0.5 µs. Consecutive records of the same shape (the same
+lengths of all fields) are read together as columns, hundreds at a time. Therefore a batch of identical
+records is cheap for its sender and for the broker.
 """
 
 from typing import Final, NamedTuple
@@ -24,29 +24,30 @@ from moldau.records.varint import (
 __all__ = ["FOUND_MAX", "RecordWalk", "TimestampBounds"]
 
 FOUND_MAX: Final = 100
-"""Maximum number of bad records of each kind that a walk notes. A few of them are enough to find the
-fault."""
+"""Maximum number of bad records of each kind that a pass stores. A few of them are enough to find the fault.
+"""
 
 _ROW_MIN: Final = 8
 _ROW_MAX: Final = 4096
 _SINGLY_MAX: Final = 256
 _RENUMBERED_BYTES_MAX: Final = 64
-"""Records larger than this are copied one by one when they are renumbered: working by columns is no
-faster.
-"""
+"""Records larger than this are copied one by one when they are renumbered. Reading them as columns would not
+be faster."""
 _HEADERS_A_STEP: Final = 20_000
 
 _BLOCK: Final = 8192
 """Count of consecutive numbers whose varints differ only in the first two bytes."""
 _CONTINUES: Final = bytes(128) + b"\x01" * 128
-"""Translates the bytes of varints: 1 for a byte that another byte of the varint follows."""
+"""Translates the bytes of varints. The result is 1 for a byte that is followed by another byte of the same
+varint."""
 _LOW: Final = bytes(number << 1 & 0x7F | 0x80 for number in range(64))
 _MIDDLE: Final = bytes(number >> 6 for number in range(_BLOCK))
 _MIDDLE_CONTINUED: Final = bytes(number >> 6 | 0x80 for number in range(_BLOCK))
 
 
 class TimestampBounds(NamedTuple):
-    """The timestamps that a topic accepts, both included; a record without a timestamp is accepted too."""
+    """The timestamps that a topic accepts, including both limits. A record without a timestamp is accepted,
+    too."""
 
     oldest_ms: int
     newest_ms: int
@@ -56,7 +57,7 @@ class TimestampBounds(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """The positions of the fields of a record without headers, in bytes from its first one."""
+    """The positions of the fields of a record without headers, in bytes from its first byte."""
 
     attributes_at: int
     offset_at: int
@@ -78,7 +79,8 @@ class RecordWalk:
         *,
         renumbers: bool = False,
     ) -> None:
-        """``data`` is that of ``open_batch``. ``renumbers``: wrong offsets are made consecutive."""
+        """``data`` is the result of ``open_batch``. With ``renumbers``, wrong offsets are replaced by
+        consecutive ones."""
         if header.records_count < 0:
             raise InvalidRecordError(f"the batch says it holds {header.records_count} records")
         self._count = header.records_count
@@ -103,9 +105,9 @@ class RecordWalk:
         return self._data if self._renumbered is None else bytes(self._renumbered)
 
     def advance(self, records_count: int) -> bool:
-        """Read that many more records, or fewer if they are expensive. Returns whether any are left.
+        """Read that many more records, or fewer if they are expensive. Returns whether any records are left.
 
-        Raises as ``iter_opened`` does.
+        Raises the same errors as ``iter_opened``.
         """
         stop = min(self._count, self._index + records_count)
         headers_stop = self._headers_count + _HEADERS_A_STEP
@@ -126,8 +128,9 @@ class RecordWalk:
     # -- one by one ---------------------------------------------------------------------------
 
     def _read_singly(self, stop: int) -> _Shape | None:
-        """Read records up to ``stop``; return the last one's shape. IndexError at the end of the data."""
-        # Varints of one byte, by far the most, are read in place.
+        """Read records up to ``stop``; return the last record's shape. Raises IndexError at the end of the
+        data."""
+        # Nearly all varints have one byte, and are decoded here without a call.
         data, base_timestamp, renumbers = self._data, self._base_timestamp, self._renumbers
         size, index, end, latest = len(data), self._index, self._position, self.max_timestamp
         oldest, newest = self._bounds or (INT64_MIN, INT64_MAX)
@@ -199,7 +202,7 @@ class RecordWalk:
     def _skip_headers(self, position: int, end: int) -> int:
         data = self._data
         count, position = read_varlong(data, position, 32)
-        # A header takes at least two bytes, so a larger count is wrong and must not cost time.
+        # A header takes at least two bytes, so a larger count is wrong. No time may be spent on it.
         if count < 0 or count * 2 > end - position:
             raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
         self._headers_count += count
@@ -224,7 +227,8 @@ class RecordWalk:
     def _renumber_one(
         self, index: int, start: int, attributes_at: int, offset_at: int, key_size_at: int, end: int
     ) -> None:
-        """Kafka's brokers do this for clients that number the records of a compressed batch wrongly."""
+        """Kafka's brokers renumber the records, too, because some clients number the records of a compressed
+        batch wrongly."""
         data = self._data
         if self._renumbered is None:
             self._renumbered = bytearray(data[:start])
@@ -236,10 +240,10 @@ class RecordWalk:
     # -- by columns ---------------------------------------------------------------------------
 
     def _read_row(self, shape: _Shape, stop: int) -> None:
-        """Read the records that follow and have the shape of the last one, if there are enough of them.
+        """Read the following records that have the shape of the last record, if there are enough of them.
 
-        The last record was read alone. The next ones can be read together with it if the fields with
-        lengths have the same bytes, and the varints in the other fields the same widths.
+        The last record was read alone. The next records can be read together with it under two conditions:
+        the fields with lengths have the same bytes, and the varints in the other fields have the same widths.
         """
         index, size = self._index, shape.size_bytes
         count = min(
@@ -257,7 +261,7 @@ class RecordWalk:
                 column = column.translate(table)
             count -= len(column.lstrip(byte))
         if count < _ROW_MIN or not self._take_timestamps(shape, count):
-            # Try this less often.
+            # Try less often to read records together.
             self._singly_count = min(_SINGLY_MAX, 2 * self._singly_count)
             self._row_count = 4 * _ROW_MIN
             return
@@ -296,7 +300,7 @@ class RecordWalk:
         return marks
 
     def _take_timestamps(self, shape: _Shape, count: int) -> bool:
-        """Record the timestamps of a row; returns False when some are out of bounds."""
+        """Record the timestamps of a row; returns False when some timestamps are out of range."""
         if self._append_time is not None and self._bounds is None:
             return True
         columns = [
@@ -347,7 +351,7 @@ class RecordWalk:
 
 
 def _shape(start: int, fields: tuple[int, ...]) -> _Shape | None:
-    """The shape of a record; None when its varints are too long for a row."""
+    """The shape of a record; None when its varints are too long to be read as columns."""
     shape = _Shape(*(at - start for at in fields))
     too_long = shape.key_size_at - shape.offset_at > 4 or shape.offset_at - shape.attributes_at > 9
     return None if too_long else shape
@@ -358,7 +362,7 @@ def _too_long(size_bytes: int, left_bytes: int) -> InvalidRecordError:
 
 
 def _skip_bytes(data: bytes, position: int) -> tuple[int, int]:
-    """The end of a field with a length, and the start of its content; equal for null."""
+    """The end of a field with a length, and the start of its content. Both are equal for null."""
     size, position = read_varlong(data, position, 32)
     if size < -1:
         raise InvalidRecordError(f"negative length {size} inside a record")
@@ -366,7 +370,8 @@ def _skip_bytes(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _consecutive(first: int, count: int) -> list[bytes]:
-    """The varints of consecutive numbers as columns. The numbers are all below 64, or all in one block."""
+    """The varints of consecutive numbers as columns. The numbers are either all below 64, or all in one
+    block."""
     if first < 64:
         return [bytes(range(2 * first, 2 * (first + count), 2))]
     low = (_LOW * (count // 64 + 2))[first % 64 :][:count]

@@ -9,7 +9,7 @@ class Clock(Protocol):
     """Tells the time of day."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch; may step backwards when the machine's clock is set."""
+        """Milliseconds since the Unix epoch. The value may go back when the machine's clock is set."""
         ...
 
 
@@ -22,16 +22,16 @@ class SystemClock:
 
 CATCH_UP_RATE: Final = 2.0
 JUMP_MS: Final = 100
-"""Minimum lead that is treated as a jump of the clock. Smaller leads come from rounding and from small
+"""Minimum lead that is treated as a jump of the clock. Smaller leads result from rounding and from small
 adjustments."""
 
 
 class DeletionClock:
-    """A clock for deciding whether something is old enough to be deleted or forgotten.
+    """A clock that decides whether data are old enough to be deleted or forgotten.
 
-    It follows another clock and is never ahead of it. When that clock jumps ahead, this one runs at twice
-    the normal speed until it has caught up. So a wrong clock that is corrected within minutes deletes
-    almost nothing. A jump back is followed immediately; deletions then happen later.
+    It follows another clock and is never ahead of it. When the other clock jumps ahead, this one runs at
+    twice the normal speed until it has caught up. Therefore a wrong clock that is corrected within minutes
+    deletes almost nothing. A jump back is followed immediately; deletions then happen later.
     """
 
     def __init__(self, clock: Clock) -> None:

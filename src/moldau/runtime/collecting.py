@@ -1,11 +1,11 @@
-"""Garbage collection of cycles in a process that holds many objects for long.
+"""Garbage collection of cycles in a process that keeps many objects for a long time.
 
-A full collection visits every object: 400 ms of CPU with 13,000 partitions, at an unpredictable moment.
-Most objects of a node live long and are freed by reference counts, not as parts of cycles. So, while a node
-makes new objects, they are collected once and then frozen (excluded from later collections), in pieces of
-some milliseconds. Newer objects are collected as usual. A full collection, which finds cycles among frozen
-objects, runs when the number of objects has doubled. In a large process, where it would block the event loop,
-it runs only if many ended cycles are likely: if the collections of newer objects have found many.
+A full collection visits every object: 400 ms of CPU with 13,000 partitions, at an unpredictable moment. Most
+objects of a node exist long and are freed by reference counts, not as parts of cycles. Therefore, while a
+node makes new objects, they are collected once and then frozen (excluded from later collections), in pieces
+of some milliseconds. Newer objects are collected as usual. A full collection, which finds cycles among frozen
+objects, runs when the number of objects has doubled. In a large process it would block the event loop. There
+it runs only if many dead cycles are likely, because the collections of newer objects have found many.
 """
 
 import asyncio
@@ -17,23 +17,26 @@ __all__ = ["collect_rarely", "keep_collections_short", "keep_imported"]
 
 LOOK_EVERY_S: Final = 0.1
 LOOK_AGAIN_S: Final = 0.02
-"""Interval while the process grows."""
+"""Interval of the checks while the process grows."""
 PIECE_OBJECTS: Final = 30_000
-"""New objects after which they are collected and frozen: some 8 ms of CPU."""
+"""Number of new objects after which they are collected and frozen: some 8 ms of CPU."""
 THRESHOLDS: Final = (10_000, 2, 50)
 """Thresholds of the automatic collections. These visit at most some 30,000 objects of the youngest two
 generations."""
 OLDEST: Final = 2
-"""The generation of the objects that have survived a collection of everything that is not frozen."""
+"""The oldest generation. It contains the objects that have survived a collection of all objects that are not
+frozen."""
 FULL_EVERY_S: Final = 60.0
 """Minimum interval between two full collections."""
 GROWTH: Final = 2.0
 LARGE_BLOCKS: Final = 150_000
-"""Blocks of a large process: a full collection of them takes some 40 ms of CPU."""
+"""Number of memory blocks from which on a process is large. A full collection of them takes some 40 ms of
+CPU."""
 CYCLES_WORTH_IT: Final = 1_000
-"""Minimum number of objects in ended cycles that makes a full collection of a large process worthwhile."""
+"""Minimum number of objects in dead cycles that makes a full collection of a large process worthwhile."""
 CYCLES_SHARE: Final = 0.05
-"""This minimum as a share of the process's blocks, because a collection of a million blocks takes 200 ms."""
+"""The same minimum as a share of the process's blocks, because a collection of a million blocks takes 200 ms.
+"""
 
 
 def keep_imported() -> None:
@@ -45,7 +48,8 @@ def keep_imported() -> None:
 def collect_rarely() -> None:
     """Configure the garbage collector for a process with few cycles and many long-lived objects.
 
-    Looking for cycles in short-lived records took a seventh of a diskless coordinator's time.
+    With the default settings, the search for cycles in short-lived records took a seventh of a diskless
+    coordinator's time.
     """
     gc.collect()
     gc.freeze()
@@ -53,7 +57,7 @@ def collect_rarely() -> None:
 
 
 async def keep_collections_short() -> None:
-    """Until cancelled: exclude the objects that a node has accumulated from collections."""
+    """Exclude the objects that a node has accumulated from collections, until cancelled."""
     loop = asyncio.get_running_loop()
     # gc.get_freeze_count() is not used, because it counts the objects one by one.
     kept, found, last_full_s = sys.getallocatedblocks(), _found_in_cycles(), loop.time()
@@ -70,7 +74,7 @@ async def keep_collections_short() -> None:
         is_full_due = has_doubled and (blocks < LARGE_BLOCKS or _found_in_cycles() - found >= worth_it)
         if is_full_due:
             gc.unfreeze()
-        # Before the freeze: an ended cycle would otherwise stay until the next full collection.
+        # This runs before the freeze. Otherwise a dead cycle would stay until the next full collection.
         gc.collect()
         if is_full_due or len(gc.get_objects(OLDEST)) >= PIECE_OBJECTS / 4:
             gc.freeze()
@@ -81,7 +85,7 @@ async def keep_collections_short() -> None:
 def _new_objects() -> int:
     """Number of tracked objects that are not frozen.
 
-    It cannot be derived from ``gc.get_count()``, from which freed objects are subtracted: while as many
+    It cannot be derived from ``gc.get_count()``, from which freed objects are subtracted. While as many
     objects are freed as are made, the youngest generation grows without limit and no automatic collection
     starts.
     """
@@ -89,5 +93,5 @@ def _new_objects() -> int:
 
 
 def _found_in_cycles() -> int:
-    """Objects that all collections of this process have found in ended cycles."""
+    """Number of objects that all collections of this process have found in dead cycles."""
     return sum(generation["collected"] for generation in gc.get_stats())

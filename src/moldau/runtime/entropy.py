@@ -52,11 +52,12 @@ class SeededEntropy:
 
 
 class SystemEntropy(SeededEntropy):
-    """Entropy of the operating system: it is read for UUIDs, and seeds the other values.
+    """Entropy of the operating system. It is read for UUIDs, and seeds the other values.
 
-    A read releases the interpreter lock for a moment. A worker that read it for each value (creating 1,000
-    topics takes 3,000) would release the lock for too short a time. The event loop would be woken each time
-    and not get the lock, and stood still for 0.4 s. So there is one read for many UUIDs.
+    A read releases the interpreter lock for a moment. Creating 1,000 topics takes 3,000 values. A worker that
+    read the entropy for each value would release the lock each time, but too briefly. The event loop would
+    wake up each time and not get the lock, which blocked it for 0.4 s. Therefore one read is made for many
+    UUIDs.
     """
 
     def __init__(self) -> None:

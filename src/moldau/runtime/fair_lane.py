@@ -1,11 +1,12 @@
-"""One worker thread that clients share fairly: jobs in steps, one step of each client after the other.
+"""One worker thread that clients share fairly. Jobs consist of steps, and the thread runs one step of each
+client after the other.
 
-A job is a generator. Between two steps of a job the thread may run steps of other clients' jobs, so a
-client waits for at most one step of each other client at a time, however expensive their jobs are. The jobs
-of one client run in order. Clients on one host with one principal form a group: opening many connections
-does not give them a larger share.
+A job is a generator. Between two steps of a job the thread may run steps of other clients' jobs. A client
+therefore waits for at most one step of each other client at a time, even if their jobs are expensive. The
+jobs of one client run in order. Clients on one host with one principal form a group, so that many connections
+do not give a client a larger share.
 
-A job that needs much memory yields :attr:`Turn.LARGE`. Only one such job continues at a time; the others
+A job that needs much memory yields :attr:`Turn.LARGE`. Only one such job continues at a time. The others
 wait, and jobs that need little memory overtake them.
 """
 
@@ -36,7 +37,7 @@ Steps: TypeAlias = Generator[NextTurn, None, T]
 
 
 class FairClient(Protocol):
-    """The properties of a connection that matter to partitions: fairness, and the client's rack."""
+    """The properties of a connection that partitions need: its identity for fairness, and its rack."""
 
     @property
     def closed(self) -> bool: ...
@@ -54,7 +55,7 @@ class FairClient(Protocol):
 
 
 class ClientGoneError(KafkaError):
-    """The client has closed its connection, and the remaining steps of its job were not done."""
+    """The client has closed its connection, so the remaining steps of its job were not executed."""
 
     def __init__(self) -> None:
         super().__init__(ErrorCode.network_exception, "the connection is closed")
@@ -93,7 +94,8 @@ class FairLane:
     """Runs the jobs of clients fairly on one worker thread. Use it on one event loop."""
 
     def __init__(self, workers: Workers) -> None:
-        """``workers`` must have one thread. Otherwise steps of several jobs would run at once."""
+        """``workers`` must have exactly one thread. Otherwise steps of several jobs would run at the same
+        time."""
         self._workers = workers
         self._queues: dict[FairClient | None, _Queue] = {}
         self._groups: dict[Hashable, deque[_Queue]] = {}
@@ -103,10 +105,11 @@ class FairLane:
     def put(
         self, client: FairClient | None, steps: Steps[T], *, is_lasting: bool = False
     ) -> "asyncio.Future[T]":
-        """Run a job of a client; ``None`` stands for the node itself. Returns the result of ``steps``.
+        """Run a job of a client; ``None`` means the node itself. Returns the result of ``steps``.
 
         When the client closes its connection, the remaining steps of its job are cancelled
-        (:class:`ClientGoneError`), unless the job ``is_lasting`` because other work may depend on it.
+        (:class:`ClientGoneError`). A job that ``is_lasting`` is not cancelled, because other work may depend
+        on it.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -133,7 +136,7 @@ class FairLane:
             self._groups.clear()
 
     def _next(self) -> _Queue | None:
-        """Return the client whose step is next; it moves to the end of the queue, and so does its group."""
+        """Return the client whose step is next. The client and its group move to the ends of their queues."""
         for group, queues in self._groups.items():
             for queue in queues:
                 job = queue.jobs[0]
@@ -190,7 +193,7 @@ def _group_of(client: FairClient | None) -> Hashable:
 
 
 def _advance(steps: Steps[Any]) -> tuple[bool, Any]:
-    """Run one step of a job. Returns whether it was the last one, and the result or the yielded value."""
+    """Run one step of a job. Returns whether it was the last step, and the result or the yielded value."""
     try:
         return False, next(steps)
     except StopIteration as done:
@@ -203,9 +206,9 @@ def _advance(steps: Steps[Any]) -> tuple[bool, Any]:
 def _release_locals(error: BaseException) -> None:
     """Clear the local variables of the frames in an error's traceback.
 
-    The error is in a cycle with the future that gets it. Without this, decompressed records of many mebibytes
-    would stay in memory until a garbage collection, and collections are scheduled by numbers of objects, not
-    by bytes.
+    The error and the future that gets it refer to each other. Without this call, decompressed records of many
+    mebibytes would stay in memory until a garbage collection. The collector counts objects, not bytes, so
+    that may take long.
     """
     seen: BaseException | None = error
     while seen is not None:

@@ -1,4 +1,4 @@
-"""Combines frequent log lines of one kind into one line a second with a count and a few names."""
+"""Combines frequent log lines of one kind into one line a second. The line has a count and a few names."""
 
 import asyncio
 import logging
@@ -9,10 +9,11 @@ NAMES_SHOWN: Final = 3
 
 
 class GatheredLines:
-    """One log line for many events of one kind. For use on the event loop."""
+    """One log line for many events of one kind. Use it on the event loop."""
 
     def __init__(self, logger: logging.Logger, level: int, text: str) -> None:
-        """``text`` takes the count (``%d``), some names and the reason of the first (``%s``, twice)."""
+        """``text`` is a format with three values: the count (``%d``), some names (``%s``) and the reason of
+        the first event (``%s``)."""
         self._logger = logger
         self._level = level
         self._text = text

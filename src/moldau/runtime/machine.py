@@ -1,4 +1,4 @@
-"""The bundle of ports that a node is given: a real machine, or a simulated one."""
+"""The ports that a node is given: those of a real machine, or of a simulated one."""
 
 import os
 from collections.abc import Callable
@@ -36,12 +36,12 @@ class Machine:
     unreadable: UnreadableBatches = field(default_factory=UnreadableBatches)
     """Receives reports of batches whose records cannot be read."""
     deletion_clock: DeletionClock = field(init=False)
-    """A clock for deciding whether something is old enough to be deleted; it does not follow jumps of
-    ``clock``.
+    """A clock that decides whether data are old enough to be deleted. It does not follow jumps of ``clock``.
     """
 
     opening: FairLane = field(init=False)
-    """The thread that decompresses batches too large for the event loop, fairly for all clients."""
+    """The thread that decompresses batches that are too large for the event loop. It serves all clients
+    fairly."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deletion_clock", DeletionClock(self.clock))
@@ -52,9 +52,8 @@ class Machine:
 
     @staticmethod
     def real() -> "Machine":
-        """The ports of this machine: system clock, local disks, a small thread pool, as many open files as
-        the limit allows.
-        """
+        """The ports of this machine: system clock, local disks and a small thread pool. Up to the process's
+        limit of files may be open."""
         allow_many_open_files()
         return Machine(
             SystemClock(),

@@ -1,6 +1,6 @@
 """Blocks of memory that are reused as soon as no view of them is left.
 
-The first access to a page that the system has just allocated costs many times as much as later ones.
+The first access to a page that the system has just allocated costs many times as much as later accesses.
 Short-lived buffers of several megabytes are therefore allocated here.
 """
 
@@ -16,7 +16,7 @@ KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class RecycledMemory:
-    """Blocks of whole pages; threads may share it."""
+    """Blocks of whole pages. Threads may share it."""
 
     def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._kept_bytes_max = kept_bytes_max
@@ -24,14 +24,14 @@ class RecycledMemory:
         """Free blocks by size. Sizes are powers of two, so that a request is likely to find a fitting
         block.
         """
-        # This may be re-entered: a garbage collection in this thread can end a view.
+        # A thread may call this while it is already in it, because a garbage collection in the thread can
+        # remove a view.
         self._lock = threading.RLock()
         self.kept_bytes = 0
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """A writable view of undefined content, aligned to a page; its block is recycled with its last
-        view.
-        """
+        """A writable view of undefined content, aligned to a page. Its block is recycled when its last view
+        is gone."""
         block_bytes = max(mmap.PAGESIZE, 1 << max(0, size_bytes - 1).bit_length())
         with self._lock:
             kept = self._kept.get(block_bytes)
@@ -39,7 +39,7 @@ class RecycledMemory:
             self.kept_bytes -= block_bytes if block is not None else 0
         if block is None:
             block = mmap.mmap(-1, block_bytes)
-        # A memory map cannot report when its views are gone. This object lives as long as they do, and can
+        # A memory map cannot report when its views are gone. This object exists as long as the views, and can
         # report it.
         shown = _array_type(block_bytes).from_buffer(block)
         weakref.finalize(shown, self._recycle, block).atexit = False

@@ -1,8 +1,8 @@
-"""Exceptions that no code expects: contained, logged once with their cause, and shown by the health page.
+"""Catches exceptions that no code expects, logs each kind once, and shows the last one on the health page.
 
 Code that must release something after a failure (a request, a batch, a part of a budget) runs within
-:meth:`contained` and names the cleanup: answer with an error, return the bytes. So a defect, or an
-exception of a plug-in, affects one piece of work only, and is reported.
+:meth:`contained` and names the cleanup: answer with an error, return the bytes. Therefore a defect,
+or an exception of a plug-in, affects only one piece of work, and is reported.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _KINDS_MAX: Final = 1_000
 
 
 class UnexpectedErrors:
-    """The unexpected errors of one node. For use on its event loop."""
+    """The unexpected errors of one node. Use it on the node's event loop."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,14 +31,14 @@ class UnexpectedErrors:
 
     @property
     def last_errors(self) -> list[str]:
-        """The kinds that were reported."""
+        """The kinds of errors that were reported."""
         return [f"{work}: {kind.__name__} at {origin}" for work, kind, origin in self._kinds]
 
     def report(self, work: str, error: BaseException) -> None:
         """Report that ``work`` failed. The first error of a kind is logged with its stack, and later errors
         of the kind are counted.
 
-        ``work`` is a constant phrase; errors of one type from one line of code are of one kind.
+        ``work`` is a constant phrase. Errors of one type from one line of code are of one kind.
         """
         self.count += 1
         self._last = f"{work}: {error!r}"
@@ -60,7 +60,8 @@ class UnexpectedErrors:
         *,
         passing: tuple[type[Exception], ...] = (),
     ) -> "Containment":
-        """A context that reports what its block raises, then calls ``on_failure``; nothing is raised.
+        """A context that reports an exception of its block, then calls ``on_failure``. The exception is not
+        raised.
 
         Errors of the types ``passing`` are expected. They are raised to the caller, and ``on_failure`` is not
         called.
@@ -78,7 +79,7 @@ class UnexpectedErrors:
         task.add_done_callback(look)
 
     def problem(self) -> str | None:
-        """A sentence about the last error for the health page; ``None`` without a recent one."""
+        """A sentence about the last error, for the health page. ``None`` if there is no recent error."""
         if not self.count or asyncio.get_running_loop().time() - self._last_s > SHOWN_S:
             return None
         return f"{self.count} unexpected errors, the last while {self._last}; the log has their stacks"
@@ -116,7 +117,7 @@ class Containment:
 
 
 def _origin(error: BaseException) -> str:
-    """The line of code that raised."""
+    """The line of code that raised the error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""Stored batches whose records cannot be read, as searches by timestamp find them."""
+"""Stored batches whose records cannot be read. Searches by timestamp find such batches."""
 
 import logging
 from typing import Final
@@ -11,13 +11,14 @@ _PARTITIONS_MAX: Final = 1_000
 
 
 class UnreadableBatches:
-    """The unreadable batches of one node: the first of each partition. For use on its event loop."""
+    """The unreadable batches of one node: the first batch of each partition. Use it on its event loop."""
 
     def __init__(self) -> None:
         self._first_offsets: dict[str, int] = {}
 
     def report(self, partition: str, offset: int, error: Exception) -> None:
-        """A batch that begins at ``offset`` cannot be read. Logged once for a partition."""
+        """Report that a batch that begins at ``offset`` cannot be read. This is logged once for each
+        partition."""
         if partition in self._first_offsets or len(self._first_offsets) >= _PARTITIONS_MAX:
             return
         self._first_offsets[partition] = offset
@@ -30,7 +31,7 @@ class UnreadableBatches:
         )
 
     def notice(self) -> str | None:
-        """A sentence for the health page; ``None`` when all were readable."""
+        """A sentence for the health page; ``None`` when all batches were readable."""
         if not self._first_offsets:
             return None
         partition, offset = next(iter(self._first_offsets.items()))

@@ -1,4 +1,4 @@
-"""Calls back into an object by its own parts, without a cycle of references."""
+"""Calls from the parts of an object back to the object, without a cycle of references."""
 
 import weakref
 from collections.abc import Callable
@@ -8,11 +8,11 @@ P = ParamSpec("P")
 
 
 def weakly(method: Callable[P, None]) -> Callable[P, None]:
-    """A bound method that does not keep its object: once that is gone, calls do nothing.
+    """A bound method that does not keep its object. When the object is gone, calls do nothing.
 
-    Parts that call their owner back would make a cycle of references with it. A node has tens of thousands of
-    some objects. They must be freed by reference counts, because a garbage collection of so many takes a
-    second.
+    Parts that call back their owner would make a cycle of references with it. A node has tens of thousands of
+    some objects. They must be freed by reference counts, because a garbage collection of so many objects
+    takes a second.
     """
     found = weakref.WeakMethod(method)
 

@@ -10,24 +10,25 @@ T = TypeVar("T")
 
 
 class Workers(Protocol):
-    """Runs blocking functions away from the event loop."""
+    """Runs blocking functions outside the event loop."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``function`` and return what it returns, or raise what it raises."""
+        """Run ``function``. Returns its result, or raises its exception."""
         ...
 
     def apart(self, thread_count: int, name: str) -> "Workers":
-        """A pool of its own for functions that take long, so that other functions do not wait for them.
+        """A separate pool for functions that take long, so that other functions do not wait for them.
 
         It is closed together with this one.
         """
         ...
 
     def lane(self, name: str) -> "Workers":
-        """A single thread, shared by all callers that give this name: its functions run one after the
+        """A single thread that is shared by all callers that give this name. Its functions run one after the
         other.
 
-        For work on client input, where two pieces in parallel would need too much time and memory.
+        It is for work on client input. Two such pieces of work in parallel would need too much time and
+        memory.
         """
         ...
 
@@ -37,7 +38,7 @@ class Workers(Protocol):
 
 
 class ThreadWorkers:
-    """A bounded pool of threads."""
+    """A thread pool with a maximum number of threads."""
 
     def __init__(self, thread_count: int, name: str = "moldau-worker") -> None:
         self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=name)
@@ -66,7 +67,7 @@ class ThreadWorkers:
 
 
 class InlineWorkers:
-    """Runs each function at once on the loop: for tools, and for tests that need no concurrency."""
+    """Runs each function at once on the event loop. For tools, and for tests without concurrency."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)

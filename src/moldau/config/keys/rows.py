@@ -1,4 +1,4 @@
-"""The short form in which the tables of keys are written."""
+"""Short functions by which the tables of keys are written."""
 
 from functools import partial
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""All keys of a node by subject: the definition of a node's configuration, and the sections of its page."""
+"""All keys of a node by subject. They define a node's configuration, and the sections of its page."""
 
 from typing import Final
 

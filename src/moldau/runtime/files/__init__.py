@@ -1,1 +1,1 @@
-"""Files and folders: the ``Disk`` port, its implementation, and bounds on descriptors and memory maps."""
+"""Files and folders: the ``Disk`` port, its implementation, and limits on descriptors and memory maps."""

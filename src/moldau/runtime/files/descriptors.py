@@ -1,12 +1,13 @@
-"""A limit on the file descriptors that open files hold.
+"""A limit on the file descriptors that open files use.
 
-A node has as many open files as it has segments, and the process may have far fewer descriptors. So a file
-that was not used for a while closes its descriptor and reopens its path at its next use. For its user it
-stays open: it follows a rename, and it stays readable after its name is removed or given to another file.
+A node has as many open files as it has segments, and the process may have far fewer descriptors. Therefore a
+file that was not used for a while closes its descriptor. At its next use it reopens its path. For its user
+the file stays open: it follows a rename, and it stays readable after its name is removed or given to another
+file.
 
 **Threads.** A file may be used from several threads. A user first registers itself (``users.append``), then
-reads the descriptor. A thread that closes a descriptor first hides it, then checks for users. At least one
-of them sees the other, so the frequent uses of a file need no lock.
+reads the descriptor. A thread that closes a descriptor first hides it, then checks for users. At least one of
+the two threads sees the other, so the frequent uses of a file need no lock.
 """
 
 import contextlib
@@ -29,15 +30,15 @@ NO_DESCRIPTOR: Final = -1
 
 
 class Holder(Protocol):
-    """A file that holds a descriptor, and with a memory map a second one."""
+    """A file that uses a descriptor. If the file has a memory map, it uses a second descriptor."""
 
     path: str
     users: list[None]
-    """One entry for each operation under way."""
+    """One entry for each operation in progress."""
     is_recent: bool
-    """Whether it was used since the last search for unused files."""
+    """Whether the file was used since the last search for unused files."""
     pins: int
-    """While above 0, the descriptor is not taken away: the path may name another file."""
+    """While it is above 0, the descriptor is not closed, because the path may name another file."""
 
     def hide_descriptor(self) -> int:
         """Hide the descriptor from new users, and return it."""
@@ -53,10 +54,10 @@ class Holder(Protocol):
 
 
 class Descriptors:
-    """The open files of a process: those that hold a descriptor, the least recently used first."""
+    """The open files of a process that have a descriptor. The least recently used file is first."""
 
     def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
-        """``limit`` is read each time a file is opened; files that are in use may exceed it."""
+        """``limit`` is read each time a file is opened. Files that are in use may exceed it."""
         self._limit = limit
         self._lock = threading.RLock()
         self._holders: OrderedDict[Holder, None] = OrderedDict()
@@ -65,22 +66,24 @@ class Descriptors:
 
     @property
     def lock(self) -> threading.RLock:
-        """Held while a file's descriptor is installed or taken away; never during a call that may wait."""
+        """This lock is held while a file's descriptor is installed or removed, but never during a call that
+        may wait."""
         return self._lock
 
     def __len__(self) -> int:
-        """The files that hold a descriptor."""
+        """The files that have a descriptor."""
         return len(self._holders)
 
     def enter(self, holder: Holder) -> None:
-        """A file was opened."""
+        """Record that a file was opened."""
         with self._lock:
             folder, name = os.path.split(holder.path)
             self._by_folder.setdefault(folder, {}).setdefault(name, []).append(holder)
             self.opened(holder)
 
     def opened(self, holder: Holder) -> None:
-        """A file has opened a descriptor; descriptors of other files are closed when there are too many."""
+        """Record that a file has opened a descriptor. Descriptors of other files are closed when there are
+        too many."""
         with self._lock:
             self._holders[holder] = None
             limit = self._limit()
@@ -110,7 +113,7 @@ class Descriptors:
                     os.close(descriptor)
 
     def make_room(self) -> bool:
-        """Close some descriptors. Returns whether any could be closed."""
+        """Close some descriptors. Returns whether any descriptor could be closed."""
         with self._lock:
             self._close_unused()
             return self._give_back(_GIVEN_BACK_AT_ONCE) > 0
@@ -136,7 +139,7 @@ class Descriptors:
         return given
 
     def with_room(self, function: Callable[[], T]) -> T:
-        """Call ``function``, which opens a descriptor; if no descriptor is left, free some and retry."""
+        """Call ``function``, which opens a descriptor. If no descriptor is free, close some and retry."""
         while True:
             try:
                 return function()
@@ -148,7 +151,7 @@ class Descriptors:
 
     @contextlib.contextmanager
     def renaming(self, source: str, target: str) -> Iterator[None]:
-        """The block renames a file, or a folder without open files in its subfolders."""
+        """A context in which a file, or a folder without open files in its subfolders, is renamed."""
         with self._pinned([*self._named(source), *self._inside(source)]) as moved, self.removing(target):
             yield
             with self._lock:
@@ -160,7 +163,7 @@ class Descriptors:
 
     @contextlib.contextmanager
     def removing(self, path: str) -> Iterator[None]:
-        """A context in which a file's name, or a folder, is removed; open files in it stay usable."""
+        """A context in which a file's name, or a folder, is removed. Open files in it stay usable."""
         with self._pinned([*self._named(path), *self._inside(path)]) as nameless:
             yield
             with self._lock:

@@ -6,8 +6,8 @@ The durability rules that callers rely on, and that the simulated disk enforces:
   only after :meth:`File.sync`.
 * The creation, renaming or removal of a file survives a crash of the machine only once :meth:`Disk.sync_dir`
   on its folder has returned.
-* :meth:`Disk.write_atomically` does all of that: after it returns the new content is durable, and a
-  crash at any moment leaves either the old content or the new, whole.
+* :meth:`Disk.write_atomically` does all of that. After it returns the new content is durable. A crash at any
+  moment leaves either the complete old content or the complete new content.
 
 Every operation may raise :class:`DiskError`; it carries the path and the operating system's reason.
 """
@@ -27,11 +27,12 @@ class DiskSpace(NamedTuple):
 
     total_bytes: int
     usable_bytes: int
-    """Bytes that this process may still write; less than the free bytes where some are reserved."""
+    """Number of bytes that this process may still write. If some free bytes are reserved, this is less than
+    the free bytes."""
 
 
 class File(Protocol):
-    """An open file, addressed by position; one writer, any number of readers."""
+    """An open file, addressed by position. It has one writer and any number of readers."""
 
     @property
     def path(self) -> str: ...
@@ -41,25 +42,25 @@ class File(Protocol):
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
-        """Write all buffers in a row from ``position``; return the number of bytes (always all)."""
+        """Write all buffers, one after the other, from ``position`` on. Returns the number of bytes, which is
+        always all of them."""
         ...
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``position`` (fewer at the end of the file), copied."""
+        """Copy up to ``size`` bytes from ``position`` (fewer at the end of the file)."""
         ...
 
     def read_once(self, position: int, size: int) -> memoryview:
-        """Like ``read_at``, for content that is not read again soon: bypasses the page cache where
-        possible.
+        """Like ``read_at``, for content that is not read again soon. Bypasses the page cache if possible.
 
         The bytes are in recycled memory, which is reused when no view of it is left.
         """
         ...
 
     def view(self, position: int, size: int) -> memoryview:
-        """Bytes that will not change or move, without a copy where possible.
+        """Bytes that will not change or move, without a copy if possible.
 
-        Only for ranges that are complete and never truncated (committed log bytes).
+        Use it only for ranges that are complete and are never truncated (committed bytes of a log).
         """
         ...
 
@@ -68,7 +69,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when everything written is durable. Blocking: call through ``Workers``."""
+        """Return when all written bytes are durable. It blocks, so call it through ``Workers``."""
         ...
 
     def fill(self, content: Buffer) -> None:
@@ -80,9 +81,10 @@ class File(Protocol):
         ...
 
     def forget_pages(self, position: int = 0, size: int = 0) -> None:
-        """Let the system reuse the memory that holds synced bytes from ``position`` (0: to the end).
+        """Allow the system to reuse the memory of synced bytes from ``position`` on (with ``size`` 0: up to
+        the end).
 
-        A hint for content that is not read again soon; only the time of the next read changes.
+        This is a hint for content that is not read again soon. Only the time of the next read changes.
         """
         ...
 
@@ -92,7 +94,7 @@ class File(Protocol):
 
 
 class Lock(Protocol):
-    """A held lock; freed by ``close`` and by the end of the process."""
+    """A lock. It is freed by ``close`` and at the end of the process."""
 
     def close(self) -> None: ...
 
@@ -101,11 +103,11 @@ class Disk(Protocol):
     """Folders and files by absolute path."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
-        """Open a file; raises ``FileNotFoundError`` when it is absent and not to be created."""
+        """Open a file. Raises ``FileNotFoundError`` when it is absent and must not be created."""
         ...
 
     def read(self, path: str) -> bytes:
-        """The whole content; raises ``FileNotFoundError``."""
+        """The whole content. Raises ``FileNotFoundError``."""
         ...
 
     def write_atomically(self, path: str, content: bytes) -> None:
@@ -113,43 +115,44 @@ class Disk(Protocol):
         ...
 
     def write_all_atomically(self, contents: Mapping[str, bytes]) -> None:
-        """Like :meth:`write_atomically` for many files by path; each is replaced as a whole or not at all.
+        """Like :meth:`write_atomically`, for many files by path. Each file is replaced either completely or
+        not at all.
 
-        Each folder is synced once, and a disk waits for many files together. When it raises, some of them
-        may have been replaced.
+        Each folder is synced once, and the syncs of the files run together. When the call raises, some of the
+        files may have been replaced.
         """
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """Size of a file in bytes; raises ``FileNotFoundError``."""
+        """Size of a file in bytes. Raises ``FileNotFoundError``."""
         ...
 
     def modified_ms(self, path: str) -> int:
-        """When the file was last written, in milliseconds since the epoch."""
+        """The time of the last write to the file, in milliseconds since the epoch."""
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a folder, sorted; raises ``FileNotFoundError``."""
+        """Names in a folder, sorted. Raises ``FileNotFoundError``."""
         ...
 
     def is_dir(self, path: str) -> bool: ...
 
     def make_dirs(self, path: str) -> None:
-        """Make a folder and its parents; fine when it exists."""
+        """Make a folder and its parents. Existing folders are kept."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or folder, replacing a file at ``target``."""
+        """Move a file or folder. A file at ``target`` is replaced."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; fine when it is absent."""
+        """Remove a file. Does nothing when it is absent."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all in it; fine when it is absent."""
+        """Remove a folder with its content. Does nothing when it is absent."""
         ...
 
     def sync_dir(self, path: str) -> None:
@@ -157,12 +160,13 @@ class Disk(Protocol):
         ...
 
     def space(self, path: str) -> DiskSpace:
-        """The size and free space of a folder's file system; raises ``FileNotFoundError``."""
+        """The size and free space of a folder's file system. Raises ``FileNotFoundError``."""
         ...
 
     def lock(self, path: str) -> Lock:
-        """Lock a file (made when absent) against every other holder, in this process or another.
+        """Lock a file against every other process and every other lock of this process. The file is created
+        when absent.
 
-        Raises :class:`DiskError` with ``EAGAIN`` when the lock is held.
+        Raises :class:`DiskError` with ``EAGAIN`` when the file is locked already.
         """
         ...

@@ -16,21 +16,19 @@ from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
 
 _FADVISE = getattr(os, "posix_fadvise", None)  # not on macOS
 
-_O_DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS either
+_O_DIRECT = getattr(os, "O_DIRECT", 0)  # not on macOS
 
 UNCACHED_SIZE_BYTES: Final = 1024 * 1024
-"""Smaller amounts are not worth the system calls, or the wait for the device."""
+"""For smaller amounts the system calls, or the wait for the device, cost more than they save."""
 
 WRITE_SIZE_BYTES_MAX: Final = 1024 * 1024
-"""Maximum size of one write into the page cache. For larger writes Linux allocates blocks of 2 MiB. In a
-virtual machine that returns free memory to its host, these must be requested from the host again, which
-costs several times the CPU.
-"""
+"""Maximum size of one write into the page cache. For larger writes Linux allocates blocks of 2 MiB. A virtual
+machine may return its free memory to its host. It must then request these blocks from the host again, which
+costs several times the CPU."""
 
 UNCACHED_PIECE_SIZE_BYTES: Final = 2 * 1024 * 1024
-"""Size of one read or write that bypasses the page cache: syncs of other files wait for one piece, not for
-a whole file.
-"""
+"""Size of one read or write that bypasses the page cache. A sync of another file then waits for one piece,
+not for a whole file."""
 
 UNCACHED_READ_SIZE_BYTES: Final = 128 * 1024
 """Smaller reads are covered by the system's read-ahead."""
@@ -66,7 +64,7 @@ class _LocalLock:
 
 
 class LocalFile:
-    """A file of the operating system; reads of stable ranges go through one growing memory map.
+    """A file of the operating system. Reads of stable ranges use one memory map, which grows with the file.
 
     Its descriptor may be closed while it is not used: see :mod:`moldau.runtime.files.descriptors`.
     """
@@ -86,7 +84,7 @@ class LocalFile:
     )
 
     def __init__(self, path: str, descriptor: int, flags: int, descriptors: Descriptors) -> None:
-        """``flags`` are those of ``open``; the descriptor is this object's from now on."""
+        """``flags`` are those of ``open``. From now on the descriptor belongs to this object."""
         self.path = path
         self.users: list[None] = []
         self.is_recent = True
@@ -111,7 +109,7 @@ class LocalFile:
         self._descriptor = descriptor
 
     def drop_map(self) -> None:
-        """Schedule the removal of the map: a socket may still be sending views of it."""
+        """Schedule the removal of the map, because a socket may still be sending views of it."""
         unused, self._map, self._map_view = self._map, None, None
         if unused is not None:
             residency.PROCESS.retire(unused)
@@ -121,13 +119,13 @@ class LocalFile:
             self._reopen()
 
     def _reopen(self) -> int:
-        """The descriptor of the path, which still names this file."""
+        """A new descriptor of the path, which still names this file."""
         if self._is_closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
         descriptors = self._descriptors
         with descriptors.lock:
-            # The thread that closes the descriptor holds the lock; it may have restored the descriptor
-            # meanwhile.
+            # The thread that closes the descriptor has the lock. It may have restored the descriptor in the
+            # meantime.
             if self._descriptor != NO_DESCRIPTOR:
                 return self._descriptor
         path = self.path
@@ -148,7 +146,7 @@ class LocalFile:
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[int]:
-        """The descriptor, which stays open in the block; errors name the path."""
+        """A context with the descriptor, which stays open in the block. Errors name the path."""
         self.users.append(None)
         self.is_recent = True
         try:
@@ -243,15 +241,14 @@ class LocalFile:
 
     @contextlib.contextmanager
     def _uncached(self, descriptor: int) -> Iterator[None]:
-        """A context in which reads and writes bypass the page cache. It raises when the file does not
-        support that.
-        """
+        """A context in which reads and writes bypass the page cache. Raises when the file does not support
+        that."""
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _O_DIRECT)
             yield
         except OSError as error:
-            # The error for unaligned content, and for file systems without such writes.
+            # The error for content that is not aligned, and for file systems that do not support such writes.
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
         finally:
@@ -294,7 +291,7 @@ class LocalFile:
             if needed > length:
                 raise DiskError(errno.EIO, f"read of {needed} bytes past the end ({length})", self.path)
             self.drop_map()
-            # The map holds a descriptor of its own.
+            # The memory map has another descriptor of the file.
             shown = self._descriptors.with_room(lambda: mmap.mmap(descriptor, length, prot=mmap.PROT_READ))
             view = memoryview(shown)
             self._map, self._map_view = shown, view
@@ -315,7 +312,8 @@ class LocalFile:
         if written < len(view):
             self.write_at(written, [view[written:]])
         self.sync()
-        # Pages that were used a moment ago cost a fraction of new ones: the next file gets these.
+        # Memory pages that were used a moment ago cost much less than new pages. The next file gets these
+        # pages.
         self.forget_pages()
 
     def _write_uncached(self, view: memoryview) -> int:
@@ -382,7 +380,7 @@ class LocalDisk:
         paths = list(contents)
         for start in range(0, len(paths), FILES_SYNCED_TOGETHER):
             some = paths[start : start + FILES_SYNCED_TOGETHER]
-            # All files are written before the first is synced, so that one journal commit covers them.
+            # All files are written before the first sync, so that one journal commit covers them.
             with contextlib.ExitStack() as written:
                 descriptors = [written.enter_context(self._written(path, contents[path])) for path in some]
                 for path, descriptor in zip(some, descriptors, strict=True):

@@ -6,13 +6,14 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 OPEN_FILES_MIN: Final = 256
-"""A node with fewer refuses to start: its own files and sockets leave too little for clients."""
+"""A node with a lower limit does not start, because its own files and sockets leave too few descriptors for
+clients."""
 
 _UNLIMITED: Final = 1 << 30
 
 
 def _limits() -> tuple[int, int] | None:
-    """The soft and the hard limit; None on a system that has none."""
+    """The soft and the hard limit; None on a system without such limits."""
     try:
         import resource
     except ImportError:
@@ -25,9 +26,9 @@ def _limits() -> tuple[int, int] | None:
 
 
 def allow_many_open_files() -> int:
-    """Raise the soft limit to the hard one, as Java does; return the limit (-1: none).
+    """Raise the soft limit to the hard limit, as Java does. Returns the limit (-1: none).
 
-    The soft limit of a login shell is often 1,024, which a few hundred partitions use up.
+    The soft limit of a login shell is often 1,024, which a few hundred partitions need.
     """
     try:
         import resource
@@ -39,7 +40,7 @@ def allow_many_open_files() -> int:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:
-        # macOS refuses "unlimited", and some sandboxes any change.
+        # macOS refuses "unlimited", and some sandboxes refuse every change.
         logger.warning("the limit of %d open files cannot be raised to %d: %s", soft, hard, error)
         return soft
     return hard
@@ -57,14 +58,15 @@ def lack_of_open_files() -> str | None:
 
 
 def descriptors_for_files() -> int:
-    """How many files may hold a descriptor at a time: a third of the limit, because a memory map holds a
-    second one."""
+    """Maximum number of files that may have a descriptor at the same time. It is a third of the limit,
+    because a memory map uses a second descriptor."""
     limits = _limits()
     return _UNLIMITED if limits is None else limits[0] // 3
 
 
 def last_descriptor_for_clients() -> int | None:
-    """The highest file descriptor that a connection may take, so that the disk keeps some; None: any.
+    """The highest file descriptor that a connection may use, so that some are left for the disk. None means
+    any.
 
     The system assigns the lowest free number, so the number of a new descriptor shows how many are open.
     """

@@ -1,12 +1,12 @@
-"""Limits the memory that is counted for memory maps of files, and removes maps off the event loop.
+"""Limits the memory that is counted for memory maps of files, and removes maps outside the event loop.
 
-Touched pages of a mapped file stay in the process's page table until the map is removed. A broker that
-streams a large log would appear to use as much memory as the log, though the kernel can reclaim all of it.
-Dropping the page table entries is cheap and safe: views stay valid, and an access restores the page.
+Used pages of a mapped file stay in the process's page table until the map is removed. A broker that reads a
+large log would appear to use as much memory as the log, though the kernel can reclaim all of it. Removing the
+page table entries is cheap and safe: views stay valid, and an access restores the page.
 
-Removing a map takes time in proportion to its pages. The last map of a deleted file also frees the file (on
-some file systems it writes it back first). So an unneeded map is *retired*: a thread removes it as soon as
-no view of it is left.
+Removing a map takes time in proportion to its pages. The last map of a deleted file also frees the file (some
+file systems first write it back). Therefore an unneeded map is *retired*: a thread removes it as soon as no
+view of it is left.
 """
 
 import contextlib
@@ -15,7 +15,8 @@ import threading
 from typing import Final
 
 RESIDENT_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes that all maps together may have shown before all of them drop their page table entries."""
+"""Maximum number of bytes that the views of all maps cover together. Above it, the page table entries of all
+maps are removed."""
 
 _INLINE_SIZE_BYTES_MAX: Final = 1024 * 1024
 """Maps up to this size are removed immediately: that takes microseconds."""
@@ -25,7 +26,7 @@ _RETRY_S_MAX: Final = 1.0
 
 
 class Residency:
-    """The maps of a process that have shown bytes since their page table entries were last dropped."""
+    """The maps of a process of which views were made since their page table entries were last removed."""
 
     def __init__(self, size_bytes_max: int = RESIDENT_SIZE_BYTES_MAX) -> None:
         self._size_bytes_max = size_bytes_max
@@ -36,16 +37,16 @@ class Residency:
         self._is_unmapping = False
 
     def shown(self, shown: mmap.mmap, size_bytes: int) -> None:
-        """Account for a view of a map: ``size_bytes`` were handed out."""
+        """Record that a view of ``size_bytes`` of a map was made."""
         self._maps[id(shown)] = shown
         self._size_bytes += size_bytes
         if self._size_bytes > self._size_bytes_max:
             self.let_go()
 
     def let_go(self) -> None:
-        """Drop the page table entries of every map that was shown."""
+        """Remove the page table entries of every recorded map."""
         for each in self._maps.values():
-            # Another thread may have retired it while this one took the last view of it.
+            # Another thread may have retired the map while this thread took the last view of it.
             with contextlib.suppress(ValueError):
                 each.madvise(mmap.MADV_DONTNEED)
         self._maps.clear()
@@ -64,7 +65,7 @@ class Residency:
         threading.Thread(target=self._unmap_retired, name="moldau-unmap", daemon=True).start()
 
     def _unmap_retired(self) -> None:
-        """Remove all retired maps. A map with views left is tried again later."""
+        """Remove all retired maps. A map that still has views is tried again later."""
         pause = threading.Event()
         retry_s = _RETRY_S_MIN
         while True:

@@ -1,7 +1,7 @@
-"""Files with a stored checksum while they are closed, so that any change to them is detected.
+"""Files whose checksum is stored while they are closed, so that any change to them is detected.
 
-SQLite detects only damage to the structure of its pages. A database that is only a cache is sealed when it
-is closed cleanly. It is rebuilt when its content does not match the seal.
+SQLite detects only damage to the structure of its pages. A database that is only a cache is sealed when it is
+closed cleanly. It is rebuilt when its content does not match the seal.
 """
 
 import enum
@@ -23,7 +23,7 @@ _DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal", SUM_SUFFIX)
 
 
 class Seal(enum.Enum):
-    """State of a file by its checksum file."""
+    """State of a file, according to its checksum file."""
 
     NONE = "not sealed"
     """The file was not closed cleanly, or there is none."""
@@ -34,8 +34,7 @@ class Seal(enum.Enum):
 
 
 def remove_database(disk: Disk, path: str) -> None:
-    """Remove a closed database with all that belongs to it. Folders in the places of its files are moved
-    aside."""
+    """Remove a closed database and all its files. Folders with the names of its files are moved aside."""
     for suffix in _DATABASE_SUFFIXES:
         if disk.is_dir(path + suffix):
             _move_aside(disk, path + suffix)
@@ -43,7 +42,7 @@ def remove_database(disk: Disk, path: str) -> None:
 
 
 def _move_aside(disk: Disk, folder: str) -> None:
-    """Rename a folder that this program did not make. Its content may be of use to its owner."""
+    """Rename a folder that this program did not make. Its owner may need its content."""
     target = next(
         f"{folder}.folder-{number}" for number in count(1) if not disk.is_dir(f"{folder}.folder-{number}")
     )
@@ -58,8 +57,8 @@ def seal_database(disk: Disk, path: str) -> None:
 
 
 def break_seal(disk: Disk, path: str) -> Seal:
-    """Compare a file with its checksum, and durably remove the checksum, because the file may change from
-    now on. Blocking."""
+    """Compare a file with its checksum. The checksum is then removed durably, because the file may change
+    from now on. Blocking."""
     if disk.is_dir(path + SUM_SUFFIX):
         return Seal.DAMAGED
     if not disk.exists(path + SUM_SUFFIX):
@@ -75,7 +74,7 @@ def break_seal(disk: Disk, path: str) -> Seal:
 
 
 def _file_sum(disk: Disk, path: str) -> bytes:
-    """Size and checksum of a file that has no writer; a gigabyte takes some tenths of a second."""
+    """Size and checksum of a file that nothing writes to. A gigabyte takes some tenths of a second."""
     file = disk.open(path, read_only=True)
     try:
         size_bytes, crc = file.size(), 0

@@ -12,7 +12,7 @@ __all__ = ["SAVE_LOGS", "LogSaving", "LogToSave", "LogsToSave", "SavedLog"]
 
 
 class LogToSave(NamedTuple):
-    """A log, and its end in the last complete cut. The fields are those of the request."""
+    """A log, with the end of its part in the last complete cut. The fields are those of the request."""
 
     log_id: LogId
     leader_epoch: int
@@ -22,19 +22,19 @@ class LogToSave(NamedTuple):
 
 
 class LogsToSave(NamedTuple):
-    """Logs that one broker leads, and the beginning of the keys of the objects to store."""
+    """Logs that one broker leads, and the prefix for the keys of the objects to store."""
 
     object_key: str
     rounds: int
-    """How often the caller has saved all logs before."""
+    """The number of times that the caller has already saved all logs."""
     logs: Sequence[LogToSave]
-    """Empty for a broker that leads none of the logs. It only learns of the round."""
+    """Empty for a broker that leads none of the logs. Such a request only informs the broker of the round."""
     maker: str = ""
-    """A name of the caller that is new whenever it counts its rounds anew."""
+    """A unique name of the caller. The caller gets a new name whenever its count of rounds begins again."""
 
 
 class SavedLog(NamedTuple):
-    """The pieces that were stored for a log; none when it has no new records."""
+    """The pieces that were stored for a log. Empty when the log has no new records."""
 
     log_id: LogId
     begins_anew: bool

@@ -53,8 +53,7 @@ STEPS: Final = tuple(
     for step in sorted({topic.saved_in_step for topic in STATE_TOPICS.values()})
 )
 """The topics that a cut contains, in the order in which they are read. All partitions of a step are read
-before those of the next one.
-"""
+before the partitions of the next step."""
 
 FORMAT: Final = 1
 _TIME_DIGITS: Final = 13
@@ -78,7 +77,7 @@ class LogPiece(NamedTuple):
 
     part: ObjectPart
     base_offset: int
-    """Offset of the first record. Of a snapshot: the position of the range in the snapshot's file."""
+    """Offset of the first record. For a snapshot, it is the position of the range in the snapshot's file."""
     end_offset: int
     """Offset after the last record, or the end offset of the snapshot."""
     epoch: int
@@ -95,7 +94,8 @@ class LogId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogPieces:
-    """The pieces of a log in order: first those of a snapshot, if there is one, then those of records."""
+    """The pieces of a log in order. The pieces of a snapshot come first, if there is a snapshot. The pieces
+    of records follow."""
 
     topic: str
     pieces: tuple[LogPiece, ...] = ()
@@ -114,14 +114,13 @@ class LogPieces:
         return sum(piece.part.size_bytes for piece in self.pieces)
 
     def extended(self, pieces: Sequence[LogPiece], from_offset: int) -> "LogPieces":
-        """Replace the records from an offset on. Compaction may have removed the first of them, so that the
-        new pieces begin later.
-        """
+        """Replace the records from an offset on. Compaction may have removed the first of them, so the new
+        pieces may begin later."""
         kept = (each for each in self.pieces if each.is_snapshot or each.base_offset < from_offset)
         return replace(self, pieces=(*kept, *pieces))
 
     def problem(self) -> str | None:
-        """The reason why the pieces are not a log; None if they are one."""
+        """The reason why the pieces do not form a log; None if they form one."""
         end_offset = 0
         for piece in self.pieces:
             if not piece.is_snapshot and piece.base_offset < end_offset:
@@ -136,13 +135,13 @@ class ClusterCut:
 
     cluster_id: str
     created_ms: int
-    """Time before the first log was read, by the clock of the broker that made the cut."""
+    """Time before the first log was read. It is from the clock of the broker that made the cut."""
     generation: int = 0
     """Number of restores of the cluster before this cut."""
     number: int = 0
-    """One more than the number of the cut that this one continues."""
+    """One more than the number of the previous cut, which this cut continues."""
     metadata: ObjectPart
-    """Values of the records that build the image of the metadata (``image_records.to_records``)."""
+    """Values of the records from which the metadata image can be built (``image_records.to_records``)."""
     metadata_offset: int
     metadata_epoch: int
     logs: Mapping[LogId, LogPieces] = field(default_factory=dict)
@@ -154,12 +153,12 @@ class ClusterCut:
 
 
 def new_key(folder: str, created_ms: int, broker_id: int, unique: str) -> str:
-    """A key that no other object has, if ``unique`` differs between the objects of a broker."""
+    """A key that no other object has. ``unique`` must differ between the objects of a broker."""
     return f"{folder}{created_ms:0{_TIME_DIGITS}d}-{broker_id}-{unique}"
 
 
 class CutName(NamedTuple):
-    """The parts of a cut's key, in the order of cuts."""
+    """The parts of a cut's key. They are compared to order the cuts."""
 
     generation: int
     number: int
@@ -169,7 +168,7 @@ class CutName(NamedTuple):
 
 
 def cut_key(cut: ClusterCut, broker_id: int, unique: str) -> str:
-    """The key of a cut that a broker has made. ``unique`` differs between the cuts of a broker."""
+    """The key of a cut that a broker has made. ``unique`` must differ between the cuts of a broker."""
     return f"{CUTS_FOLDER}{cut.generation:010d}-{cut.number:012d}-{cut.created_ms:013d}-{broker_id}-{unique}"
 
 
@@ -190,7 +189,7 @@ def created_of(key: str) -> int | None:
 
 
 def encode_cut(cut: ClusterCut) -> bytes:
-    """The object of a cut: a line of JSON, and a line with the CRC-32C of the first."""
+    """The object of a cut: a line of JSON, and a line with the CRC-32C of the first line."""
     document = {
         "format": FORMAT,
         "cluster_id": cut.cluster_id,

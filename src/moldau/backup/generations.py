@@ -1,8 +1,8 @@
 """The generation of a cluster in its object store, and the stop of nodes of earlier generations.
 
 A restore begins a new generation, and stores an object for it. An object store cannot refuse the requests of
-old nodes. A node of the old cluster that still runs therefore looks for that object before it changes the
-store.
+old nodes. Therefore a node of the old cluster that still runs must check for that object before it changes
+the store.
 """
 
 import asyncio
@@ -32,17 +32,18 @@ async def latest_generation(storage: ObjectStorage) -> int:
 
 
 async def begin_generation(storage: ObjectStorage, generation: int, cluster_id: str) -> None:
-    """Make nodes of earlier generations stop. Raises ``StorageError``."""
+    """Store the object of a generation, after which nodes of earlier generations stop. Raises
+    ``StorageError``."""
     content = cluster_id.encode()
     await storage.upload(f"{GENERATIONS_FOLDER}{generation:0{_DIGITS}d}", content, len(content))
 
 
 class GenerationGuard:
-    """Ends this node when its cluster was restored from the store, which the restored cluster now uses.
+    """Ends this node when its cluster was restored from the store. The restored cluster then uses the store.
 
-    Implements :class:`moldau.objects.guard.StoreGuard`. A deletion looks for a later generation directly
-    before it: a restore first announces its generation, and then chooses the state, so it chooses one that
-    knows of all deletions. An upload relies on a look that is at most ``lease_s`` old.
+    Implements :class:`moldau.objects.guard.StoreGuard`. A deletion checks for a later generation directly
+    before it deletes. A restore first announces its generation and then chooses the state, so the chosen
+    state includes all deletions. An upload relies on a check that is at most ``lease_s`` old.
     """
 
     def __init__(
@@ -53,9 +54,8 @@ class GenerationGuard:
         fail: Callable[[str], None],
         lease_s: float,
     ) -> None:
-        """``generation`` is that of this node's metadata. ``changes`` counts the requests with which this
-        node has changed the store. ``fail`` ends the node with a reason.
-        """
+        """``generation`` is that of this node's metadata. ``changes`` returns the number of requests with
+        which this node has changed the store. ``fail`` ends the node with a reason."""
         self._storage = storage
         self._generation = generation
         self._changes = changes
@@ -68,9 +68,8 @@ class GenerationGuard:
         """Whether the node's metadata are complete. Before that, they may be of an earlier generation."""
 
     async def run_once(self) -> None:
-        """Look for a newer generation if this node has changed the store since the last look, so that an
-        idle node sends no requests. Raises ``StorageError``.
-        """
+        """Check for a newer generation if this node has changed the store since the last check. An idle node
+        therefore sends no requests. Raises ``StorageError``."""
         changes = self._changes()
         if changes == self._changes_seen:
             return

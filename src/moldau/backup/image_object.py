@@ -1,4 +1,5 @@
-"""The image of the metadata as the object of a cut: record batches with the records that build it."""
+"""The object of a cut that contains the metadata image: record batches with the records that build the
+image."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +30,8 @@ _PARTITIONS_A_BLOCK: Final = 1_000
 
 
 class ImageEncoder:
-    """Encodes images one after another. Only what changed since the last image is encoded again."""
+    """Encodes images one after another. Only the parts that changed since the last image are encoded
+    again."""
 
     def __init__(self) -> None:
         self._version = -1
@@ -43,7 +45,8 @@ class ImageEncoder:
         blocks: dict[object, _Block] = {}
         for key, source, records in _sources(image):
             block = self._blocks.get(key)
-            # Unchanged entries are the same objects, which Python compares by identity first.
+            # Unchanged entries are the same objects. Python compares objects by identity first, so this is
+            # fast.
             if block is None or not (block.source is source or block.source == source):
                 block = _Block(source, self._encoded(records()))
                 await asyncio.sleep(0)
@@ -86,15 +89,14 @@ def _records_of(topics: Mapping[str, Topic]) -> Iterator[Message]:
 
 
 def _batch(values: Sequence[bytes]) -> bytes:
-    """A batch that begins at offset 0: only the order of the batches counts."""
+    """A batch that begins at offset 0, because only the order of the batches matters."""
     records = [Record(number, 0, None, value) for number, value in enumerate(values)]
     return build_batch(records, compression=Compression.ZSTD)
 
 
 def decode_image(content: memoryview) -> list[Message]:
     """The records of an image. Raises ``KafkaError(corrupt_message)``, and ``MetadataError`` for a record
-    that this version does not know.
-    """
+    that this version does not support."""
     found: list[Message] = []
     for position, header in iter_headers(content):
         check_batch(content, position)

@@ -1,4 +1,4 @@
-"""The saved logs as the maker of cuts knows them, and its next requests. Pure."""
+"""The state of the saved logs at the maker of cuts, and its next requests. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -10,7 +10,8 @@ from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 __all__ = ["LedLog", "Ledger"]
 
 PIECES_MAX: Final = 16
-"""The maximum number of pieces of a log. From then on, the last pieces are stored again as one piece."""
+"""The maximum number of pieces of a log. When it is reached, the last pieces are stored again as one piece.
+"""
 
 
 class LedLog(NamedTuple):
@@ -30,7 +31,7 @@ class Ledger:
     """
 
     def __init__(self, newest: ClusterCut | None, name: str = "") -> None:
-        """``name`` is a new one for each ledger: its rounds are counted from 0 on."""
+        """``name`` must be new for each ledger, because each ledger counts its rounds from 0 on."""
         self.name = name
         self.newest = newest
         self._logs = {} if newest is None else dict(newest.logs)
@@ -51,7 +52,7 @@ class Ledger:
         return LogToSave(log.log_id, log.leader_epoch, saved.end_offset, saved.epoch, from_offset)
 
     def saved(self, topic: str, answer: SavedLog) -> None:
-        """Note the pieces that a leader has stored."""
+        """Record the pieces that a leader has stored."""
         known = self._logs.get(answer.log_id)
         if answer.begins_anew:
             if known is None or known.pieces or answer.pieces:
@@ -60,25 +61,25 @@ class Ledger:
             self._changed[answer.log_id] = known.extended(answer.pieces, self._asked_from[answer.log_id])
 
     def logs(self, existing: Iterable[LogId]) -> dict[LogId, LogPieces]:
-        """The logs of the cut that is being made. Logs that no longer exist are left out."""
+        """The logs of the cut that is being made, without logs that no longer exist."""
         now = {**self._logs, **self._changed}
         return {log_id: now[log_id] for log_id in existing if log_id in now}
 
     def complete(self, cut: ClusterCut) -> None:
-        """Note that the object of a cut is stored."""
+        """Record that the object of a cut is stored."""
         self.newest, self._logs, self._changed = cut, dict(cut.logs), {}
 
     def abandon(self) -> None:
-        """Forget the changes, because the cut could not be made."""
+        """Discard the changes, because the cut could not be made."""
         self._changed = {}
 
 
 def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
-    """Whether the leader still has all saved records from an offset on, and may read them again.
+    """Whether the leader still has all saved records from an offset on, so that they may be read again.
 
-    Compaction removes tombstones. If an earlier piece has the record that a removed tombstone deletes, a
-    restore would bring that record back. A leader knows what it has compacted itself (:mod:`.log_saver`);
-    another replica may have compacted the records of another epoch.
+    Compaction removes tombstones. An earlier piece may contain a record that a removed tombstone has deleted.
+    A restore would then bring this record back. A leader knows what it has compacted itself
+    (:mod:`.log_saver`), but another replica may have compacted the records of another epoch.
     """
     state = STATE_TOPICS.get(log.topic)
     if state is None or state.retention is not StateRetention.COMPACTED:
@@ -88,10 +89,11 @@ def _may_read_again(log: LedLog, saved: LogPieces, from_offset: int) -> bool:
 
 
 def _next_from(pieces: Sequence[LogPiece]) -> int:
-    """The first offset of the next piece: the end of the last piece, or earlier, to replace small pieces.
+    """The first offset of the next piece. It is the end of the last piece, or an earlier offset in order to
+    replace small pieces.
 
-    Pieces of about the same size are stored again together, so that a log has few pieces and each record is
-    stored a logarithmic number of times. -1 requests the whole log.
+    Pieces of about the same size are stored again together. Therefore a log has few pieces, and each record
+    is stored a logarithmic number of times. -1 requests the whole log.
     """
     if not pieces:
         return -1

@@ -22,19 +22,19 @@ from moldau.storage.topic_partition import TopicPartition
 __all__ = ["LogSaver"]
 
 READ_BYTES: Final = 1 << 19
-"""Size of a read, after which other work of the event loop has a turn."""
+"""Size of a read. After each read, other work of the event loop gets a turn."""
 OBJECT_BYTES: Final = 32 << 20
-"""Size from which an object is stored, so that a large log does not need as much memory."""
+"""Number of buffered bytes after which an object is stored. It limits the memory that a large log needs."""
 
 
 class _Range(NamedTuple):
-    """Committed records that a call stores."""
+    """The committed records that a call must store."""
 
     wanted: LogToSave
     partition: ClassicPartition
     end_offset: int
     compacted_end: int
-    """Offset before which this replica has compacted the log, and may have removed tombstones."""
+    """Offset before which this replica has compacted the log. Tombstones before it may be missing."""
 
 
 class LogSaver:
@@ -61,7 +61,7 @@ class LogSaver:
         if not wanted.object_key.startswith(DATA_FOLDER):
             raise KafkaError(ErrorCode.invalid_request, f"{wanted.object_key} is no key of a cut's data")
         self._rounds.see(wanted.maker, wanted.rounds)
-        # The ends of all logs are read before the first suspension. Later records are for the next cut.
+        # The ends of all logs are read before the first suspension. Later records belong to the next cut.
         ranges = [self._range(log) for log in wanted.logs]
         for log in wanted.logs:
             self._saved.note(log.log_id, log.saved_end_offset, wanted.rounds)
@@ -84,7 +84,7 @@ class LogSaver:
 
 
 class _Part(NamedTuple):
-    """Bytes of a log in the objects of a call: the number of the object, and the place in it."""
+    """Bytes of a log in the objects of a call: the number of the object, and the position in it."""
 
     number: int
     byte_offset: int
@@ -102,9 +102,10 @@ class _Upload:
         self._number = 0
 
     def add(self, pieces: list["_Found"], content: memoryview, found: "_Found") -> None:
-        """Append ``content`` as a piece, or to the last one of ``pieces`` if that is directly before it.
+        """Append ``content`` as a piece. If the last element of ``pieces`` is directly before it, that piece
+        is extended instead.
 
-        ``found`` describes the piece; its ``part`` is replaced.
+        ``found`` describes the new piece; its ``part`` is replaced.
         """
         last = pieces[-1] if pieces else None
         position = len(self._buffer)
@@ -123,7 +124,7 @@ class _Upload:
             pieces.append(found._replace(part=part))
 
     async def make_room(self) -> None:
-        """Store the buffered bytes when there are many."""
+        """Store the buffered bytes if they reach the size of an object."""
         if len(self._buffer) >= OBJECT_BYTES:
             await self.finish()
 
@@ -197,7 +198,7 @@ def _continues(found: _Range) -> bool:
     last = wanted.saved_end_offset - 1
     is_shorter = wanted.saved_end_offset > found.end_offset
     if is_shorter and last < log.log_end_offset and log.epoch_for_offset(last) == wanted.saved_epoch:
-        # A new leader has the records, and does not know yet that they are committed.
+        # A new leader has the records, but may not know yet that they are committed.
         raise KafkaError(ErrorCode.leader_not_available, "the high watermark is not known yet")
     if is_shorter and found.partition.topic in DECISIVE_TOPICS:
         raise KafkaError(
@@ -221,7 +222,7 @@ async def _save_snapshot(
         raise KafkaError(ErrorCode.snapshot_not_found, f"{snapshot_id} was deleted in the meantime")
     try:
         begin = end = 0
-        for batch in reader.batches():  # reading checks them: a damaged snapshot must not be saved
+        for batch in reader.batches():  # this checks them: no damaged snapshot may be saved
             end += len(batch)
             if end - begin >= READ_BYTES or end == reader.size_bytes:
                 content = reader.read(begin, end - begin)

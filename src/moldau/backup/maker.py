@@ -1,4 +1,4 @@
-"""Makes cuts: asks the leaders of all logs to save them, in the order of a cut, and stores the cut."""
+"""Makes cuts: requests the leaders of all logs to save them, in the order of a cut, and stores the cut."""
 
 import asyncio
 from collections import defaultdict
@@ -30,7 +30,7 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 __all__ = ["BackupCluster", "CutMaker", "CutSettings"]
 
 _NEWS_TIMEOUT_S: Final = 5.0
-"""Time for a broker that has nothing to save. A cut does not wait longer for it."""
+"""Time-out of a call to a broker that leads no log. A cut does not wait longer for such a broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,12 @@ class CutSettings:
 
     interval_ms: int
     retention_ms: int
-    """Cuts are kept at least this long, for a restore of an earlier state. The newest one is always kept."""
+    """Minimum time for which cuts are kept, for a restore of an earlier state. The newest cut is always kept.
+    """
 
 
 class BackupCluster(Protocol):
-    """The cluster as the maker of cuts sees it."""
+    """The part of the cluster that the maker of cuts uses."""
 
     @property
     def cluster_id(self) -> str: ...
@@ -68,7 +69,7 @@ class BackupCluster(Protocol):
         ...
 
     async def save_logs(self, broker_id: int, wanted: LogsToSave) -> Sequence[SavedLog]:
-        """Ask the leader of logs, which may be this broker. Raises ``KafkaError``."""
+        """Request the leader of logs, which may be this broker, to save them. Raises ``KafkaError``."""
         ...
 
     def until_current(self) -> Awaitable[None]:
@@ -77,7 +78,7 @@ class BackupCluster(Protocol):
 
 
 class CutMaker:
-    """Makes a cut in each call of :meth:`run_once`, if something has changed since the last one."""
+    """Makes a cut in each call of :meth:`run_once`, if something has changed since the last cut."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class CutMaker:
 
     @property
     def lag_ms(self) -> float | None:
-        """Age of the newest saved state; None when this broker does not make cuts, or has made none yet."""
+        """Age of the newest saved state; None when this broker does not make cuts, or has made no cut yet."""
         if self._current_at is None:
             return None
         return (asyncio.get_running_loop().time() - self._current_at) * 1000
@@ -132,7 +133,7 @@ class CutMaker:
                 self._ledger = await self._begin()
             cut = await self._new_cut(self._ledger, created_ms)
             if cut is not None:
-                # From here on the cut may be in the store, even if the store's answer is an error.
+                # After this point the cut may be in the store, even if the store answers with an error.
                 self._round_keys = set()
                 await self._stored.store(cut, self._cluster.broker_id, self._unique())
                 self._ledger.complete(cut)
@@ -148,7 +149,7 @@ class CutMaker:
             await self._stored.delete_old(cut, settings.retention_ms)
 
     async def _abandon(self, error: BaseException) -> None:
-        """Forget the cut in progress, and delete what was stored for it."""
+        """Discard the cut in progress, and delete the objects that were stored for it."""
         self.last_error = str(error) or type(error).__name__
         self._failures.mark()
         if self._ledger is not None:
@@ -160,7 +161,7 @@ class CutMaker:
         """Continue the newest cut of this generation.
 
         Restored logs are saved from their start, because a later cut of the old cluster may have other
-        records. A cluster that has lost metadata since the newest cut must not go on.
+        records. A cluster that has lost metadata since the newest cut must not continue.
         """
         found = await self._stored.newest()
         await self._cluster.until_current()
@@ -223,7 +224,7 @@ class CutMaker:
         return image.provenance.offset == known.provenance.offset or image == known
 
     async def _tell_others(self, ledger: Ledger, key: str) -> None:
-        """Tell brokers that lead no log of the round. A broker that does not hear of it deletes nothing."""
+        """Inform brokers that lead no log of the round. A broker that is not informed deletes nothing."""
         cluster = self._cluster
         leaders = {log.leader_id for topics in STEPS for log in _led_logs(cluster.image, topics)}
         others = [each.broker_id for each in cluster.image.active_brokers() if each.broker_id not in leaders]
@@ -266,7 +267,7 @@ class CutMaker:
 
 
 def _led_logs(image: MetadataImage, topics: Sequence[str]) -> list[LedLog]:
-    """The partitions of topics that exist. Raises ``KafkaError`` when one has no leader."""
+    """The partitions of existing topics. Raises ``KafkaError`` when a partition has no leader."""
     found: list[LedLog] = []
     for name in topics:
         topic = image.topics.get(name)

@@ -1,8 +1,9 @@
-"""The rounds in which all logs of the cluster are saved, as a broker learns of them. Deletions wait for them.
+"""The rounds in which all logs of the cluster are saved, as a broker learns of them. Deletions wait for
+rounds.
 
-A deletion that follows from a record of any log, or from several, waits until a round that began after the
-record was written is complete: the cut of that round has the record, and everything that led to it. No broker
-knows when the maker of cuts begins a round; it only sees the requests of rounds.
+A deletion may follow from records of several logs. It waits until a complete round has begun after these
+records were written. The cut of that round has these records, and everything that led to them. A broker does
+not know when the maker of cuts begins a round. It only receives the requests of rounds.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,8 @@ class _Wait:
         if first is None or first.maker != seen.maker:
             self.first = seen
         else:
-            # The round of the first request and the one after it are complete. The latter began in time.
+            # The round of the first request and the next round are complete. The next round began after the
+            # wait.
             self.is_over = seen.complete >= first.complete + 2
 
 
@@ -45,15 +47,15 @@ class SavedRounds:
         self._waits: list[_Wait] = []
 
     def see(self, maker: str, complete: int) -> None:
-        """Note a request of a maker that has completed this number of rounds. ``maker`` is unique: a maker
-        that begins to count anew has another name.
-        """
+        """Record a request of a maker that has completed this number of rounds. ``maker`` is unique. A maker
+        whose count begins again gets another name."""
         for wait in self._waits:
             wait.see(_Seen(maker, complete))
         self._waits = [wait for wait in self._waits if not wait.is_over]
 
     def wait(self) -> Callable[[], bool]:
-        """Begin to wait. The result returns whether all records that are committed now are saved."""
+        """Begin to wait. Returns a function, which returns whether all records that are committed now are
+        saved."""
         if not self._waits or self._waits[-1].first is not None:
             self._waits.append(_Wait(self._now_s()))
         wait = self._waits[-1]
@@ -61,5 +63,5 @@ class SavedRounds:
 
     @property
     def waiting_s(self) -> float:
-        """For how long the oldest deletion has waited; 0 when none waits."""
+        """Seconds for which the oldest deletion has waited; 0 when no deletion waits."""
         return self._now_s() - self._waits[0].began_s if self._waits else 0.0

@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 __all__ = ["UNUSED_DATA_AGE_MS", "FoundCut", "StoredCuts"]
 
 UNUSED_DATA_AGE_MS = 3_600_000
-"""Age from which an object that no kept cut refers to is deleted. Another broker may be making a cut."""
+"""Minimum age of an object that may be deleted because no kept cut refers to it. Another broker may be making
+a cut with a younger object."""
 
 
 class FoundCut(NamedTuple):
@@ -60,7 +61,7 @@ class StoredCuts:
         return None
 
     async def store(self, cut: ClusterCut, broker_id: int, unique: str) -> None:
-        """Store a cut. ``unique`` differs between the cuts of a broker."""
+        """Store a cut. ``unique`` must differ between the cuts of a broker."""
         content = encode_cut(cut)
         await self._storage.upload(cut_key(cut, broker_id, unique), content, len(content))
 
@@ -72,12 +73,12 @@ class StoredCuts:
         for info in await self.listed():
             name = parse_cut_key(info.key)
             if name is None:
-                continue  # it is not ours
+                continue  # the object does not belong to a cut
             if name.created_ms < keep_from_ms:
                 old.append(info.key)
             else:
                 kept[info.key] = self._used.get(info.key) or await self._data_of(info)
-        # Cuts are deleted first, so that none is left without its data.
+        # Cuts are deleted first. Otherwise a cut could remain without its data.
         await self._storage.delete(old)
         self._used = kept
         used = newest.object_keys().union(*kept.values())

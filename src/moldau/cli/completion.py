@@ -11,9 +11,8 @@ from moldau.cli.app import command, new_app
 app = new_app()
 
 COMPLETE_VARIABLE: Final = "_MOLDAU_COMPLETE"
-"""The environment variable that a shell's completion script sets. A command line that finds it prints the
-completions and exits.
-"""
+"""The environment variable that a shell's completion script sets. If it is set, the command line prints the
+completions and exits."""
 
 
 class Shell(enum.StrEnum):

@@ -12,7 +12,7 @@ from moldau.cli.app import COMMANDS, command
 _COMMON: Final = ("--bootstrap HOST:PORT", "--timeout SECONDS")
 """Options that all tools have. They are described once."""
 _PLAIN_TYPE: Final = re.compile(r" <[^|>]*>$")
-"""Typer's type text of an argument that is any text or number."""
+"""Typer's type text of an argument that accepts any text or number."""
 
 _PAGE: Final = """# The command line
 

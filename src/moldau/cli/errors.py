@@ -4,7 +4,7 @@ from moldau.client.errors import ToolError
 
 
 class CommandError(ToolError):
-    """An error that the user of the command can correct, in a sentence."""
+    """An error that the user of the command can correct. The message is a sentence."""
 
 
 def one_line(error: BaseException) -> str:

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     if arguments is None and given[:1] and given[0] in SERVING_COMMANDS:
-        # Importing a node takes some time. A signal during that time must stop the process, too.
+        # Importing a node takes some time. A signal during that time must also stop the process.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave)
         # Collections visit the classes and functions of 800 modules several times: a seventh of the import.
@@ -80,7 +80,7 @@ def _complain(reason: str) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    # Python may be in a finalizer, or in the callback of a weak reference, which happens during imports. An
-    # exception raised there is lost: the node would start, and nothing would stop it again. Nothing has been
-    # started yet.
+    # Python may be in a finalizer, or in the callback of a weak reference, which happens during imports. If
+    # an exception is raised there, it is lost. The node would then start, and no second signal would stop it.
+    # Nothing has been started yet.
     os._exit(0)

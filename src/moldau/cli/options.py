@@ -63,6 +63,7 @@ def timestamp_ms(text: str, option: str) -> int:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask for confirmation on a terminal, unless ``--yes`` is given. Scripts are not asked."""
+    """Ask for confirmation on a terminal, unless ``--yes`` is given. There is no question if the command runs
+    in a script."""
     if not yes and sys.stdin.isatty() and not typer.confirm(question):
         raise typer.Exit(1)

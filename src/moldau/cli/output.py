@@ -13,15 +13,14 @@ GAP = "  "
 
 @contextlib.contextmanager
 def work_is_done() -> Iterator[None]:
-    """Print the results of completed work in the block. A closed pipe does not turn the work into a
-    failure.
-    """
+    """A context in which the results of completed work are printed. A closed pipe does not turn the work into
+    a failure."""
     with contextlib.suppress(BrokenPipeError):
         yield
 
 
 def print_json(value: Any) -> None:
-    """A JSON document, indented for people."""
+    """A JSON document with indentation, for people."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
@@ -45,8 +44,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     plain = plain_table(columns, cells, flush_right)
     if sys.stdout is None:
         return  # stdout was closed before the start
-    # On a narrow terminal a table with borders would break words, or show nothing. With borders, each gap is
-    # wider by one, and there are outer borders.
+    # On a narrow terminal, a table with borders would break words, or show nothing. Borders make each gap
+    # wider by one and add outer borders.
     drawn_width = max(map(len, plain)) + len(columns) + 1
     if sys.stdout.isatty() and drawn_width <= shutil.get_terminal_size().columns:
         _draw(columns, cells, flush_right)
@@ -62,7 +61,7 @@ def _is_numbers(column: Sequence[object]) -> bool:
 def plain_table(
     columns: Sequence[str], cells: Sequence[Sequence[str]], flush_right: Sequence[bool]
 ) -> list[str]:
-    """The lines of a table without borders and colours. Each row is a line and is not truncated."""
+    """The lines of a table without borders and colours. Each row is one line and is not truncated."""
     titles = [column.upper() for column in columns]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     lines = []

@@ -1,4 +1,4 @@
-"""Requests about partition chunks (KIP-1114), and where new chunks have room."""
+"""Requests about partition chunks (KIP-1114), and the choice of brokers for new chunks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ __all__ = ["ChunkedPartition", "alter_chunk", "chunked_partitions", "create_chun
 
 @dataclass(frozen=True, slots=True)
 class ChunkedPartition:
-    """A partition with its chunks, as a broker shows them."""
+    """A partition with its chunks, as a broker describes them."""
 
     topic: str
     index: int
@@ -31,7 +31,7 @@ class ChunkedPartition:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     start_offset: int
-    """The first offset of the active chunk; -1 if the partition never had another chunk."""
+    """The first offset of the active chunk; -1 if the partition has never had inactive chunks."""
     chunks: tuple[MetadataResponseChunk, ...]
     """The inactive chunks, by offset."""
 
@@ -64,9 +64,9 @@ async def chunked_partitions(client: Client, names: Sequence[str] | None) -> lis
 
 
 async def create_chunk(client: Client, topic: str, index: int, brokers: Sequence[int]) -> int:
-    """End the active chunk of a partition, and begin the next one on these brokers. Returns the border.
+    """End the active chunk of a partition, and begin the next chunk on these brokers. Returns the border.
 
-    The partition's leader is asked. Raises ``KafkaError`` or ``ToolError``.
+    The request goes to the partition's leader. Raises ``KafkaError`` or ``ToolError``.
     """
     partition = await _partition(client, topic, index)
     if partition.leader_id < 0:
@@ -112,11 +112,12 @@ def next_replicas(
     planned: Mapping[int, int] | None = None,
     avoid: Collection[int] = (),
 ) -> tuple[int, ...]:
-    """The brokers for the next chunk of a partition: of all racks as far as possible, the emptiest first.
+    """The brokers for the next chunk of a partition. They are from as many racks as possible, and those with
+    the fewest bytes come first.
 
-    ``racks`` are the active brokers. ``planned`` counts the chunks for which a broker was chosen already;
-    they come before bytes, so that several chunks are spread. ``avoid`` are brokers that are chosen last.
-    Raises ``ToolError`` if there are too few brokers.
+    ``racks`` contains the active brokers. ``planned`` counts the chunks for which each broker was already
+    chosen. This number matters more than bytes, so that several chunks are spread. Brokers in ``avoid`` are
+    chosen last. Raises ``ToolError`` if there are too few brokers.
     """
     if count > len(racks):
         raise ToolError(f"{count} replicas need {count} active brokers, and there are {len(racks)}")
@@ -143,7 +144,7 @@ def _index(row: MetadataResponsePartition) -> int:
 
 
 async def _partition(client: Client, topic: str, index: int) -> ChunkedPartition:
-    # The addresses of the brokers come with the metadata.
+    # The metadata contain the addresses of the brokers.
     await client.metadata([])
     for partition in await chunked_partitions(client, [topic]):
         if partition.index == index:

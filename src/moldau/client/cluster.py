@@ -31,9 +31,8 @@ LATEST: Final = LATEST_TIMESTAMP
 EARLIEST: Final = EARLIEST_TIMESTAMP
 RETRY_BACKOFF_S: Final = 0.1
 CREATION_ATTEMPTS_MAX: Final = 20
-"""Maximum number of attempts to find a topic. A topic that is being created is unknown for a moment; a
-topic that nodes do not create stays unknown.
-"""
+"""Maximum number of attempts to find a topic. A topic that is being created is unknown for a moment. A topic
+that the brokers do not create remains unknown."""
 MAX_OFFSET_VERSION: Final = 9
 """OffsetFetch and OffsetCommit use topic names up to this version, and topic ids from version 10 on."""
 
@@ -179,7 +178,7 @@ class Client:
     async def tell(self, message: Any, *, broker: int) -> None:
         """Send a request that has no response. Returns when the broker has received it.
 
-        The answer to a second request on the same connection confirms that, because requests are served in
+        The answer to a second request on the same connection proves that, because requests are served in
         order.
         """
         endpoint = await self._broker(broker)
@@ -193,9 +192,9 @@ class Client:
             await asyncio.gather(told, return_exceptions=True)
 
     async def ask_each(self, message_to: Callable[[int], Any]) -> Any:
-        """Send a request to one broker after another, by id, until one answers.
+        """Send a request to one broker after another, by id, until a broker answers.
 
-        It is for requests that every broker answers equally.
+        It is for requests that have the same answer on every broker.
         """
 
         async def look() -> Any:
@@ -230,9 +229,8 @@ class Client:
         return response
 
     async def topic(self, name: str, *, create: bool = False) -> ClusterTopic:
-        """A topic whose partitions all have leaders. With ``create`` the topic is created if brokers allow
-        it.
-        """
+        """A topic whose partitions all have leaders. With ``create``, the topic is created if the brokers
+        allow it."""
 
         patience = iter(range(CREATION_ATTEMPTS_MAX))
 
@@ -253,9 +251,8 @@ class Client:
         return await self.retrying(look)
 
     async def retrying(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Retry until the action succeeds, fails permanently, or the time-out is over, because nodes may
-        be starting.
-        """
+        """Repeat the action until it succeeds, fails permanently, or the time-out is over. Nodes may still be
+        starting."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s
         while True:
@@ -286,9 +283,8 @@ class Client:
     async def offsets(
         self, topic: ClusterTopic, timestamps: Mapping[int, int], *, committed_only: bool = False
     ) -> dict[int, OffsetOfTime]:
-        """For each partition, the offset of the first record with at least this timestamp, or the offset
-        of an end.
-        """
+        """For each partition, the offset of the first record that has at least this timestamp. For a special
+        timestamp, the offset of an end of the log."""
 
         async def look() -> dict[int, OffsetOfTime]:
             current = await self.topic(topic.name)

@@ -2,9 +2,9 @@
 
 An engine requests a plan from every leader and groups all segments into units
 (:func:`moldau.tiered.consolidation.plan.lay_out_units`). It builds and copies the segments
-(:mod:`moldau.tiered.consolidation.building`), reports the copies to each leader, and releases what is left.
-Segments that it does not complete are planned again when its lease ends. Late and repeated reports are
-harmless.
+(:mod:`moldau.tiered.consolidation.building`) and reports the copies to each leader. Then it releases the rest
+of the plan. Segments that it does not complete are planned again when its lease ends. Late and repeated
+reports are harmless.
 """
 
 import asyncio
@@ -55,9 +55,10 @@ async def plan_everywhere(
     lease_ms: int = 600_000,
     topics: Collection[str] | None = None,
 ) -> ClusterPlan:
-    """Request a plan from every broker for the partitions that it leads. ``max_bytes`` are shared evenly.
+    """Request a plan from every broker for the partitions that it leads. ``max_bytes`` are divided equally
+    among the brokers.
 
-    A broker that does not answer is left out. Raises ``KafkaError`` when no broker answers, and
+    A broker that does not answer is skipped. Raises ``KafkaError`` when no broker answers, and
     UNSUPPORTED_VERSION when diskless topics have no remote storage.
     """
     brokers = await _brokers(client)
@@ -121,10 +122,10 @@ async def renew(client: Client, plan: ClusterPlan, lease_ms: int = 600_000) -> b
 async def give_up(
     client: Client, plan: ClusterPlan, partitions: Collection[TopicIdPartition] | None = None
 ) -> None:
-    """Release what is left of a plan, or some of its partitions. It may also be called when all of the plan
-    is done.
+    """Release the unfinished part of a plan, or some of its partitions. It may also be called when the whole
+    plan is done.
 
-    For a leader that does not answer, the lease ends by its time limit.
+    If a leader does not answer, the lease at that leader ends at its time limit.
     """
     await _tell(client, plan, 0, partitions)
 

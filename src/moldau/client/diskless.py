@@ -66,14 +66,13 @@ class DisklessCoordinators:
 
         return await self._client.retrying(attempt)
 
-    # -- what jobs ask ---------------------------------------------------------------------------
+    # -- calls of jobs ----------------------------------------------------------------------------
 
     async def find(
         self, coordinator_id: int, topic_id: UUID, offsets: Mapping[int, int], batches_max: int
     ) -> Sequence[FoundPartition]:
-        """For each partition, up to ``batches_max`` batches from its offset on, and the partition's own
-        error.
-        """
+        """For each partition, up to ``batches_max`` batches from its offset on, and the error of the
+        partition."""
         wanted = [
             PartitionToFind(topic_id, partition, offset, BYTES_MAX) for partition, offset in offsets.items()
         ]

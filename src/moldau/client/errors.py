@@ -2,4 +2,4 @@
 
 
 class ToolError(Exception):
-    """An error that the user of a tool can correct, in a sentence."""
+    """An error that the user of a tool can correct. The message is a sentence."""

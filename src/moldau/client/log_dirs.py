@@ -21,7 +21,7 @@ POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class DirectoryReplica:
-    """A replica in a log directory, or its copy while it moves there."""
+    """A replica in a log directory, or the copy of a replica that moves to this directory."""
 
     topic: str
     partition: int
@@ -29,7 +29,8 @@ class DirectoryReplica:
     """The log directory."""
     size_bytes: int
     lag: int
-    """Records that a copy does not have yet; of a replica, records behind its high watermark."""
+    """For a copy, the number of records that it does not have yet. For a replica, the number of records
+    behind its high watermark."""
     is_copy: bool
 
     @property
@@ -90,7 +91,7 @@ async def begin_directory_moves(
 ) -> dict[str, ErrorCode]:
     """Begin to move replicas of a broker to one of its directories. Returns the errors of refused replicas.
 
-    A replica that is in this directory already is no longer moved to another one.
+    If a replica is already in this directory, its move to another directory ends.
     """
     by_topic: dict[str, list[int]] = {}
     for replica in replicas:
@@ -109,7 +110,7 @@ async def begin_directory_moves(
 async def until_directories_changed(
     client: Client, broker_id: int, replicas: Collection[DirectoryReplica], tell_left: Callable[[int], None]
 ) -> list[DirectoryReplica]:
-    """Wait until no copy of these replicas is left. Returns the replicas in their directories.
+    """Wait until there are no copies of these replicas. Returns the replicas in their directories.
 
     ``tell_left`` is called with the number of copies when it changes.
     """

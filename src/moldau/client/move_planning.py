@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 
 class NoRoomError(ValueError):
-    """There are fewer allowed brokers than replicas."""
+    """There are fewer allowed brokers than requested replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedPartition:
-    """A partition with the brokers of its replicas. The preferred leader is first."""
+    """A partition with the brokers of its replicas. The preferred leader comes first."""
 
     topic: str
     index: int
@@ -33,7 +33,7 @@ class PlannedMove:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that the new replicas copy."""
+        """Number of bytes that the new replicas copy."""
         return self.partition.size_bytes * len(set(self.target) - set(self.partition.replicas))
 
 
@@ -75,8 +75,8 @@ def _target(
     load: Mapping[int, int],
     counts: Mapping[int, int],
 ) -> tuple[int, ...]:
-    # A position is None if its replica must leave its broker. The new replica gets the position, including a
-    # leadership.
+    # A position is None if its replica must leave its broker. The new replica gets the position, and with it
+    # a leadership.
     places: list[int | None] = [None if each in leaving else each for each in replicas]
     while len(places) > factor:
         del places[_least_wanted(places, racks)]
@@ -97,9 +97,8 @@ def _target(
 
 
 def _least_wanted(places: list[int | None], racks: Mapping[int, str | None]) -> int:
-    """The position of the replica to remove: first a replica on a broker that must be left, then the last
-    replica that shares its rack with another, then the last replica.
-    """
+    """The position of the replica to remove. The first choice is a replica on a broker that must be left. The
+    second is the last replica that shares its rack with another replica. Otherwise it is the last replica."""
     if None in places:
         return len(places) - 1 - places[::-1].index(None)
     in_rack = Counter(racks.get(each) for each in places if each is not None)

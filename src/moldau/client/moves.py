@@ -92,9 +92,8 @@ async def moves_in_progress(client: Client) -> Sequence[OngoingTopicReassignment
 
 
 async def until_moved(client: Client, moves: Iterable[PlannedMove], tell_left: Callable[[int], None]) -> None:
-    """Return when all of the moves are done. ``tell_left`` is called with the number of unfinished moves
-    when it changes.
-    """
+    """Return when all moves are done. ``tell_left`` is called with the number of unfinished moves when it
+    changes."""
     wanted = {(move.partition.topic, move.partition.index) for move in moves}
     told = -1
     while True:

@@ -95,7 +95,7 @@ async def change_voters(
         if code in (ErrorCode.not_controller, ErrorCode.not_leader_or_follower):
             raise KafkaError(ErrorCode.leader_not_available, response.error_message)
         if code is is_made and attempts > 1:
-            return  # an earlier attempt, whose answer was lost, has done it
+            return  # an earlier attempt, whose answer was lost, has made the change
         if code is not ErrorCode.none:
             raise KafkaError(code, response.error_message)
 

@@ -1,6 +1,5 @@
-"""Reads partitions: with a single fetch in flight to each leader, and with records in order within each
-partition.
-"""
+"""Reads partitions. A single fetch is in flight to each leader, and the records of each partition are in
+order."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
@@ -29,8 +28,9 @@ class Fetched(NamedTuple):
 class TopicReader:
     """Reads some partitions of a topic from given offsets.
 
-    ``positions`` are the next offsets, by partition. A partition with an end in ``ends`` is done when the end
-    is reached. The iteration ends when all partitions are done. Without ends it never ends.
+    ``positions`` are the next offsets, by partition. If ``ends`` has an end for a partition, the partition is
+    done when this end is reached. The iteration ends when all partitions are done. Without ends it never
+    ends.
     """
 
     def __init__(
@@ -60,9 +60,8 @@ class TopicReader:
         return found
 
     async def chunks(self) -> AsyncGenerator[list[Fetched], None]:
-        """Records as they are fetched. ``positions`` includes a chunk only when the next chunk is
-        requested.
-        """
+        """Records in the order of fetching. ``positions`` includes a chunk only when the next chunk is
+        requested."""
         flights: dict[int, asyncio.Task[Any]] = {}
         try:
             while wanted := self._wanted():

@@ -249,11 +249,9 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
-    """Check the bytes that a producer sent for one partition. Returns the headers of the
-    batches; there is always exactly one, as in Kafka.
+    """Check the bytes that a producer sent for one partition; return the headers (always one, as in Kafka).
 
-    The table has the rule for each field of the header, and the error code of a refusal. The rules are those
-    of Kafka's broker:
+    The table has the rules of Kafka's broker for the fields of the header, and the codes of refusals:
 
     ====================== =====================================================================
     field                  rule
@@ -294,8 +292,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     size = header[1] + LOG_OVERHEAD_BYTES
     count = header[12]
     attributes = header[5]
-    # This is one expression, because it runs for each produced batch. The broken rule is found only after a
-    # failure.
+    # One expression, because it runs for each produced batch. Only a failure searches for the broken rule.
     if (
         size != len(buffer)
         or header[3] != MAGIC

@@ -128,8 +128,7 @@ class RecordWalk:
     # -- one by one ---------------------------------------------------------------------------
 
     def _read_singly(self, stop: int) -> _Shape | None:
-        """Read records up to ``stop``; return the last record's shape. Raises IndexError at the end of the
-        data."""
+        """Read records up to ``stop``; return the last one's shape. Raises IndexError at the data's end."""
         # Nearly all varints have one byte, and are decoded here without a call.
         data, base_timestamp, renumbers = self._data, self._base_timestamp, self._renumbers
         size, index, end, latest = len(data), self._index, self._position, self.max_timestamp

@@ -36,7 +36,8 @@ IMPATIENT: Final = {
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.election.backoff.max.ms": "200",
 }
-"""A short session time-out, so that a test does not wait nine seconds until a killed broker is fenced."""
+"""A short session time-out. With the default, a test would wait nine seconds until a killed broker is fenced.
+"""
 
 
 class Cluster:
@@ -62,8 +63,8 @@ class Cluster:
     ) -> None:
         """``static_voters`` is False for a quorum whose voters can change (kraft.version 1).
 
-        ``log_dirs`` is the number of log directories of each broker. Brokers with several have no tiered
-        topics, as in Kafka.
+        ``log_dirs`` is the number of log directories of each broker. Brokers with several log directories
+        have no tiered topics, as in Kafka.
         """
         if brokers < 1 or controllers < 1 or log_dirs < 1:
             raise ValueError("a cluster has at least one broker, one controller and one log directory")
@@ -119,7 +120,8 @@ class Cluster:
         return (node.data, *(f"{node.data}-disk{number}" for number in range(2, count + 1)))
 
     def active_controller(self) -> int | None:
-        """The controller that takes itself for the quorum's leader; None while there is none."""
+        """The controller that considers itself the quorum's leader; None while there is no such
+        controller."""
         for node_id in self.controllers:
             thread = self._running.get(node_id)
             if thread is not None and thread.ask(
@@ -183,15 +185,15 @@ class Cluster:
         del self._running[node_id]
 
     def restart(self, node_id: int) -> None:
-        """Start a node again; a running node is stopped cleanly before. Returns when the node serves
-        clients.
-        """
+        """Start a node again. If it runs, it is stopped cleanly first. Returns when the node serves
+        clients."""
         if node_id in self._running:
             self._stop([node_id])
         self._start(node_id)
 
     def isolate(self, node_id: int) -> None:
-        """Disconnect a node from all other nodes in both directions: connections break and are refused.
+        """Disconnect a node from all other nodes in both directions. Connections break, and new ones are
+        refused.
 
         Clients can still reach the node.
         """

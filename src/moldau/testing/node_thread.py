@@ -41,9 +41,8 @@ class Wires:
 
 
 class NodeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose connections to other nodes use :class:`Wires`, and that can end as a killed
-    process does.
-    """
+    """An event loop that uses :class:`Wires` for connections to other nodes, and that can end like a killed
+    process."""
 
     def __init__(self, node_id: int, wires: Wires) -> None:
         super().__init__()
@@ -71,8 +70,7 @@ class NodeLoop(asyncio.SelectorEventLoop):
         return server
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> asyncio.Transport:
-        # It is used both for opened and for accepted connections, because asyncio has no public name for
-        # these.
+        # It is used for both opened and accepted connections, because asyncio has no public name for these.
         made: asyncio.Transport = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
         self._sockets.add(made)
         return made
@@ -84,17 +82,18 @@ class NodeLoop(asyncio.SelectorEventLoop):
                 transport.abort()
 
     def end_like_a_process(self) -> None:
-        """Close all sockets and stop, without notifying any task."""
+        """Close all sockets and stop. No task is notified."""
         for server in self._listening:
             server.close()
         for transport in list(self._sockets):
             transport.abort()
-        # The transports close their sockets in the next turn of the event loop, which is its last turn.
+        # The transports close their sockets in the next turn of the event loop, which is the loop's last
+        # turn.
         self.call_soon(self.stop)
 
 
 class _Disk(LocalDisk):
-    """A disk that records its locks. The end of a process frees them."""
+    """A disk that records its locks, so that the end of a process can free them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +111,7 @@ class _Disk(LocalDisk):
 
 
 class NodeThread:
-    """A node from its start to its stop or kill."""
+    """A node, from its start to its stop or kill."""
 
     def __init__(self, config: BrokerConfig, wires: Wires) -> None:
         self.node_id = config.node_id
@@ -139,7 +138,7 @@ class NodeThread:
         return asyncio.run_coroutine_threadsafe(asking(), self._loop).result(CALL_TIMEOUT_S)
 
     def cut(self) -> None:
-        """See :meth:`NodeLoop.cut`; returns when it is done."""
+        """See :meth:`NodeLoop.cut`. Returns when it is done."""
         self.ask(lambda node: self._loop.cut())
 
     def begin_stop(self) -> "Future[None]":
@@ -167,7 +166,7 @@ class NodeThread:
         try:
             self._loop.run_forever()
             # No `finally` of a killed node's tasks may run, so the tasks are kept as they are. This thread is
-            # a daemon: Python never returns to it, not even at its end.
+            # a daemon. Python never returns to it, not even at its end.
             unfinished = asyncio.all_tasks(self._loop)
             self._ended.set()
             if self._killed.is_set():

@@ -1,4 +1,4 @@
-"""Pytest fixtures: ``moldau_node`` gives a test a running node of its own."""
+"""Pytest fixtures. ``moldau_node`` gives each test its own running node."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def moldau_node() -> "Iterator[Node]":
-    """A fresh node: a free port, a temporary folder, stopped after the test."""
+    """A fresh node with a free port and a temporary folder. It is stopped after the test."""
     # The import is here because every pytest run loads this plugin when Moldau is installed.
     from moldau.testing.node import Node
 

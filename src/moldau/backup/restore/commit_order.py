@@ -30,12 +30,12 @@ class _Stream(NamedTuple):
 
 
 def in_commit_order(found: Sequence[F]) -> list[F]:
-    """The objects in their given order, except that an object waits for earlier batches of its idempotent
-    producers.
+    """The objects in their given order, except that an object is placed after earlier batches of its
+    idempotent producers.
 
-    The given order is that of the brokers' clocks. When a producer moves to a broker whose clock is behind,
-    its later batches are in an object with an earlier time, and would be refused before the earlier ones. A
-    sequence that begins again at 0 after its maximum is not recognized.
+    The given order is that of the brokers' clocks. A producer may move to a broker whose clock is behind. Its
+    later batches are then in an object with an earlier time, and would be refused before the earlier batches
+    are committed. A sequence that begins again at 0 after its maximum is not recognized.
     """
     needs = [_first_sequences(each.footer) for each in found]
     waiting: dict[_Stream, list[int]] = defaultdict(list)
@@ -55,7 +55,7 @@ def in_commit_order(found: Sequence[F]) -> list[F]:
                 _leave(waiting, streams)
             else:
                 deferred.append(number)
-        if len(deferred) == len(left):  # they wait for each other, so the given order decides
+        if len(deferred) == len(left):  # the objects wait for each other, so the given order decides
             first = deferred.pop(0)
             ordered.append(found[first])
             _leave(waiting, needs[first])

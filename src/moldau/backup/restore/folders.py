@@ -1,7 +1,7 @@
 """Writes the folders of restored nodes: the metadata log as a snapshot, and the saved logs.
 
-``meta.properties`` is written last. A folder without it is not a node's folder, so an interrupted restore
-leaves nothing that could be started.
+``meta.properties`` is written last. A folder without this file does not belong to a node. Therefore an
+interrupted restore leaves no folder with which a node could start.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -71,7 +71,7 @@ class NewCluster:
     cluster_id: str
     nodes: Sequence[NewNode]
     static_voters: VoterSet | None = None
-    """``controller.quorum.voters``, if the nodes are configured with it."""
+    """The voters as in ``controller.quorum.voters``, if the nodes are configured with that key."""
 
     @property
     def brokers(self) -> list[NewBroker]:
@@ -80,7 +80,7 @@ class NewCluster:
         ]
 
     def path_of(self, node_id: int) -> str:
-        """The folder of the logs of a node."""
+        """The folder that contains the logs of a node."""
         return next(each.path for each in self.nodes if each.node_id == node_id)
 
     def check(self, machine: Machine) -> None:
@@ -136,12 +136,12 @@ class NewCluster:
 
 
 def copy_log(machine: Machine, source: str, target: str) -> None:
-    """Copy the folder of a closed log durably, without the database of a coordinator. Blocking."""
+    """Copy the folder of a closed log durably, but not the database of a coordinator. Blocking."""
     disk = machine.disk
     disk.make_dirs(target)
     for name in disk.list(source):
         if name.startswith(DATABASE_FILE):
-            continue  # the replica builds its own
+            continue  # the replica builds its own database
         with (
             closing(disk.open(f"{source}/{name}", read_only=True)) as read,
             closing(disk.open(f"{target}/{name}", create=True)) as written,

@@ -1,4 +1,4 @@
-"""Finds brokers of the old cluster that still run, because a restore would stop them."""
+"""Finds brokers of the old cluster that still run. A restore would stop these brokers."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,14 +16,13 @@ __all__ = ["living_brokers"]
 
 _TIMEOUT_MS: Final = 2_000
 _PLAINTEXT: Final = 0
-"""The number of the security protocol. Listeners with another protocol require credentials."""
+"""The number of the security protocol PLAINTEXT. Listeners with another protocol require credentials."""
 _AT_A_TIME: Final = 100
 
 
 async def living_brokers(old: Iterable[Message], cluster_id: str, entropy: Entropy) -> list[str]:
-    """The brokers among the old metadata's records that answer with the cluster's id, as ``broker 1 at
-    host:port``. Only listeners without encryption and authentication are asked.
-    """
+    """The brokers of the old metadata that still answer with the cluster's id, as ``broker 1 at host:port``.
+    Requests are sent only to listeners without encryption and authentication."""
     limits = ClientLimits(connect_timeout_ms=_TIMEOUT_MS, request_timeout_ms=_TIMEOUT_MS)
     client = RpcClient(entropy, client_id="restore", limits=limits)
     places = asyncio.Semaphore(_AT_A_TIME)

@@ -53,7 +53,7 @@ class LocalCoordinatorLog:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    # -- transactions: nothing transactional is written during a restore ----------------------
+    # -- transactions: a restore writes no transactional records ----------------------------------
 
     def guard(self, producer_id: int, producer_epoch: int) -> TransactionGuard | None:
         return None

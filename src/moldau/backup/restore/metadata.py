@@ -1,9 +1,10 @@
 """The metadata of a cluster for the nodes that are restored. Pure.
 
-The replicas of all partitions are placed on the new brokers (:mod:`.placement`), and are in sync: they have
-the same saved records, or none. Old brokers and controllers are left out; others may be added after the
-restore. Epochs and producer ids, by which nodes and clients order states, are raised by a margin, because the
-old cluster may have used higher numbers after the cut. Each restore since the cut adds a margin.
+The replicas of all partitions are placed on the new brokers (:mod:`.placement`). They are in sync, because
+they all have the same saved records, or no records. Old brokers and controllers are removed from the
+metadata; others may be added after the restore. Nodes and clients order states by epochs and producer ids.
+These are increased by a margin, because the old cluster may have used higher numbers after the cut. Each
+restore since the cut adds a margin.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,15 +23,15 @@ from moldau.storage.snapshots.replicated_log import LogPosition
 __all__ = ["EPOCH_MARGIN", "OFFSET_MARGIN", "PRODUCER_ID_MARGIN", "new_metadata", "new_position"]
 
 EPOCH_MARGIN: Final = 1_000
-"""Epochs of the quorum and of leaders grow by one with each election."""
+"""Epochs of the quorum and of leaders increase by one with each election."""
 OFFSET_MARGIN: Final = 1_000_000
 """The epoch of a broker is the metadata offset of its registration."""
 PRODUCER_ID_MARGIN: Final = 1_000_000_000
-"""A producer id that is given twice would make a broker drop records as duplicates."""
+"""If a producer id were allocated twice, a broker would drop records as duplicates."""
 
 
 class NewGeneration(NamedTuple):
-    """The generation that a restore begins, and where it begins in each diskless partition."""
+    """The generation that a restore begins, and its start offset in each diskless partition."""
 
     number: int
     starts: Mapping[LogId, int]
@@ -46,12 +47,12 @@ class NewGeneration(NamedTuple):
         if start is None:
             return ()
         known = tuple(record.generation_starts)
-        # Generations of restores that were not finished begin, and end, where this one begins.
+        # Generations of restores that were not finished begin and end at the start of this generation.
         return (*known, *(start for _ in range(self.number - len(known))))
 
 
 def new_position(offset: int, epoch: int, restores: int) -> LogPosition:
-    """The end of the snapshot of the new metadata, for a cut at an offset and an epoch of the old one.
+    """The end of the snapshot of the new metadata. The cut is at an offset and an epoch of the old metadata.
 
     ``restores`` is the number of restores since the cut, including this one.
     """
@@ -91,7 +92,7 @@ def new_metadata(
             case r.ConfigRecord() if _is_of_old_node(record, placement):
                 continue
             case r.ConfigRecord() if _is_decisive_minimum(record):
-                # The controller raises it again when the topic gets more replicas.
+                # The controller increases it again when the topic gets more replicas.
                 minimum = decisive_minimum(replica_counts.get(record.resource_name, 1))
                 yield replace(record, value=str(minimum))
             case _:
@@ -102,7 +103,7 @@ def new_metadata(
 
 
 def _target(record: r.PartitionRecord) -> Sequence[int]:
-    """The replicas after a reassignment in progress, which the restore completes."""
+    """The replicas after a reassignment in progress. The restore completes the reassignment."""
     kept = [each for each in record.replicas if each not in record.removing_replicas]
     return kept or record.replicas
 
@@ -110,7 +111,7 @@ def _target(record: r.PartitionRecord) -> Sequence[int]:
 def _partition(
     record: r.PartitionRecord, replicas: Sequence[NewBroker], generation: NewGeneration
 ) -> Message:
-    """The partition with its new replicas; the first that is registered becomes the leader."""
+    """The partition with its new replicas. The first replica that is registered becomes the leader."""
     node_ids = [each.node_id for each in replicas]
     return replace(
         record,

@@ -1,12 +1,11 @@
 """Commits the batches of WAL objects that are newer than a cut again, from the objects' footers.
 
-A batch that was acknowledged after the cut is in such an object, and no saved log has its offset. The
-objects are committed in the order of their creation (:mod:`.commit_order`), by the rules that apply to every
-commit. Therefore an idempotent batch that the cut has already, or that several objects
-contain, is committed once; every other batch comes back at least once. Offsets may differ from those that the
-batches had.
+A batch that was acknowledged after the cut is in such an object, and no saved log has its offset. The objects
+are committed in the order of their creation (:mod:`.commit_order`), by the rules that apply to every commit.
+An idempotent batch is therefore committed once, even if the cut already has it or several objects contain it.
+Every other batch comes back at least once. Offsets may differ from those that the batches had.
 
-Batches of transactions are left out: only the lost logs said whether a transaction was committed.
+Batches of transactions are skipped, because only the lost logs recorded whether a transaction was committed.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ _TASKS_AT_A_TIME: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class FoundObject:
-    """A WAL object, with what its footer says."""
+    """A WAL object, with the content of its footer."""
 
     info: ObjectInfo
     footer: WalObject
@@ -61,18 +60,18 @@ class RecommitReport:
     """The batches that came back from the objects that are newer than the cut."""
 
     objects: int = 0
-    """Objects newer than the cut, including those that the cut knows."""
+    """Objects newer than the cut, including those that the cut refers to."""
     newest_ms: int | None = None
-    """When the newest of them was created, by the clock of its broker."""
+    """The creation time of the newest of these objects, by the clock of its broker."""
     known_objects: int = 0
     batches: int = 0
     """Batches that were committed."""
     records: int = 0
     repeated_batches: int = 0
-    """Batches of idempotent producers that the cut contains already."""
+    """Batches of idempotent producers that the cut already contains."""
     refused_batches: int = 0
     transactional_batches: int = 0
-    """Batches that were left out because they belong to transactions."""
+    """Batches that were skipped because they belong to transactions."""
     unknown_topics: dict[UUID, int] = field(default_factory=dict)
     """Topics that the cut does not have, with the number of their batches."""
     kept: dict[str, set[UUID]] = field(default_factory=dict)
@@ -82,14 +81,15 @@ class RecommitReport:
 
 
 class ObjectWindow(NamedTuple):
-    """The objects that a restore reads. An object is in the window by its own time or by the store's."""
+    """The objects that a restore reads. An object is in the window if its own time or the store's time is in
+    it."""
 
     created_from_ms: int
     """Time by the clock of the broker that created the object."""
     stored_from_ms: int
     """Time by the clock of the store. The clocks of brokers may be wrong."""
     created_until_ms: int | None = None
-    """For a restore of an earlier state: later objects are left out."""
+    """Set for a restore of an earlier state: later objects are skipped."""
 
     def has(self, created_ms: int, stored_ms: int) -> bool:
         is_late = self.created_until_ms is not None and created_ms > self.created_until_ms
@@ -120,7 +120,8 @@ async def find_objects(
 async def _read_footers(
     storage: ObjectStorage, wanted: Sequence[ObjectInfo], report: RecommitReport
 ) -> AsyncIterator[FoundObject]:
-    """Read many footers at once: a slow one delays no others, as it would in a group that ends together."""
+    """Read many footers at once. A slow read does not delay the others, as it would if they were read in
+    groups."""
     places = asyncio.Semaphore(_FOOTERS_AT_A_TIME)
 
     async def read(info: ObjectInfo) -> WalObject | None:

@@ -54,20 +54,20 @@ from moldau.tiered.storage.storage_manager import RemoteStorageManager
 __all__ = ["RestoreReport", "Restoring", "examine"]
 
 _LONGEST_CUT_MS: Final = 600_000
-"""The longest time between the first read of a log and the end of the cut."""
+"""The longest assumed time between the first read of a log and the end of the cut."""
 _ANY_AGE_MS: Final = 1 << 50
-"""The maximum age of a commit during a restore: objects are committed however old they are."""
+"""The maximum age of a commit during a restore. It is so large that objects of every age are committed."""
 
 
 @dataclass(slots=True)
 class RestoreReport:
-    """The parts of a cluster that a restore has brought back, or would bring back."""
+    """The parts of a cluster that a restore has brought back, or would bring back in a dry run."""
 
     cut: ClusterCut
     topics: int = 0
     diskless_topics: int = 0
     classic_topics: Sequence[str] = ()
-    """Topics of users whose local records are lost. Those in remote segments come back."""
+    """Topics of users whose local records are lost. Their records in remote segments come back."""
     damaged_cuts: Sequence[str] = ()
     """Later cuts that cannot be read."""
     missing: list[str] = field(default_factory=list)
@@ -77,14 +77,14 @@ class RestoreReport:
     obstacles: list[str] = field(default_factory=list)
     """Reasons why a restore would be refused. Only the report of a dry run has them."""
     remote_ends: Mapping[TopicIdPartition, int] = field(default_factory=dict)
-    """The offsets after the remote records of classic tiered partitions, which come back."""
+    """The offsets after the remote records of classic tiered partitions. These records come back."""
     folders: Mapping[int, str] = field(default_factory=dict)
     """The folders that were written, by node id."""
     newer: RecommitReport = field(default_factory=RecommitReport)
 
 
 async def examine(storage: ObjectStorage, found: FoundCut, until_ms: int | None = None) -> RestoreReport:
-    """Report what a restore of a cut would bring back. It writes nothing. Raises ``StorageError``."""
+    """Report the parts that a restore of a cut would bring back. Writes nothing. Raises ``StorageError``."""
     cut = found.cut
     report = RestoreReport(cut, damaged_cuts=found.damaged)
     for log_id, log in cut.logs.items():
@@ -112,7 +112,7 @@ def _image_of(records: Sequence[Message]) -> MetadataImage:
 
 
 def _window(found: FoundCut, until_ms: int | None) -> ObjectWindow:
-    """The objects that the cut may lack. The commit of an older object may have come after the cut."""
+    """The objects that the cut may not include. An older object may have been committed after the cut."""
     times = CoordinatorTimes()
     age_ms = times.max_commit_age_ms + times.clock_skew_ms
     return ObjectWindow(found.cut.created_ms - age_ms, found.stored_ms - age_ms - _LONGEST_CUT_MS, until_ms)
@@ -130,9 +130,8 @@ class Restoring:
         until_ms: int | None = None,
         tier: RemoteStorageManager | None = None,
     ) -> None:
-        """With ``until_ms``, records of later objects are left out. ``tier`` has the remote segments of
-        classic topics; without it, these topics come back empty.
-        """
+        """With ``until_ms``, records of later objects are skipped. ``tier`` has the remote segments of
+        classic topics; without it, these topics come back empty."""
         self._tier = tier
         self._until_ms = until_ms
         self._machine = machine
@@ -151,12 +150,11 @@ class Restoring:
         self._report = RestoreReport(cut, damaged_cuts=found.damaged)
 
     async def run(self) -> RestoreReport:
-        """Write the folders. Raises ``FormatError``, ``StorageError`` and ``KafkaError``; the folders are
-        then not folders of nodes.
-        """
+        """Write the folders. Raises ``FormatError``, ``StorageError`` and ``KafkaError``. After an error the
+        folders do not belong to nodes."""
         self._cluster.check(self._machine)
         number = 1 + max(self._cut.generation, await latest_generation(self._storage))
-        # Nodes of the old cluster that still run stop soon. Objects are listed as late as possible.
+        # Nodes of the old cluster that still run stop soon. Objects are therefore listed as late as possible.
         await begin_generation(self._storage, number, self._cut.cluster_id)
         await self._take_later_cut()
         old = await metadata_of(self._storage, self._cut)
@@ -183,9 +181,8 @@ class Restoring:
         return self._report
 
     async def _take_later_cut(self) -> None:
-        """Take the newest cut of the old cluster, which may have gone on until now. After a deletion of it
-        that was allowed, there is a cut that knows of the deletion.
-        """
+        """Use the newest cut of the old cluster, which may have continued until now. After each deletion that
+        was allowed there is a cut that includes the deletion."""
         found = await StoredCuts(self._storage).newest(until_ms=self._until_ms)
         if found is None or found.cut.generation != self._cut.generation:
             return
@@ -194,7 +191,7 @@ class Restoring:
             self._window = _window(found, self._until_ms)
 
     async def _keep_unknown(self, generation: int) -> None:
-        """List the objects with records of unknown topics, before a node may delete them."""
+        """List the objects with records of unknown topics, so that no node deletes them."""
         kept = {key: sorted(topics) for key, topics in self._report.newer.kept.items()}
         if kept:
             await store_kept(self._storage, f"{generation:010d}", kept)
@@ -252,7 +249,7 @@ class Restoring:
         self._report.remote_ends = {name: chain.newest.end_offset + 1 for name, chain in chains.items()}
 
     async def _write_logs(self, closing: contextlib.AsyncExitStack) -> dict[int, SnapshotLog]:
-        """Write all logs. Returns those of the diskless coordinators, which are closed with ``closing``."""
+        """Write all logs. Returns the logs of the diskless coordinators, which ``closing`` closes."""
         coordinator_logs: dict[int, SnapshotLog] = {}
         for log_id, saved in self._cut.logs.items():
             name = TopicPartition(saved.topic, log_id.partition)
@@ -297,7 +294,7 @@ class Restoring:
 
 
 async def _create_partitions(image: MetadataImage, coordinators: DisklessCoordinator) -> None:
-    """Create the partitions that the coordinators of the cut did not know yet."""
+    """Create the partitions that the coordinators of the cut do not have yet."""
     wanted: dict[int, list[PartitionsToCreate]] = {}
     for topic in image.topics:
         indexes: dict[int, list[int]] = {}
@@ -314,7 +311,7 @@ async def _create_partitions(image: MetadataImage, coordinators: DisklessCoordin
 def _ends(
     image: MetadataImage, coordinators: DisklessCoordinator, logs: Mapping[int, SnapshotLog]
 ) -> dict[LogId, int]:
-    """Where the records of the cut end, in each diskless partition and in the coordinators' logs."""
+    """The end of the cut's records, in each diskless partition and in the coordinators' logs."""
     topic = image.topics.get(DISKLESS_METADATA_TOPIC)
     ends: dict[LogId, int] = {}
     if topic is not None:
@@ -329,9 +326,8 @@ def _ends(
 
 
 def _epoch_of(image: MetadataImage, coordinator_id: int) -> int:
-    """The epoch of the coordinator's log in the cut. The restore raises it, and the restored node leads in a
-    later one.
-    """
+    """The epoch of the coordinator's log in the cut. The restore increases it, and the restored node leads in
+    a later epoch."""
     topic = image.topics.get(DISKLESS_METADATA_TOPIC)
     assert topic is not None
     return topic.partitions[coordinator_id].leader_epoch

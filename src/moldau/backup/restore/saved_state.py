@@ -1,4 +1,4 @@
-"""Reads a cut and everything that belongs to it from an object store."""
+"""Reads a cut and all its parts from an object store."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
@@ -16,9 +16,8 @@ _ADVICE: Final = "an earlier state may be whole: see --until"
 
 
 async def read_part(storage: ObjectStorage, part: ObjectPart) -> memoryview:
-    """The bytes of a part. Raises ``StorageError``, also when they are damaged; the message names the
-    object.
-    """
+    """The bytes of a part. Raises ``StorageError``, also when the bytes are damaged. The message names the
+    object."""
     try:
         content = await storage.fetch(part.object_key, part.byte_offset, part.size_bytes)
     except StorageError as error:
@@ -31,7 +30,7 @@ async def read_part(storage: ObjectStorage, part: ObjectPart) -> memoryview:
 
 
 async def check_part(storage: ObjectStorage, part: ObjectPart) -> str | None:
-    """The reason why a part cannot be read; None when it can."""
+    """The reason why a part cannot be read; None when it can be read."""
     try:
         await read_part(storage, part)
     except StorageError as error:

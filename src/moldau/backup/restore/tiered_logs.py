@@ -1,8 +1,9 @@
-"""Begins the logs of classic tiered topics behind their remote segments (KIP-405).
+"""Begins the logs of classic tiered topics after their remote segments (KIP-405).
 
-The local records of classic topics are lost, but those in remote segments are not. The log of a restored
-replica is empty and begins after the last remote record, with the leader epochs and producers that the
-newest segment has stored. Its log start is the first offset of the segments, so all of them are readable.
+The local records of classic topics are lost, but the records in remote segments are not. The log of a
+restored replica is empty and begins after the last remote record. It has the leader epochs and producers that
+the newest segment has stored. Its log start is the first offset of the segments, so all segments are
+readable.
 """
 
 from collections import defaultdict
@@ -55,7 +56,7 @@ class RemoteSegments:
                         self.apply(decode_event(record.value))
 
     def apply(self, event: RemoteLogMetadata) -> None:
-        """Apply an event. One that does not fit is ignored, as in a running cluster."""
+        """Apply an event. An event that does not fit is ignored, as in a running cluster."""
         if isinstance(event, RemoteLogSegmentMetadata):
             self._segments[event.topic_id_partition].setdefault(event.id.id, event)
         elif isinstance(event, RemoteLogSegmentMetadataUpdate):
@@ -71,27 +72,27 @@ class RemoteSegments:
                 del known[event.id.id]
 
     def all_finished(self) -> list[RemoteLogSegmentMetadata]:
-        """The segments of all partitions that can be read."""
+        """The readable segments of all partitions."""
         return [each for partition in self._segments for each in self.finished(partition)]
 
     def finished(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-        """The segments of a partition that can be read."""
+        """The readable segments of a partition."""
         found = self._segments.get(partition, {}).values()
         return [each for each in found if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
 
 
 class RemoteChain(NamedTuple):
-    """The newest segment of a partition, and the first offset from which segments lead to it."""
+    """The newest segment of a partition, and the first offset of the segments that are connected to it."""
 
     newest: RemoteLogSegmentMetadata
     start_offset: int
 
 
 def remote_chain(finished: Iterable[RemoteLogSegmentMetadata]) -> RemoteChain | None:
-    """The readable end of a partition's remote segments; None without segments.
+    """The segments that end with the newest one and have no gap. None if there are no segments.
 
-    A segment of the latest leader is the newest one. Earlier leaders may have copied records up to a higher
-    offset, which the latest leader had lost.
+    The newest segment is one of the latest leader. Earlier leaders may have copied records up to a higher
+    offset. The latest leader had lost these records.
     """
     left = sorted(finished, key=lambda each: (each.leader_epochs[-1].epoch, each.end_offset))
     if not left:
@@ -113,8 +114,9 @@ async def write_tiered_logs(
 ) -> list[str]:
     """Write the logs of partitions into the log folders of their replicas.
 
-    Returns the reasons why the state of some partitions could not be read: only the records of their newest
-    segments come back. Raises ``RemoteStorageError`` for an error that may be over later.
+    Returns the reasons why the state of some partitions could not be read. For these partitions only the
+    records of their newest segments come back. Raises ``RemoteStorageError`` for an error that may be
+    temporary.
     """
     problems: list[str] = []
     starts: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
@@ -136,7 +138,7 @@ async def write_tiered_logs(
 
 
 def _state_behind(segment: RemoteLogSegmentMetadata) -> AuxiliaryState:
-    """The state after a segment, as far as its metadata say."""
+    """The state after a segment, as far as its metadata contain it."""
     epochs = [EpochEntry(each.epoch, each.start_offset) for each in segment.leader_epochs]
     return AuxiliaryState(segment.end_offset + 1, segment.start_offset, epochs, ())
 

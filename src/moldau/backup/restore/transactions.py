@@ -1,16 +1,16 @@
 """Fences the producers of a saved state, and ends the transactions that were open in it.
 
-The old cluster may have given later epochs after the cut, so the next epoch of a producer id may be in use.
-Therefore every transactional id gets the last epoch, which only markers may have: its producers are fenced,
-and the next one gets a new producer id.
+The old cluster may have used later epochs after the cut, so the next epoch of a producer id may be in use.
+Therefore every transactional id gets the last possible epoch, which only markers may have. This fences its
+producers, and its next producer gets a new producer id.
 
-The batches of open transactions after the cut do not come back, so these must not be committed. An ongoing
-transaction is prepared for its abort, which the restored coordinator completes. A transaction whose end was
-decided keeps it, and is completed.
+The batches of open transactions after the cut do not come back, so these transactions must not be committed.
+An ongoing transaction is prepared for its abort, which the restored coordinator completes. If the end of a
+transaction was decided, the decision is kept and completed.
 
-Diskless partitions are saved later than the logs of the transaction coordinators. So a transaction, or its
-part in one more partition, may be open there and not in those logs. Whatever is open in a diskless partition
-is aborted there, except a transaction that its coordinator will commit.
+Diskless partitions are saved later than the logs of the transaction coordinators. A transaction, or its part
+in one more partition, may therefore be open in a diskless partition and missing in those logs. A transaction
+that is open in a diskless partition is aborted there, except if its coordinator will commit it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +39,7 @@ PREPARE_COMMIT: Final = 2
 PREPARE_ABORT: Final = 3
 _READ_BYTES: Final = 1 << 20
 _BATCH_BYTES: Final = 1 << 19
-"""The size of a batch of fences: half of the largest that the topic takes by default."""
+"""The size of a batch of fences: half of the default maximum of the topic."""
 
 
 class DecidedCommit(NamedTuple):
@@ -48,12 +48,12 @@ class DecidedCommit(NamedTuple):
     partitions: frozenset[tuple[str, int]]
     """Its partitions, by topic."""
     next_epoch: int
-    """The epoch from which on batches belong to the producer's next transaction: its markers have it since
-    version 2 (KIP-890). Before that, the next transaction has the same epoch.
-    """
+    """The epoch from which on batches belong to the producer's next transaction. Since version 2 of
+    transactions (KIP-890), it is the epoch of the markers. Before that, the next transaction has the same
+    epoch."""
 
     def includes(self, partition: PartitionState, producer_epoch: int) -> bool:
-        """Whether the batches with this epoch in a partition are of the transaction."""
+        """Whether the batches with this epoch in a partition belong to the transaction."""
         return (
             partition.name,
             partition.id.partition_index,
@@ -70,7 +70,7 @@ def fence_producers(log: SnapshotLog, epoch: int, now_ms: int) -> tuple[set[int]
     aborted: set[int] = set()
     committing: dict[int, DecidedCommit] = {}
     for key, (value, version) in _latest(log).items():
-        # A next id may be in use as well, with later epochs than the saved state knows.
+        # The next producer id may also be in use, with later epochs than those in the saved state.
         fenced = replace(value, producer_epoch=EPOCH_MAX, next_producer_id=NO_PRODUCER_ID)
         if value.transaction_status == ONGOING:
             aborted.add(value.producer_id)
@@ -96,7 +96,7 @@ def _committing(value: schema.TransactionLogValue) -> DecidedCommit:
 
 
 def _batches(records: list[Record]) -> Iterator[list[Record]]:
-    """The records in batches of about :data:`_BATCH_BYTES`, or of one record that is larger."""
+    """The records in batches of about :data:`_BATCH_BYTES`. A larger record is a batch of its own."""
     batch: list[Record] = []
     size_bytes = 0
     for record in records:
@@ -141,7 +141,7 @@ async def abort_strays(
     """
     aborted: set[int] = set()
     for coordinator_id in coordinator_ids:
-        # The store's partitions have no producers; the shard's have.
+        # The partitions of the store do not contain producers. The partitions of the shard do.
         markers = await coordinators.runtime.read(
             coordinator_id,
             lambda shard, _: [

@@ -211,7 +211,7 @@ def coordinators(
 
 
 def _gateway_fields(gateways: Gateways, coordinator_id: int) -> dict[str, Any]:
-    """The gateways by rack; brokers without a rack are under the empty name."""
+    """The gateways by rack. Brokers without a rack are listed under the empty name."""
     racks = {
         rack or "": rows[coordinator_id] for rack, rows in gateways.by_rack.items() if coordinator_id in rows
     }

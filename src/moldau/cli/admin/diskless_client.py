@@ -20,7 +20,7 @@ FILES_A_PAGE: Final = 1000
 
 @dataclass(slots=True)
 class DisklessTopic:
-    """A topic as its coordinators see it. An object that several coordinators share counts once."""
+    """A topic as its coordinators describe it. An object that several coordinators share is counted once."""
 
     name: str
     topic_id: UUID
@@ -33,7 +33,7 @@ class DisklessTopic:
 
 @dataclass(slots=True)
 class DisklessFile:
-    """An object as its coordinators see it, with sums over all coordinators."""
+    """An object as its coordinators describe it, with sums over all coordinators."""
 
     object_key: str
     size_bytes: int
@@ -46,14 +46,16 @@ class DisklessFile:
 
     @property
     def state(self) -> str:
-        """``live``; without live batches it is ``handing-over``, or ``free`` when no owner is left."""
+        """``live``. Without live batches, the state is ``handing-over``, or ``free`` when the object has no
+        owner any more."""
         if self.live_batches:
             return "live"
         return "handing-over" if self.owner_id is None or self.has_next_owners else "free"
 
 
 async def describe_topics(client: Client, names: list[str]) -> list[DisklessTopic]:
-    """The named topics, or all topics without names. A name that is no diskless topic is an error."""
+    """The named topics, or all topics if no name is given. A name that does not belong to a diskless topic is
+    an error."""
     topics: dict[UUID, DisklessTopic] = {}
     object_keys: dict[UUID, set[str]] = {}
     asking = DisklessCoordinators(client)
@@ -72,7 +74,7 @@ async def describe_topics(client: Client, names: list[str]) -> list[DisklessTopi
             for partition in rows:
                 topic.partitions[partition.partition_index] = (coordinator_id, partition)
     if len(coordinators) > 1:
-        # Bytes that a coordinator reports as unused may be used at another coordinator.
+        # Bytes that one coordinator reports as unused may be in use at another coordinator.
         files = {file.object_key: file for file in await describe_files(client)}
         for topic_id, topic in topics.items():
             shared = [files[key] for key in object_keys[topic_id] if key in files]
@@ -121,9 +123,8 @@ async def _page(asking: DisklessCoordinators, coordinator_id: int, after_key: st
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorState:
-    """A coordinator with its leader and its own report. When it does not answer, the report is ``None``
-    and the reason is given.
-    """
+    """A coordinator with its leader and its own report. If it does not answer, the report is ``None`` and the
+    reason is given."""
 
     coordinator_id: int
     leader_id: int
@@ -132,7 +133,7 @@ class CoordinatorState:
 
 
 async def describe_coordinators(client: Client) -> list[CoordinatorState]:
-    """All coordinators. A coordinator that does not answer or is loading does not hide the others."""
+    """All coordinators. If a coordinator does not answer or is loading, the others are still shown."""
     found = []
     asking = DisklessCoordinators(client)
     for coordinator_id in await asking.ids():

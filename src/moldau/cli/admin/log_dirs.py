@@ -145,7 +145,8 @@ def move_replicas(
 def _planned(
     directories: Sequence[BrokerDirectory], names: Collection[str], source: str | None, target: str
 ) -> list[DirectoryReplica]:
-    """Replicas in other directories, and replicas in ``target`` that are being copied to another one."""
+    """Replicas in other directories. Also replicas in ``target`` that are being copied to another
+    directory."""
     paths = [each.path for each in directories]
     for path in (target, source):
         if path is not None and path not in paths:

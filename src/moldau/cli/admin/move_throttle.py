@@ -14,7 +14,8 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 
 def throttled_replicas(moves: Sequence[PlannedMove]) -> dict[str, dict[str, str]]:
-    """The throttle configs by topic: existing replicas may be leaders, and added replicas are followers."""
+    """The throttle configs by topic. The existing replicas may be leaders, and the added replicas are
+    followers."""
     found: dict[str, dict[str, list[str]]] = {}
     for move in moves:
         now, index = move.partition.replicas, move.partition.index

@@ -49,8 +49,8 @@ def make_moves(
 ) -> None:
     """Plan the moves, show them, ask for confirmation, start them and wait for their end.
 
-    ``only`` are the brokers that may have replicas; None for all. ``throttle`` is the number of bytes per
-    second of each broker that takes part in the moves.
+    ``only`` contains the brokers that may have replicas; None means all brokers. ``throttle`` is the number
+    of bytes per second of each broker that takes part in the moves.
     """
     if throttle is not None and not wait:
         raise CommandError("--throttle needs the command to wait: it removes the throttle at the end")

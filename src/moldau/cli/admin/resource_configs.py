@@ -43,7 +43,8 @@ def _asked(client: Client, kind: str, name: str) -> int | None:
 
 
 async def list_resources(client: Client, kind: str | None) -> list[tuple[str, str]]:
-    """``(kind, name)`` of each resource with configs, sorted: of one kind, or of all kinds."""
+    """``(kind, name)`` of each resource with configs, sorted. The resources are of one kind, or of all
+    kinds."""
     kinds = [RESOURCE_TYPES[kind]] if kind is not None else []
     response = await client.ask(ListConfigResourcesRequest(resource_types=kinds))
     check(response.error_code, None, "configs")
@@ -81,9 +82,8 @@ async def changed_configs(client: Client, topics: Iterable[str]) -> dict[str, di
 
 
 async def names_with(client: Client, names: Iterable[str], key: str, value: str) -> set[str]:
-    """The given topics whose config has the value. The result is empty for a config that the cluster does
-    not know.
-    """
+    """The given topics whose config has the value. The result is empty for a config that the cluster does not
+    support."""
     resources = [
         DescribeConfigsResource(
             resource_type=RESOURCE_TYPES["topic"], resource_name=name, configuration_keys=[key]
@@ -113,7 +113,7 @@ async def set_configs(
     subtract: Mapping[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Change some configs of a resource, and leave its other configs. Raises :class:`CommandError`."""
+    """Change some configs of a resource. Its other configs do not change. Raises :class:`CommandError`."""
     rows = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in changes.items()]
     rows += [AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unset]
     for operation, values in ((APPEND, append), (SUBTRACT, subtract)):

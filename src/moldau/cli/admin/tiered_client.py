@@ -17,7 +17,7 @@ SEGMENTS_A_PAGE: Final = 1000
 
 @dataclass(slots=True)
 class TieredTopic:
-    """A topic, as the leaders of its partitions see it."""
+    """A topic as the leaders of its partitions describe it."""
 
     name: str
     topic_id: UUID
@@ -25,7 +25,8 @@ class TieredTopic:
 
 
 async def describe_topics(client: Client, names: list[str]) -> list[TieredTopic]:
-    """The named topics, or all tiered topics without names. A name that is no tiered topic is an error."""
+    """The named topics, or all tiered topics if no name is given. A name that does not belong to a tiered
+    topic is an error."""
 
     async def ask_all() -> list[TieredTopic]:
         topics: dict[UUID, TieredTopic] = {}

@@ -1,4 +1,4 @@
-"""Records and snapshots of ``__diskless_metadata``, whose long values are columns."""
+"""Records and snapshots of ``__diskless_metadata``. Their long values are stored as columns."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -87,7 +87,7 @@ def _named(values: Any) -> dict[str, Any]:
 
 
 def _batches(record: FileCommitted) -> Iterator[dict[str, Any]]:
-    """The accepted batches, with a row for each."""
+    """The accepted batches; each batch is a row."""
     starts = accumulate((run.batches for run in record.runs), initial=0)
     for run, start in zip(record.runs, starts, strict=False):
         offset = run.base_offset

@@ -1,4 +1,4 @@
-"""A kind of file, with the input and the output of its dump."""
+"""A kind of file that can be dumped, with the input and the output of its dump."""
 
 import mmap
 import os
@@ -47,7 +47,7 @@ class DumpedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """How to recognise a kind of file by its name, and how to dump it.
+    """The names of a kind of file, and the function that dumps it.
 
     ``dump`` raises ``ValueError``, ``KafkaError`` or an error of the storage when it cannot continue. Smaller
     faults are rows with a ``problem``.

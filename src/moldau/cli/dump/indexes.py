@@ -69,7 +69,7 @@ def _batches_beside(index: Path) -> dict[int, BatchHeader] | None:
         return None
     with opened(segment, deep=False, decoder=None) as file:
         found = {}
-        # The segment's own dump reports damage. Preallocated zeros are no damage.
+        # The dump of the segment itself reports damage. Preallocated zeros are not damage.
         with contextlib.suppress(KafkaError):
             for position, header in iter_headers(file.content):
                 found[position] = header

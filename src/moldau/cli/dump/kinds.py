@@ -34,7 +34,8 @@ def kind_of(path: Path) -> FileKind | None:
 
 
 def dumpable(paths: list[Path]) -> list[Path]:
-    """The files. For a folder, the files in it and below it whose kind is known."""
+    """The files to dump. For a folder, these are the files of known kinds in the folder and its
+    subfolders."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():

@@ -86,7 +86,7 @@ def _entries(metadata: RemoteLogSegmentMetadata, kind: IndexType, content: memor
                 epoch, _, offset = line.partition(" ")
                 yield {"type": f"{DETAIL}leader epoch", "epoch": epoch, "start_offset": offset}
         case IndexType.PRODUCER_SNAPSHOT:
-            return  # outside of an object, this file is one of the known kinds
+            return  # as a separate file, this content has one of the known kinds
 
 
 REMOTE_INDEXES = FileKind("indexes of a remote segment", by_suffix(".indexes"), dump_indexes)

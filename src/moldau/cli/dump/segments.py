@@ -53,7 +53,7 @@ def _dump(file: DumpedFile, decoder: Decoder) -> Iterator[Row]:
 
 
 def _whole_batch_size(content: memoryview, position: int) -> int | None:
-    """``None`` when no whole batch is left."""
+    """``None`` when there is no whole batch any more."""
     left = len(content) - position
     if left < BATCH_BYTES_MIN:
         return None

@@ -1,4 +1,4 @@
-"""A member of a consumer group, by the classic protocol: one topic, the range assignor."""
+"""A member of a consumer group with the classic protocol. It has one topic and uses the range assignor."""
 
 import asyncio
 import contextlib
@@ -172,7 +172,7 @@ class GroupMember:
             await commit_offsets(self._client, self._group, self._topic, offsets, generation)
 
     async def leave(self) -> None:
-        """Leave the group. It is no error when the coordinator does not answer."""
+        """Leave the group. A coordinator that does not answer is not an error."""
         await self._stop_heartbeats()
         member = MemberIdentity(member_id=self._member_id, reason="the command has ended")
         request = LeaveGroupRequest(group_id=self._group, members=[member], member_id=self._member_id)
@@ -189,9 +189,8 @@ class GroupMember:
 def range_assignment(
     wanted: Mapping[str, Iterable[str]], partitions: Mapping[str, int]
 ) -> dict[str, dict[str, range]]:
-    """Kafka's range assignor: each topic is divided into ranges of equal size; if that is impossible, the
-    first members get a larger range.
-    """
+    """Kafka's range assignor. Each topic is divided into ranges of equal size. If that is impossible, the
+    first members get a larger range."""
     found: dict[str, dict[str, range]] = {member: {} for member in wanted}
     subscribers: dict[str, list[str]] = {}
     for member in sorted(wanted):
@@ -216,7 +215,7 @@ async def commit_offsets(
     offsets: Mapping[int, int],
     member: tuple[int, str] = (-1, ""),
 ) -> None:
-    """Commit as a member (generation, id), or without a membership for a group without members."""
+    """Commit as a member (generation, id). For a group without members, commit without a membership."""
     rows = [
         OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         for partition, offset in sorted(offsets.items())

@@ -15,9 +15,8 @@ TopicPartitions: TypeAlias = dict[str, list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The kind of reset. Exactly one of the fields is set. ``timestamp`` has Kafka's meaning, with -1 and
-    -2 for the ends.
-    """
+    """The kind of reset. Exactly one of the fields is set. ``timestamp`` has Kafka's meaning, where -1 and -2
+    mean the ends of the log."""
 
     timestamp: int | None = None
     offset: int | None = None
@@ -71,7 +70,7 @@ async def new_offsets(
     latest = await client.offsets(topic, dict.fromkeys(partitions, LATEST))
     if reset.timestamp is not None:
         found = await client.offsets(topic, dict.fromkeys(partitions, reset.timestamp))
-        # -1 means that no record is that late, so the group is set to the end.
+        # -1 means that all records are earlier, so the group's offset is set to the end.
         return {
             partition: row.offset if row.offset >= 0 else latest[partition].offset
             for partition, row in found.items()

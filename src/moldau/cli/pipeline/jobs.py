@@ -39,14 +39,15 @@ StorageOption = Annotated[
 
 
 def check_spark() -> None:
-    """Raises :class:`moldau.client.errors.ToolError` for missing packages. It imports none of them."""
+    """Check the packages that jobs need, without importing them. Raises
+    :class:`moldau.client.errors.ToolError` for missing packages."""
     from moldau.pipeline.requirements import check_requirements
 
     check_requirements()
 
 
 def run_job_once(name: str, work: Callable[[Any], T], master: str | None) -> T:
-    """Run a round of a job in a session of its own."""
+    """Run one round of a job in its own session."""
     from moldau.pipeline.session import SparkPool
 
     with display() as shown, SparkPool(master, shown) as pool:

@@ -21,7 +21,7 @@ CHUNKS_AHEAD: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be produced. A partition or timestamp that is ``None`` is chosen later."""
+    """A record to be produced. If a partition or timestamp is ``None``, it is chosen later."""
 
     key: bytes | None
     value: bytes | None
@@ -38,7 +38,7 @@ class Parser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LineParser:
-    """Reads ``KEY<separator>VALUE``, or a value alone. A field equal to ``null`` is null."""
+    """Reads ``KEY<separator>VALUE``, or only a value. A field equal to ``null`` is null."""
 
     separator: bytes | None = None
     null: bytes | None = None
@@ -127,7 +127,7 @@ def open_input(path: Path | None) -> RawReader:
         except OSError as error:
             raise CommandError(f"cannot read {path}: {error.strerror}") from error
     try:
-        # The buffer of sys.stdin has a lock; a thread that waits in it would block the exit of the process.
+        # The buffer of sys.stdin has a lock. A thread that waits in it would block the exit of the process.
         return io.FileIO(sys.stdin.fileno(), closefd=False)
     except (OSError, AttributeError, ValueError):
         return sys.stdin.buffer
@@ -143,8 +143,8 @@ async def lines(reader: RawReader) -> AsyncIterator[list[bytes]]:
     places = threading.Semaphore(CHUNKS_AHEAD)
 
     def put(chunk: Chunk) -> None:
-        # A callback is used and not a coroutine, because a coroutine for an event loop that ends would never
-        # be awaited.
+        # A callback is used instead of a coroutine. If the event loop ended, a coroutine would never be
+        # awaited.
         places.acquire()
         loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 

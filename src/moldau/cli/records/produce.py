@@ -138,7 +138,7 @@ async def _send_all(
                 break
             records.append(record if partition is None else _at(record, partition))
         try:
-            # Records before an invalid line are still sent, as they would be if they came from a pipe.
+            # Records before an invalid line are still sent, as if they came from a pipe.
             if records:
                 await producer.send(records)
         except KafkaError as error:

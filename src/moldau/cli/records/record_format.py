@@ -1,4 +1,4 @@
-"""Prints records on a line each, as bytes or as JSON."""
+"""Prints each record on a line, as bytes or as JSON."""
 
 import base64
 import json
@@ -84,7 +84,7 @@ def content(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def write(lines: Iterable[bytes]) -> None:
-    """Print immediately, with unchanged bytes."""
+    """Print immediately. The bytes are not changed."""
     sys.stdout.flush()
     sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()

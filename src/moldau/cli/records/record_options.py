@@ -18,7 +18,7 @@ class Codec(enum.StrEnum):
 
 
 class Acks(enum.StrEnum):
-    """Replicas that must have a record before the record is acknowledged."""
+    """The replicas that must have a record before it is acknowledged."""
 
     ALL = "all"
     MINUS_ONE = "-1"

@@ -39,7 +39,7 @@ _ERROR: Final = "moldau: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """The options of ``moldau dev`` that concern a cluster. ``port`` is the first broker's port, or 0."""
+    """The options of ``moldau dev`` for a cluster. ``port`` is the first broker's port, or 0."""
 
     brokers: int
     controllers: int
@@ -49,7 +49,7 @@ class ClusterOptions:
     properties: Mapping[str, str]
     log_level: str
     is_restored: bool = False
-    """Whether the folder is new, and gets the cluster that is saved in the object store."""
+    """Whether the folder is new and the saved cluster in the object store is restored into it."""
 
 
 def run_cluster(folder: Path, options: ClusterOptions) -> None:
@@ -124,7 +124,7 @@ class _ClusterProcesses:
             configs = {node: self._config_of(node) for node in self._nodes}
             if options.is_restored:
                 self._cluster_id = _restored(list(configs.values()))
-            # From now on the folder belongs to a cluster, even when a node does not start.
+            # From now on the folder belongs to a cluster, even if a node does not start.
             self._folder.write(self._cluster_id, self._nodes, {})
             for node, config in configs.items():
                 self._prepare_node(node, config)
@@ -164,7 +164,7 @@ class _ClusterProcesses:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                # A terminal's Ctrl-C must reach only this process, which stops the others in order.
+                # Ctrl-C on a terminal must reach only this process, which stops the others in order.
                 start_new_session=True,
             )
 
@@ -176,9 +176,8 @@ class _ClusterProcesses:
             raise CommandError(f"{_named(node)} did not start: {self._last_words(node)}")
 
     async def _serve(self, stop_wanted: "asyncio.Future[Any]") -> None:
-        """Report each node that ends by itself. Returns when a signal arrives; raises when no node is
-        left.
-        """
+        """Report each node that ends unexpectedly. Returns when a signal arrives. Raises when no node runs
+        any more."""
         ends: dict[asyncio.Future[Any], ClusterNode] = {
             asyncio.ensure_future(self._processes[node.node_id].wait()): node for node in self._nodes
         }
@@ -212,7 +211,7 @@ class _ClusterProcesses:
         return f"has failed: {self._last_words(node)}"
 
     def _last_words(self, node: ClusterNode) -> str:
-        """The error with which the node ended, or the place where to find it."""
+        """The error with which the node ended, or the name of the log file to read."""
         path = self._folder.log_of(node)
         lines = path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
         if lines and lines[-1].startswith(_ERROR):
@@ -241,7 +240,7 @@ class _ClusterProcesses:
             process.kill()
             await process.wait()
             return f"{_named(node)} did not stop within {STOP_TIMEOUT_S:.0f} s and was killed"
-        # If a process has not installed its handlers yet, the signal itself ends it.
+        # If a process has not installed its signal handlers yet, the signal itself ends it.
         return None if code in (0, -signal.SIGTERM) else f"{_named(node)} {self._end_of(node, process)}"
 
     def _running(self, node: ClusterNode) -> asyncio.subprocess.Process | None:
@@ -256,7 +255,7 @@ class _ClusterProcesses:
 
 def _restored(configs: list[BrokerConfig]) -> str:
     """Restore the saved cluster into the folders of its new nodes. Returns its id."""
-    from moldau.cli.storage.backup import RestoreRequest, restored  # other starts do not need it
+    from moldau.cli.storage.backup import RestoreRequest, restored  # only a restore needs it
 
     return restored(RestoreRequest(configs)).cut.cluster_id
 

@@ -1,4 +1,4 @@
-"""The process of jobs that ``moldau dev --pipeline`` starts in addition to its node."""
+"""The process of jobs that ``moldau dev --pipeline`` starts beside its node."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ STOP_TIMEOUT_S: Final = 20.0
 
 
 def prepared_pipeline(config: Path | None) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Prepare the jobs. The result starts their process when it is given a node's address.
+    """Prepare the jobs. Returns a function that starts their process, given a node's address.
 
     A mistake in the file or a missing package raises :class:`moldau.client.errors.ToolError` at once.
     """

@@ -30,12 +30,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Beside: TypeAlias = Callable[[Address], AbstractAsyncContextManager[None]]
-"""Creates the work that runs while the node is ready. It gets the node's address."""
+"""Creates the work that runs while the node is ready. Its argument is the node's address."""
 
 STOP_TIMEOUT_S: Final = 9.0
-"""Time limit of a clean stop after leaderships are handed over. The stop usually takes less; to close
-thousands of logs may take longer. After this time the process ends, and the next start recovers.
-"""
+"""Time limit of a clean stop after leaderships are handed over. The stop usually takes less time, but closing
+thousands of logs may take longer. After this time the process ends, and the next start recovers."""
 PARENT_CHECK_INTERVAL_S: Final = 1.0
 
 
@@ -104,8 +103,8 @@ async def _serve(node: ServerNode, beside: Beside | None, stop_with_parent: bool
     stop_wanted = loop.create_task(ended.wait())
     if stop_with_parent:
         _watch_parent(os.getppid(), ended)
-    # This also applies while the node starts. With many partitions, collecting the objects that it loads
-    # would take most of the time.
+    # This also applies while the node starts. With many partitions, most of the time would be spent on
+    # collecting the objects that it loads.
     collecting = loop.create_task(keep_collections_short())
     try:
         address = await _started(node, stop_wanted)
@@ -136,9 +135,8 @@ def _watch_parent(parent: int, ended: asyncio.Event) -> None:
 
 
 async def _started(node: ServerNode, stop_wanted: "asyncio.Task[Any]") -> Address | None:
-    """Start the node and print that it is ready. Returns ``None`` if a signal arrived first; everything is
-    then stopped again.
-    """
+    """Start the node and print that it is ready. If a signal arrived first, stops everything again and
+    returns ``None``."""
     starting = asyncio.get_running_loop().create_task(node.start())
     await asyncio.wait((starting, stop_wanted), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():

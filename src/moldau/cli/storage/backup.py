@@ -110,7 +110,7 @@ def restore_command(
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """A restore that is asked for: the configurations of the new nodes, and options."""
+    """The requested restore: the configurations of the new nodes, and options."""
 
     nodes: Sequence[BrokerConfig]
     until_ms: int | None = None
@@ -120,14 +120,14 @@ class RestoreRequest:
 
     @property
     def storing(self) -> BrokerConfig:
-        """The configuration that names the object store."""
+        """The configuration that contains the object store."""
         return next(config for config in self.nodes if config.is_broker)
 
 
 def restored(wanted: RestoreRequest) -> RestoreReport:
     """Restore the newest state into the log folders of the nodes.
 
-    Raises :class:`CommandError`. The folders are then not folders of nodes.
+    Raises :class:`CommandError`. In this case the folders do not belong to nodes.
     """
     machine = Machine.real()
     check_nodes(wanted.nodes)

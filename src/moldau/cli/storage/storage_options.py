@@ -47,7 +47,7 @@ FeatureOption: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """The options of the command, as the user gave them."""
+    """The options of the command, as the user entered them."""
 
     standalone: bool
     initial_controllers: str | None

@@ -33,15 +33,15 @@ def throughput_row(name: str, size: int, partitions: int, sample: Sample) -> dic
 
 
 def limit_of(sample: Sample) -> str:
-    """The process that was busy nearly all the time. If there is none, both processes waited for a core or
-    for the disk."""
+    """The process that was busy nearly all the time. If there is no such process, both processes waited for a
+    core or for the disk."""
     if sample.broker_share > BUSY_SHARE:
         return "broker"
     return "client" if sample.client_cpu_s / sample.wall_s > BUSY_SHARE else "neither"
 
 
 def bench_throughput(report: Report, broker: Broker, plan: Plan) -> None:
-    """Produce a topic, read it back; several times."""
+    """Produce a topic and read it back, several times."""
     for size in RECORD_SIZES:
         for partitions in PARTITION_COUNTS:
             produced, consumed = [], []
@@ -129,7 +129,7 @@ TIERED = "tiered"
 SPARK = "spark"
 CLUSTER = "cluster"
 OF_THEIR_OWN = (DISKLESS, CONSOLIDATION, TIERED, SPARK, CLUSTER)
-"""The parts that start their own nodes."""
+"""The parts of the benchmark that start their own nodes."""
 
 
 def can_run_spark() -> bool:

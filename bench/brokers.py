@@ -1,4 +1,4 @@
-"""Brokers as processes: how each is started, and what it uses."""
+"""Brokers as processes: how a broker is started, and which resources it uses."""
 
 import os
 import pathlib
@@ -40,7 +40,7 @@ def usage_of(pid: int) -> Usage:
 
 
 class Broker:
-    """A broker's process, ready for clients when made; ``stop`` also removes its data."""
+    """A broker's process. It accepts clients when the constructor returns. ``stop`` also removes its data."""
 
     name: str
 
@@ -159,7 +159,7 @@ class Kafka(Broker):
 
 
 def quiet_logging(folder: pathlib.Path) -> pathlib.Path:
-    """Warnings only, like the log of the other broker."""
+    """The log contains only warnings, like the log of the other broker."""
     path = folder / "log4j2.properties"
     path.write_text(
         "status = error\nappender.console.type = Console\nappender.console.name = console\n"

@@ -30,7 +30,7 @@ UPLOAD_TIMES: Final = re.compile(
 )
 PACED_RECORDS_PER_S: Final = 1000
 LONG_RUN_BYTES: Final = 250_000_000
-"""Records of one idempotent producer at S3's latency: some fifty objects."""
+"""Records of one idempotent producer at S3's latency. They are about fifty objects."""
 SAMPLE_INTERVAL_S: Final = 0.1
 
 BILLED: Final = "diskless.append.early.close.puts.per.second=8"
@@ -163,7 +163,7 @@ def one_idempotent_producer(report: Report, broker: Broker, plan: Plan, store: s
     for partitions in PARTITION_COUNTS:
         records = records_of(plan, store)
         if store == "s3":
-            # A run of a few objects would only measure random latencies, and the first and last requests.
+            # A run of a few objects would only measure random latencies, and the start and end of the run.
             records = records // 2 if partitions == 1 else LONG_RUN_BYTES // RECORD_SIZE
         samples = []
         for repeat in range(plan.repeats):

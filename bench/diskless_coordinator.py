@@ -1,9 +1,9 @@
 """The diskless coordinator alone: ``python -m bench.diskless_coordinator [--live-batches 5000000]``.
 
 Commits files of 500 batches over 50 partitions and 10 idempotent producers through log, replay and SQLite,
-four at a time. Then, while all batches are live, it measures FindBatches of 64 batches at random places, a
-snapshot while commits continue, and two restarts: a clean one, and one from the snapshot and the log after
-the loss of SQLite's file.
+four files at a time. Then, while all batches are live, it measures FindBatches of 64 batches at random
+places, a snapshot while commits continue, and two restarts. The first restart is clean. The second restart is
+from the snapshot and the log, after the loss of SQLite's file.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Bench:
         self.files = 0
 
     async def start(self) -> float:
-        """Start the coordinator; return the seconds until it answers."""
+        """Start the coordinator; return the seconds until its first response."""
         began = time.perf_counter()
         self.epoch += 1
         self.snapshots = SnapshotLog.open(
@@ -100,7 +100,7 @@ class Bench:
         while self.files * FILE_BATCHES < live_batches:
             calls = [self.call() for _ in range(200)]
             gc.collect()
-            gc.freeze()  # the benchmark owns the calls, so their tracing is not a cost of the coordinator
+            gc.freeze()  # the calls are part of the benchmark, so their tracing is no cost of the coordinator
             began, cpu_began = time.perf_counter(), time.process_time()
             await self.commit(calls, latencies)
             spent += time.perf_counter() - began
@@ -179,7 +179,7 @@ def _ms(latencies: list[float]) -> str:
 
 async def _run(folder: Path, live_batches: int) -> None:
     bench = Bench(folder)
-    collect_rarely()  # as a node does
+    collect_rarely()  # a node does the same
     await bench.start()
     await bench.service.create_partitions(0, [PartitionsToCreate(TOPIC, "bench", range(PARTITIONS))])
     await bench.commit_many(live_batches)

@@ -1,7 +1,7 @@
-"""Requests that are designed to be expensive. The benchmark measures the waiting time of another client
-meanwhile, and the node's memory.
+"""Requests that are designed to be expensive. The benchmark measures how long another client waits during
+such a request, and the node's memory.
 
-``python -m bench.hostile`` starts a node, and during each attack another client (the bystander) produces and
+``python -m bench.hostile`` starts a node. During each attack another client (the bystander) produces and
 requests metadata on its own connection. ``--only NAME`` runs some attacks, ``--source FOLDER`` is another
 copy of the code.
 """

@@ -1,12 +1,12 @@
 """The cost of a request inside a node: its own code and the page cache, without sockets or a client.
 
-``python -m bench.inside`` runs a node in this process, gives one of its connections the bytes that a producer
-would send, and measures the CPU time of this thread. Other processes have little effect, so two versions of
-the code can be compared on a busy machine. ``--profile`` prints where the time goes (it overstates the cost
-of calls).
+``python -m bench.inside`` runs a node in this process. It gives one of the node's connections the bytes that
+a producer would send, and measures the CPU time of this thread. Other processes have little effect, so two
+versions of the code can be compared on a busy machine. ``--profile`` prints the time of each function (it
+overstates the cost of calls).
 
-``python -m bench.inside validation`` compares the rules for a produced batch's header with less: rounds in
-turns, in one process.
+``python -m bench.inside validation`` compares three levels of checks of a produced batch: all rules for its
+header, only size and checksum, and no checks. The rounds alternate in one process.
 """
 
 import argparse
@@ -36,7 +36,7 @@ TOPIC = "inside"
 
 
 class Wire(asyncio.Transport):
-    """Counts what is written to it."""
+    """Counts the bytes that are written to it."""
 
     def __init__(self) -> None:
         super().__init__(extra={"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -59,7 +59,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
     async def reading(self) -> None:
-        """Return when the connection reads again; after some turns of the loop at most."""
+        """Return when the connection reads again, or after some turns of the loop at the latest."""
         while self.paused:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -81,7 +81,8 @@ def connect(server: SocketServer) -> tuple[ServerConnection, Wire]:
 
 
 async def feed(connection: ServerConnection, wire: Wire, data: memoryview) -> None:
-    """Deliver bytes like a loop: as many at a time as there is room for, none while paused."""
+    """Deliver bytes like a loop: as many at a time as fit into the buffer, and no bytes while reading is
+    paused."""
     while data:
         await wire.reading()
         room = connection.get_buffer(-1)
@@ -126,7 +127,7 @@ async def produce(server: SocketServer, options: argparse.Namespace) -> None:
 
 
 async def poll(server: SocketServer, options: argparse.Namespace) -> None:
-    """Fetches that find no records and wait; each connection repeats its fetch when it is answered."""
+    """Fetches that find no records and wait. Each connection repeats its fetch when it gets the response."""
     connections = [connect(server) for _ in range(options.connections)]
     request = memoryview(canned.fetch_frame(TOPIC, 0, 0, canned.LONG_POLL_MS))
     profile = cProfile.Profile(time.thread_time) if options.profile else None
@@ -167,9 +168,9 @@ def print_profile(profile: cProfile.Profile) -> None:
 
 
 def _size_and_crc(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
-    """Check only that a batch is whole."""
+    """Check only that a batch is complete."""
     header = parse_header(buffer)
-    size = header[1] + LOG_OVERHEAD_BYTES  # by index, as the rules do
+    size = header[1] + LOG_OVERHEAD_BYTES  # by index, like the rules
     if (
         size != len(buffer)
         or header[3] != MAGIC
@@ -185,7 +186,7 @@ def _nothing(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
 
 
 async def validation(server: SocketServer, options: argparse.Namespace) -> None:
-    """Produce with all rules, with size and checksum alone, and with none, in turns."""
+    """Produce with all rules, with size and checksum only, and without checks, in turns."""
     connection, wire = connect(server)
     burst = memoryview(canned.produce_frame(TOPIC, 0, options.size) * options.burst)
     rules = {"all rules": classic.validate_produce, "size and CRC": _size_and_crc, "none": _nothing}
@@ -219,7 +220,7 @@ async def run(options: argparse.Namespace) -> None:
         address = await node.start()
         try:
             await create_topic(address)
-            collect_rarely()  # as the command line does
+            collect_rarely()  # the command line does the same
             listeners = node.find(ListenersSubsystem)
             assert listeners is not None
             await LOADS[options.load](listeners.server, options)

@@ -62,7 +62,7 @@ def dump(folder: str, batch: bytes) -> str:
 
 
 def roll(folder: str) -> str:
-    """Close a segment, and make the files of the next one."""
+    """Close a segment, and create the files of the next one."""
     log = open_log(folder)
     headers = validate_produce(SMALL, max_batch_bytes=1 << 20)
     took = []

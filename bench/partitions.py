@@ -1,7 +1,8 @@
 """``python -m bench.partitions [COUNT ...]``: a node with many partitions.
 
-For each count: the time to create that many partitions in one request, to produce a record to each, to
-restart and to delete them; memory, descriptors, and the longest silence that a pinging client sees meanwhile.
+For each count, it measures the time to create this number of partitions in one request, to produce a record
+to each, to restart, and to delete the partitions. It also measures memory, descriptors, and the longest time
+for which a pinging client gets no response.
 """
 
 import argparse
@@ -96,10 +97,10 @@ class Pinger:
 
 
 class RestartableMoldau(Moldau):
-    """A node that can be started again over its data."""
+    """A node that can be started again with its data."""
 
     def restart(self) -> float:
-        """Stop the node and start it again. Returns the seconds from the start to the first answer."""
+        """Stop the node and start it again. Returns the seconds from the start to the first response."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(STOP_TIMEOUT_S)
         start = time.perf_counter()

@@ -43,7 +43,7 @@ def throughput(report: Report, brokers: Brokers, plan: Plan) -> None:
             produced: Samples = {name: [] for name in brokers}
             fetched: Samples = {name: [] for name in brokers}
             for repeat in range(plan.repeats):
-                # In turns, so that other work on the machine affects both.
+                # The brokers take turns, so that other work on the machine affects both.
                 for name, broker in brokers.items():
                     one, two = run_both(broker, plan, size, partitions, f"load-{size}-{partitions}-{repeat}")
                     produced[name].append(one)

@@ -1,8 +1,8 @@
 """Consolidation on Spark: ``python -m bench.spark_consolidation``.
 
-Batches of 16 KiB in the WAL become segments: files in the page cache are read, and synced files are written.
-This is done by tasks of a warm session, and by the same function in two plain processes. For comparison, the
-same processes copy the same objects, and sync each copy. It needs PySpark.
+Batches of 16 KiB in the WAL become segments. The input are files in the page cache, and the output are synced
+files. Tasks of a warm session do this work, and for comparison the same function in two plain processes. As a
+further comparison, the same processes copy the same objects, and sync each copy. It needs PySpark.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class Round:
     jvm_bytes: int
     """Peak memory of this process so far."""
     python_bytes: int
-    """Peak memory of the Python process of a task, at its maximum."""
+    """Maximum over all tasks of the peak memory of a task's Python process."""
 
 
 def bench_spark_consolidation(
@@ -77,7 +77,7 @@ def bench_spark_consolidation(
 def _measure(report: Report, broker: Broker, engines: dict[str, RunUnits], repeats: int, units: int) -> None:
     results: dict[str, list[Round]] = {}
     for repeat in range(repeats + 1):
-        # The first round is not counted: processes import, and the JVM compiles.
+        # The first round is not counted, because processes import modules, and the JVM compiles its code.
         for engine, run in engines.items():
             name = f"c-{units}-{repeat}-{'-'.join(engine.replace(',', '').split())}"
             results.setdefault(engine, []).append(_consolidate(broker, name, units, run, engine == COPY))
@@ -137,7 +137,7 @@ def _peaks(found: Sequence[Process]) -> tuple[int, int]:
 
 
 class _Copied(Exception):
-    """Raised after the measured part, because the rest of a consolidation is not needed."""
+    """Raised after the measured part, because the later steps of a consolidation are not needed."""
 
 
 @dataclass(frozen=True, slots=True)

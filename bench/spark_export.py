@@ -22,7 +22,7 @@ RECORDS: Final = {100: 8_000_000, 1024: 2_000_000}
 PARTITIONS: Final = 8
 CORES: Final = 2
 WARM_UPS: Final = 2
-"""Rounds before the measured ones: they start workers."""
+"""Rounds before the measured rounds, in which the workers are started."""
 FORMATS: Final = ("parquet", "iceberg")
 
 

@@ -14,10 +14,10 @@ KEPT_OBJECTS: Final = 4
 
 
 class ForgetfulStorage:
-    """Copies each object into recycled memory, and forgets it soon: a store with a low cost.
+    """Copies each object into recycled memory, and soon drops it: a store with a low cost.
 
-    A node does not read objects that it has just written: their records are in its memory, then in its local
-    segments.
+    A node does not read objects that it has just written, because their records are first in its memory and
+    then in its local segments.
     """
 
     def __init__(self) -> None:

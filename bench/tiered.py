@@ -1,7 +1,7 @@
 """Tiered topics: ``python -m bench.tiered``.
 
-It measures the cost of tiering for producers, and the speed and cost of catching up from the remote tier. The
-stores are one without latency, and files that share the disk with the log.
+It measures the cost of tiering for producers, and the speed and cost of reading old records from the remote
+tier. There are two stores: a store without latency, and files on the same disk as the log.
 """
 
 import argparse
@@ -34,14 +34,15 @@ from bench.tiered_slices import (
 SEGMENT_BYTES: Final = 16 << 20
 RECORD_SIZE: Final = 10_240
 QUOTA_BYTES_PER_S: Final = 340_000_000
-"""Rate limit of catching up, if it is limited. It is a little above the goal."""
+"""Rate limit of reads of old records, if they are limited. It is a little above the goal."""
 ROUNDS_MIN: Final = 6
 WARM_UP_S: Final = 2.0
 SETTLE_S: Final = 1.0
-"""Pause before a slice: copies and removals of the previous one are completed, and a reader has started."""
+"""Pause before a slice. In this time the copies and removals of the previous slice end, and a reader starts.
+"""
 SEGMENT_RECORDS: Final = SEGMENT_BYTES // RECORD_SIZE
 PAST_RECORDS: Final = 5 * SEGMENT_RECORDS // 2
-"""Minimum records of a partition: two segments of it are remote."""
+"""Minimum number of records of a partition, with which two of its segments are remote."""
 NOBODY: Final = "nobody reads"
 OTHER: Final = "another node is read from"
 SAME: Final = "this node is read from"
@@ -64,7 +65,7 @@ WRITTEN: Final = {
     "none": ("remote.log.storage.manager.class.name=bench.stores.open_bottomless_tier",),
     "files": (),
 }
-"""Stores to copy to; the first accepts everything and keeps nothing."""
+"""Stores to copy to. The first store accepts all objects and stores nothing."""
 READ: Final = {"memory": ("rsm.config.url=memory://",), "files": ()}
 
 
@@ -141,7 +142,7 @@ def node(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[Broker]:
 
 @contextmanager
 def nodes(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[tuple[Broker, Broker]]:
-    """Two independent nodes: serving one does not load the other."""
+    """Two independent nodes. Requests to one node put no load on the other."""
     with node(folder / "one", settings) as one, node(folder / "other", settings) as other:
         yield one, other
 
@@ -244,7 +245,8 @@ def catch_up_within_quota(
 
 
 def columns(slices: dict[str, list[Slice]]) -> dict[str, Any]:
-    """The read bytes, and the producer's p99 without a reader, and with a reader on each of the two nodes."""
+    """The bytes that were read, and the producer's p99 in three cases: without a reader, and with a reader on
+    each of the two nodes."""
     quiet, elsewhere, here = (slices[kind] for kind in (NOBODY, OTHER, SAME))
     return {
         "MB/s beside a producer": rounded(median_of(here, "mb_per_s")),
@@ -262,11 +264,11 @@ def columns(slices: dict[str, list[Slice]]) -> dict[str, Any]:
 def beside_a_producer(
     pair: tuple[Broker, Broker], partitions: int, plan: Plan, name: str, rounds: int
 ) -> dict[str, list[Slice]]:
-    """A steady producer to the first node: without a reader, with a reader of the second node, and with a
-    reader of the first node.
+    """A steady producer to the first node, in three cases: without a reader, with a reader of the second
+    node, and with a reader of the first node.
 
-    The reader of the second node is the control, because the machine has the same work then, and the
-    producer's node has none of it.
+    The reader of the second node is the control. With it the machine does the same work, but the producer's
+    node does none of this work.
     """
     slices: dict[str, list[Slice]] = {NOBODY: [], OTHER: [], SAME: []}
     past_topic = {"topic": name, "partitions": partitions}

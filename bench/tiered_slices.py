@@ -1,7 +1,7 @@
 """Slices of different kinds in turns, in one run, on the same nodes, topics and connections.
 
-A p99 depends on a few moments: one run says little about another. The cost of a kind of slice is the median
-of its ratios to neighbouring slices, which ran under the same conditions.
+A p99 depends on a few moments, so one run gives little information about another run. The cost of a kind of
+slice is the median of its ratios to neighbouring slices, which ran under the same conditions.
 """
 
 import json
@@ -35,7 +35,7 @@ class Steered:
         self._process.stdin.flush()
 
     def answer(self) -> Slice:
-        """Wait for its next line."""
+        """Wait for the next line of the load."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -64,9 +64,9 @@ def steered(load: str, **spec: Any) -> Iterator[Steered]:
 
 
 def produce_for(producer: Steered, broker: Broker, topic: str, seconds: float) -> Slice:
-    """A slice of the steady producer, with the broker's share of a core meanwhile.
+    """A slice of the steady producer, with the broker's share of a core during the slice.
 
-    ``others_share`` is the share of all other processes: where it is high, the slice has little meaning.
+    ``others_share`` is the share of all other processes. If it is high, the slice has little meaning.
     """
     before, ours_before, all_before, start = broker.usage(), cpu_seconds(), busy_s(), time.perf_counter()
     producer.tell(topic=topic, seconds=seconds)
@@ -108,7 +108,7 @@ def median_of(slices: Sequence[Slice], name: str) -> float:
 
 
 def in_turns(kinds: Sequence[str], rounds: int) -> Iterator[tuple[str, ...]]:
-    """The order of each round: every kind is first, and last, equally often."""
+    """The order of each round. Every kind is first equally often, and last equally often."""
     for number in range(rounds):
         turn = number // 2 % len(kinds)
         order = (*kinds[turn:], *kinds[:turn])

@@ -6,10 +6,12 @@ store when they are acknowledged. It produces a stream of orders with an ordinar
 After half of the orders it kills the node without warning, deletes the node's local cache of the topic,
 starts the node again, and produces the remaining orders. Then another ordinary client (kafka-python) reads
 all orders, and the demo prints the content of the object store. Finally Spark moves the topic into Kafka
-segments, exports it to a table and queries the table, and the demo prints the number of the node's requests
-to the store. ``make demo`` starts it. It needs only this repository and, for the table, Java. ``make demo
-ARGS=--cluster`` shows a cluster instead (``demo_cluster.py``), and ``make demo ARGS=--restore`` the loss of
-all its disks (``demo_restore.py``).
+segments, exports it to a table and queries the table. The demo prints the number of the node's requests to
+the store.
+
+``make demo`` starts the demo. It needs only this repository and, for the table, Java. ``make demo
+ARGS=--cluster`` shows a cluster instead (``demo_cluster.py``). ``make demo ARGS=--restore`` shows the loss of
+all disks of a cluster (``demo_restore.py``).
 """
 
 import argparse

@@ -63,7 +63,7 @@ class Node:
         )
 
     def kill(self) -> None:
-        """Kill the process without warning and clean-up, as in a power cut."""
+        """Kill the process without warning and clean-up, as a power cut does."""
         assert self._process is not None
         self._count_requests()
         os.kill(self._process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """The cluster demo's processes: one ``moldau dev`` with several nodes, and the restarted nodes.
 
-``moldau dev`` does not restart a dead node; it prints the command for that on stderr. The demo runs this
-command, and ends the processes that it started by their own pids.
+``moldau dev`` does not restart a dead node; it prints the command for the restart on stderr. The demo runs
+this command, and ends the processes that it started by their own pids.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""A Moldau cluster loses every disk under load, and comes back from its object store; no record is missing.
+"""A Moldau cluster loses every disk under load, and is restored from its object store; no record is missing.
 
 The demo starts three brokers and three controllers, each in its own process. An idempotent producer writes to
 a diskless topic and a consumer group reads it, all the time. Then all six processes are killed with SIGKILL,
 and all their folders are deleted. Only the object store is left. Three new brokers and three new controllers
-are restored from it, at the addresses of the old ones, while the producer and the consumer still run.
-``demo.py --restore`` starts it.
+are restored from it, at the addresses of the lost nodes. The producer and the consumer run during all of
+this. ``demo.py --restore`` starts it.
 """
 
 import pathlib

@@ -18,7 +18,7 @@ from demo_processes import Deadline
 PARTITIONS = 3
 PAUSE_BETWEEN_ROUNDS_S = 0.01
 ORDERS_MAX = 60_000
-"""Number of records of each topic; they last for ten minutes."""
+"""Number of records of each topic. They are enough for ten minutes."""
 QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda _: None, "reconnect.backoff.max.ms": 200}
 
 

@@ -1,8 +1,8 @@
 """Fail when modules import each other in a circle, a module of the server imports too many other modules of
 the server, a kind of coordinator imports another kind, or a pure module imports an impure one.
 
-A module or package is pure when the first paragraph of its docstring says "Pure.": for a package this covers
-all its modules. Imports for types alone count, too, except for circles in the groups below: see
+A module or package is pure when the first paragraph of its docstring says "Pure."; for a package, this
+includes all its modules. Imports for types alone count, too, except for circles in the groups below. See
 docs/decisions/0021-circles-of-types.md.
 """
 
@@ -31,14 +31,14 @@ CIRCLES_OF_TYPES: Final = (
         "moldau.simulation.world.world",
     ),
 )
-"""Modules, with those below them, that may import each other's types."""
+"""Modules that may import each other's types. Each name also stands for the modules below it."""
 SERVER: Final = "moldau.server"
 SERVER_IMPORTS_MAX: Final = 14
 COMPOSITION: Final = "moldau.server.composition"
 """The one module that may import all subsystems."""
 
 COORDINATORS: Final = "moldau.coordinators"
-"""Each package in it is a kind of coordinator."""
+"""Each package in this package is a kind of coordinator."""
 IMPURE: Final = frozenset(
     {
         "apsw",
@@ -72,7 +72,7 @@ IMPURE: Final = frozenset(
 )
 """Modules with a loop, a file, a socket, a clock, a thread or randomness."""
 TOOLS: Final = frozenset({"moldau.protocol.generate"})
-"""Tools that are next to the code that they generate, in a pure package."""
+"""Tools in a pure package. They are beside the code that they generate."""
 SOURCES: Final = pathlib.Path(__file__).parents[1] / "src"
 
 Imports = Mapping[str, frozenset[str]]
@@ -117,7 +117,7 @@ def joined(graph: Imports, groups: Iterable[tuple[str, ...]]) -> Imports:
 
 @functools.cache
 def says_pure(module: str) -> bool:
-    """Whether the docstring of a module, or of a package around it, says so."""
+    """Whether the docstring of a module, or of a package around it, says that it is pure."""
     path = SOURCES / module.replace(".", "/")
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     summary = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]

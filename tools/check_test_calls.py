@@ -1,7 +1,8 @@
-"""Fail when a test calls something with the wrong arguments, or uses a name or attribute that does not exist.
+"""Fail when a test makes a call with the wrong arguments, or uses a name or attribute that does not exist.
 
-mypy reads all tests, also functions without types, but only the errors of these three kinds count: the tests
-have no complete types. A changed signature is thereby found in tests that a narrow run does not include.
+mypy reads all tests, also functions without types. Only the errors of these three kinds are reported, because
+the tests have no complete types. The check finds calls with an old signature, also in tests that are not part
+of a narrow run.
 """
 
 import os
@@ -14,7 +15,7 @@ from typing import Final
 CODES: Final = ("call-arg", "name-defined", "attr-defined")
 OPTIONS: Final = (
     "--config-file=",
-    # The results of the strict check of src/ are kept apart, because its options are different.
+    # The results of the strict check of src/ are stored separately, because its options are different.
     "--cache-dir=.mypy_cache/tests",
     "--python-version=3.11",
     "--check-untyped-defs",

@@ -1,8 +1,8 @@
-"""List violations of the glossary's advice (docs/glossary.md) as warnings. They are for people to read; no
-number of them is a goal.
+"""List violations of the glossary's advice (docs/glossary.md) as warnings. People should read the warnings;
+their number is not a goal.
 
-It lists docstrings that begin with a riddle, words with a simpler synonym, and folders with too many files. A
-class name with two meanings is an error: the exit code is 1.
+It lists docstrings with a vague beginning, words with a simpler synonym, and folders with too many files. A
+class name with two meanings is an error, and the exit code is then 1.
 """
 
 import ast

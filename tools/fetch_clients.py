@@ -1,9 +1,9 @@
-"""Fetch the foreign clients that the integration tests use into ``.tools/``.
+"""Fetch the other clients that the integration tests use into ``.tools/``.
 
-Kafka's own jars and its metadata shell, Spark's connector and Avro's Java library come from Maven,
-the JavaScript clients from npm (the versions are pinned in ``tools/clients/``), kafka-python's test suite
-from its source distribution (the version that is installed). None of them is needed to run Moldau. Exits 1
-when one is not available.
+Kafka's own jars and its metadata shell, Spark's connector and Avro's Java library come from Maven. The
+JavaScript clients come from npm (the versions are pinned in ``tools/clients/``). kafka-python's test suite
+comes from its source distribution (the version that is installed). Moldau runs without these clients. The
+exit code is 1 when one of them is not available.
 """
 
 import importlib.metadata
@@ -75,7 +75,7 @@ def fetch_node_modules() -> None:
 
 
 def fetch_kafka_python_tests() -> None:
-    """kafka-python's own tests into ``.tools/kafka-python/test``; wheels do not carry them."""
+    """kafka-python's own tests into ``.tools/kafka-python/test``; wheels do not contain them."""
     version = importlib.metadata.version("kafka-python")
     target = TARGET / "kafka-python"
     stamp = target / ".complete"

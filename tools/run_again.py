@@ -1,6 +1,8 @@
-"""Run failed tests of real nodes, processes and clients once more, alone, and name those that pass as flaky.
+"""Run failed tests of real nodes, processes and clients once more, alone. Name the tests that now pass as
+flaky.
 
-A deterministic test is never run again. Exit code 0: every failure was a real-time test that passed now.
+A deterministic test is never run again. The exit code is 0 if every failure was a real-time test that now
+passes.
 """
 
 import argparse

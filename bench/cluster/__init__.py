@@ -1,6 +1,7 @@
 """``python -m bench --only cluster``: three controllers and three brokers, of Moldau and of Apache Kafka.
 
-A full run takes long and needs a quiet machine. It also plays seeded histories of Moldau's nodes.
+A full run takes a long time and needs a machine without other work. It also runs seeded histories of Moldau's
+nodes.
 """
 
 import functools
@@ -41,14 +42,15 @@ GOALS: Final = {
     "longest silence while a snapshot is written, ms": "< 20",
 }
 MANY_TOPICS: Final = 10
-"""Topics among which the many partitions are divided."""
+"""Number of topics over which the partitions are divided."""
 TOPICS_A_REQUEST: Final = 5
-"""Kafka refuses a request of more than 10,000 records; a topic is one, and each of its partitions is one."""
+"""Kafka refuses a request that needs more than 10,000 records. A topic needs one record, and each of its
+partitions needs one record."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """How much of each measurement."""
+    """The size of each measurement."""
 
     partitions: int
     image_partitions: int
@@ -64,7 +66,7 @@ QUICK_CLUSTER: Final = ClusterPlan(1_000, 10_000, 3, 50, 2, 3)
 
 
 def bench_cluster(report: Report, folder: pathlib.Path, plan: ClusterPlan) -> None:
-    """Both systems in turn; only Moldau if Kafka's jars are missing."""
+    """Measures both systems in turns, or only Moldau if Kafka's jars are missing."""
     kinds: list[type[ClusterNodes]] = [MoldauNodes, *([KafkaNodes] if JARS.is_dir() else [])]
     found: dict[str, Figures] = {}
     for kind in kinds:
@@ -118,7 +120,7 @@ def _start(nodes: ClusterNodes, *node_ids: int) -> None:
 
 
 def quantiles(what: str, seconds: list[float], factor: float) -> Figures:
-    """Median and 99th percentile, which is the maximum of up to a hundred."""
+    """Median and 99th percentile. With up to a hundred values, the 99th percentile is the maximum."""
     ordered = sorted(seconds)
     p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
     return {
@@ -128,7 +130,7 @@ def quantiles(what: str, seconds: list[float], factor: float) -> Figures:
 
 
 def propagations(nodes: ClusterNodes, plan: ClusterPlan) -> list[float]:
-    """Seconds from the answer to a creation until the last broker shows the topic with its leader."""
+    """Seconds from the response to a creation until the last broker shows the topic with its leader."""
     connections = [Connection(nodes.address(node_id)) for node_id in nodes.brokers]
     found = []
     for number in range(plan.propagations):
@@ -206,7 +208,7 @@ def _all_led(connection: Connection, request: MetadataRequest, partitions: int) 
 
 
 def _all_follow(nodes: ClusterNodes) -> bool:
-    """Whether every voter has what the active controller has committed."""
+    """Whether every voter has all records that the active controller has committed."""
     try:
         answer = nodes.ask(nodes.leader(), DESCRIBE_QUORUM, quorum_request())
         quorum = answer.topics[0].partitions[0]

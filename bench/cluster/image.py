@@ -1,6 +1,7 @@
-"""One controller with an image of many partitions: its memory, and its silence during a snapshot.
+"""One controller with an image of many partitions: its memory, and the longest time without a response during
+a snapshot.
 
-The partitions belong to a broker that only registers and sends heartbeats, so that no files are made.
+The partitions belong to a broker that only registers and sends heartbeats, so no files are created.
 """
 
 import threading
@@ -31,11 +32,12 @@ FEATURES: Final = {
 }
 PARTITIONS_A_TOPIC: Final = 1_000
 SNAPSHOTS: Final = {"metadata.log.max.snapshot.interval.ms": "5000"}
-"""Soon after the last creation: the no-op records of an idle controller are enough for one."""
+"""A snapshot follows soon after the last creation, because the no-op records of an idle controller are
+sufficient for a new snapshot."""
 
 
 class SilentBroker:
-    """A broker with the id 1 that is registered and unfenced while the block runs, and serves nobody."""
+    """A broker with the id 1 that is registered and unfenced while the block runs, and serves no clients."""
 
     def __init__(self, address: str) -> None:
         self._connection = Connection(address)
@@ -67,7 +69,7 @@ class SilentBroker:
         self._connection.close()
 
     def _register(self, request: BrokerRegistrationRequest) -> bool:
-        """False while the controller, which was just elected, is not active yet."""
+        """False while the newly elected controller is not active yet."""
         answer = self._connection.call(REGISTRATION, request)
         if answer.error_code is ErrorCode.not_controller:
             return False
@@ -89,7 +91,7 @@ class SilentBroker:
 
 
 def measure_image(nodes: ClusterNodes, partitions: int, idle_s: float) -> Figures:
-    """The figures of a cluster of one controller, which this starts."""
+    """The figures of a cluster of one controller, which this function starts."""
     (controller,) = nodes.controllers
     nodes.start()
     nodes.leader()

@@ -1,6 +1,6 @@
 """The nodes of a cluster as processes: three controllers and three brokers, of Moldau or of Apache Kafka.
 
-Both get the same properties, except keys that only one of them has.
+Both systems get the same properties, except for keys that only one of them supports.
 """
 
 import functools
@@ -23,7 +23,7 @@ from moldau.protocol.messages.metadata import MetadataRequest
 from moldau.protocol.schema import Message
 
 Figures: TypeAlias = dict[str, float | int | str]
-"""One system's figures, by what was measured."""
+"""The figures of one system, by the name of the measurement."""
 
 CONTROLLERS: Final = (101, 102, 103)
 BROKERS: Final = (1, 2, 3)
@@ -37,7 +37,7 @@ PROPERTIES: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
     "offsets.topic.replication.factor": "3",
-    # As the documentation advises for short pauses.
+    # the values that the documentation recommends for short pauses
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.election.timeout.ms": "300",
     "controller.quorum.election.backoff.max.ms": "200",
@@ -45,7 +45,7 @@ PROPERTIES: Final = {
 
 
 class ClusterNodes:
-    """The processes of one cluster; ``stop`` ends all."""
+    """The processes of one cluster; ``stop`` ends all of them."""
 
     name: str
 
@@ -57,7 +57,7 @@ class ClusterNodes:
         brokers: Iterable[int] = BROKERS,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Formats the folders and starts nothing. ``properties`` are those of all nodes."""
+        """Formats the folders and starts no process. ``properties`` are for all nodes."""
         self.folder = folder
         folder.mkdir(parents=True)
         self.controllers, self.brokers = tuple(controllers), tuple(brokers)
@@ -123,7 +123,7 @@ class ClusterNodes:
             process.wait()
 
     def stop(self) -> None:
-        """Kill all nodes: nothing of them is needed any more."""
+        """Kill all nodes. Their data are not needed any more."""
         for node_id in list(self._running):
             self.kill(node_id)
         self._log.close()
@@ -132,7 +132,7 @@ class ClusterNodes:
         return usage_of(self._running[node_id].pid)
 
     def ask(self, node_id: int, api: tuple[int, int], request: Message) -> Any:
-        """The answer of one node, on a connection of its own. Raises ``OSError`` or ``EOFError``."""
+        """The response of one node, on a connection of its own. Raises ``OSError`` or ``EOFError``."""
         connection = Connection(self.address(node_id))
         try:
             return connection.call(api, request)
@@ -140,7 +140,7 @@ class ClusterNodes:
             connection.close()
 
     def leader(self) -> int:
-        """The active controller, as its voters know it."""
+        """The active controller according to the voters."""
         request, deadline = quorum_request(), time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             for node_id in self.controllers:
@@ -148,14 +148,14 @@ class ClusterNodes:
                     answer = self.ask(node_id, DESCRIBE_QUORUM, request)
                     found = answer.topics[0].partitions[0]
                 except (OSError, EOFError, IndexError):
-                    continue  # it is down, or does not lead
+                    continue  # the node is down, or it does not lead
                 if found.leader_id == node_id:
                     return node_id
             time.sleep(POLL_S)
         raise RuntimeError(f"the cluster has no active controller: see {self.folder}")
 
     def wait_for_brokers(self, *node_ids: int) -> None:
-        """Until each broker lists these brokers as unfenced."""
+        """Wait until each broker lists these brokers as unfenced."""
         for node_id in self.brokers:
             wait_until(functools.partial(self._lists, node_id, set(node_ids)))
 
@@ -168,7 +168,7 @@ class ClusterNodes:
 
 
 class MoldauNodes(ClusterNodes):
-    """``moldau node``."""
+    """A cluster of ``moldau node`` processes."""
 
     name = "moldau"
 
@@ -200,7 +200,7 @@ class KafkaNodes(ClusterNodes):
 
 
 def quorum_request() -> DescribeQuorumRequest:
-    """A question for the leader and the voters of the metadata."""
+    """A request for the leader and the voters of the metadata log."""
     partition = DescribeQuorumRequestPartitionData(partition_index=0)
     topic = DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[partition])
     return DescribeQuorumRequest(topics=[topic])

@@ -1,4 +1,4 @@
-"""Seeded histories of whole nodes in virtual time: how many one core plays in a second."""
+"""Seeded histories of whole nodes in virtual time: the number of histories that one core runs in a second."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ STORIES: Final = ("quorum", "quorum-votes", "cluster", "replication", "upgrade")
 
 
 def bench_seeds(report: Report, cpu_s: float) -> None:
-    """Play each story for at least ``cpu_s`` CPU seconds. Raises ``RuntimeError`` if a check fails."""
+    """Run each story for at least ``cpu_s`` CPU seconds. Raises ``RuntimeError`` if a check fails."""
     logging.disable(logging.CRITICAL)
     for name in STORIES:
         scenario, count, start = SCENARIOS[name](), 0, time.process_time()

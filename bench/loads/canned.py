@@ -17,7 +17,8 @@ from moldau.records.record import Record
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 11
-"""Versions so old that every Kafka since 2.4 answers them in the same way. Both identify topics by name."""
+"""These versions are so old that every Kafka since 2.4 handles them in the same way. Both identify topics by
+name."""
 PIPELINE_DEPTH = 256
 """Number of requests in one write; at most twice as many are in flight (Moldau reads up to 512)."""
 
@@ -33,7 +34,7 @@ def frame(api_key: ApiKey, version: int, message: Message) -> bytes:
 
 
 def produce_frame(topic: str, partition: int, record_size_bytes: int) -> bytes:
-    """A Produce request with one record, acks=all."""
+    """A Produce request with one record and acks=all."""
     record = Record(0, 1_700_000_000_000, None, bytes(record_size_bytes), ())
     data = PartitionProduceData(index=partition, records=build_batch([record]))
     return frame(

@@ -9,7 +9,8 @@ Spec = dict[str, Any]
 
 
 def produce_by_many(spec: Spec) -> load.Result:
-    """``records`` in total by ``producers`` librdkafka producers in parallel, until the last answer."""
+    """``records`` records in total, by ``producers`` parallel librdkafka producers. The load ends with the
+    last response."""
     from bench.loads.rdkafka import BatchProducer
 
     partitions, producers, left = spec["partitions"], spec["producers"], spec["records"]
@@ -20,7 +21,7 @@ def produce_by_many(spec: Spec) -> load.Result:
     ]
     before = sum(clients[0].end_offset(partition) for partition in range(partitions))
     for client in clients:
-        client.end_offset(0)  # connected, and with metadata
+        client.end_offset(0)  # the client is connected and has the metadata
     start = load.wait_for_go()
     turn = 0
     while left:

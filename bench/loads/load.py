@@ -23,7 +23,7 @@ TIMEOUT_S = 120.0
 
 
 def produce(spec: Spec) -> Result:
-    """All records of ``records``, spread over ``partitions``; until the last one is acknowledged."""
+    """Produces ``records`` records over ``partitions``, until the last record is acknowledged."""
     from bench.loads.rdkafka import BatchProducer
 
     partitions, records = spec["partitions"], spec["records"]
@@ -48,7 +48,7 @@ def produce(spec: Spec) -> Result:
 
 
 def consume(spec: Spec) -> Result:
-    """All records of ``partitions``, from their beginnings."""
+    """Reads all records of ``partitions`` from the beginning."""
     from bench.loads.rdkafka import DrainingConsumer
 
     consumer = DrainingConsumer(spec["bootstrap"], spec["topic"], spec.get("settings", {}))

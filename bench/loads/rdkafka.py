@@ -140,7 +140,7 @@ class BatchProducer(Client):
     def produce(self, partition: int, count: int) -> None:
         """Enqueue ``count`` records (at most the batch count); wait while librdkafka's queue is full."""
         while count:
-            # No copy, no free: the payload lives longer than every message.
+            # librdkafka neither copies nor frees the payload, which exists longer than every message
             count -= lib.rd_kafka_produce_batch(self._topic, partition, FLAG_NONE, self._messages, count)
             if count:
                 lib.rd_kafka_poll(self._handle, 1)

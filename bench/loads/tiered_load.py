@@ -1,7 +1,7 @@
 """Loads for tiered topics that a parent process controls: ``python -m bench.loads.tiered_load LOAD SPEC``.
 
-Each reads JSON lines from stdin and answers with JSON lines on stdout. So slices of different kinds follow
-each other in one process, on the same connections.
+Each load reads JSON lines from stdin and answers with JSON lines on stdout. So slices of different kinds
+follow each other in one process, on the same connections.
 """
 
 import contextlib
@@ -101,10 +101,11 @@ def tail(spec: dict[str, Any]) -> Iterator[Callable[[str], None]]:
 
 
 def catch_up(spec: dict[str, Any]) -> None:
-    """One consumer that reads the remote part repeatedly; it stands for another machine.
+    """One consumer that reads the remote part repeatedly, as a consumer on another machine would.
 
     Therefore its process and its session have the lowest priority. It reads only the ends of batches, and the
-    kernel discards the other bytes without copying them. A command begins a slice, the next one ends it.
+    kernel discards the other bytes without copying them. A command begins a slice, and the next command ends
+    it.
     """
     os.setsid()
     with contextlib.suppress(OSError):
@@ -122,7 +123,7 @@ def catch_up(spec: dict[str, Any]) -> None:
 
 
 class CatchUpReader:
-    """A connection that fetches every partition from its beginning to where its local log begins."""
+    """A connection that fetches every partition from its beginning to the start of its local log."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.size_bytes = 0
@@ -140,7 +141,7 @@ class CatchUpReader:
         topics = [ListOffsetsTopic(name=self._topic, partitions=[row])]
         request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics)
         self._connection.sendall(canned.frame(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request))
-        # The end of one partition's answer: timestamp, offset, leader epoch, three counts of tags.
+        # The end of one partition's response: timestamp, offset, leader epoch, three counts of tags.
         end: int = struct.unpack_from(">q", canned.receive_response(self._connection), -15)[0]
         if end <= 0:
             raise RuntimeError(f"nothing of {self._topic}-{partition} is remote")

@@ -1,1 +1,1 @@
-"""Measurements: their sizes, the resources of processes, and the reports."""
+"""Measurements, with their sizes, the resources of processes, and the reports."""

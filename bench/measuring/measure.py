@@ -1,4 +1,4 @@
-"""One measurement: a load in its own process, and the broker's resources meanwhile."""
+"""One measurement: a load in its own process, and the resources that the broker uses during the load."""
 
 import json
 import statistics
@@ -17,7 +17,7 @@ BUSY_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run. Sizes are those of record values; MB are 10^6 bytes."""
+    """One run. Sizes are sizes of record values; MB are 10^6 bytes."""
 
     wall_s: float
     records: int
@@ -95,7 +95,7 @@ def watch_idle(broker: Broker, seconds: float) -> Sample:
 
 
 def median_sample(samples: list[Sample]) -> Sample:
-    """Field by field, the median of several runs of the same load."""
+    """The median of each field over several runs of the same load."""
     rows = [asdict(sample) for sample in samples]
     details = [row.pop("detail") for row in rows]
     merged = {name: statistics.median(row[name] for row in rows) for name in rows[0]}

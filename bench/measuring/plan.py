@@ -15,7 +15,7 @@ LATENCY_LINGER_MS = 0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long each part runs."""
+    """The duration of each part."""
 
     bytes_by_record_size: dict[int, int]
     repeats: int

@@ -1,4 +1,5 @@
-"""CPU time and memory of all descendants of a process: Spark is a JVM and its Python workers."""
+"""CPU time and memory of all descendants of a process. Spark needs this, because it is a JVM with Python
+workers."""
 
 import os
 import pathlib
@@ -30,7 +31,7 @@ def processes(without: Collection[int] = ()) -> list[Process]:
             try:
                 found = _look(entry)
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             children.setdefault(found.parent, []).append(found)
     todo = [one for some in children.values() for one in some if one.pid == os.getpid()]
     done: list[Process] = []

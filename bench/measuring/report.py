@@ -32,8 +32,8 @@ class Report:
         samples: Sequence[Sample] = (),
         slices: Sequence[dict[str, float]] = (),
     ) -> None:
-        """Add a row for people, and for the JSON file the runs, or the slices of a run, from which it was
-        computed."""
+        """Add a row for readers. The JSON file also gets the runs, or the slices of a run, from which the row
+        was computed."""
         self.tables.setdefault(table, []).append(row)
         runs = [*(asdict(sample) for sample in samples), *slices]
         self.samples.append({"table": table, "row": row, "runs": runs})
@@ -91,5 +91,5 @@ def megabytes(size_bytes: float) -> int:
 
 
 def rounded(value: float) -> float | int:
-    """Three significant digits, which is more than the noise justifies."""
+    """Three significant digits are more than the variation of the runs justifies."""
     return round(value) if value >= 100 else round(value, 1 if value >= 10 else 2)

@@ -15,7 +15,7 @@ class PartitionName(NamedTuple):
 
 
 class Outcome(Enum):
-    """The outcome of a batch, as far as its producer knows it."""
+    """The outcome of a batch, from the view of its producer."""
 
     OK = "ok"
     FAILED = "failed"
@@ -54,19 +54,19 @@ class History:
     productions: list[Production] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     deletions: dict[PartitionName, int] = field(default_factory=dict)
-    """The highest first offset that an answer to a deletion of records contained."""
+    """The highest first offset in a response to a deletion of records."""
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     producer_ids: dict[int, str] = field(default_factory=dict)
-    """The client that was first given a producer id, by the id."""
+    """The first client that got a producer id, by the id."""
 
     def _line(self, text: str) -> None:
         self.lines.append(f"{self.now_s():.6f} {text}")
 
     def identified(self, producer: str, producer_id: int) -> None:
-        """Record that a client without a transactional id was given a producer id. It belongs to this client
-        alone: a second owner's batches would be taken for repetitions."""
+        """Record that a client without a transactional id got a producer id. The id must belong to this
+        client alone, because the broker would treat the batches of a second owner as repetitions."""
         owner = self.producer_ids.setdefault(producer_id, producer)
         if owner != producer:
             self.violate(f"producer id {producer_id} of {owner} is given to {producer}, too")

@@ -104,7 +104,7 @@ class Nemesis:
         self._history.note("calm")
 
     async def supervise(self, restart_allowed: Callable[[Host], bool] = lambda _host: True) -> None:
-        """Restart programs that have ended by themselves. An end without a reason is a violation."""
+        """Restart programs that have ended without a fault. An end without a reason is a violation."""
         while True:
             await asyncio.sleep(RESTART_AFTER_EXIT_S)
             for host, program in self._programs.items():

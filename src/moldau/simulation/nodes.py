@@ -37,9 +37,8 @@ from moldau.simulation.world.process import serving
 _SPECIAL = (Fault.DEFECTS, Fault.STOP, Fault.ONE_WAY, Fault.OVERTAKE)
 _ALL_FAULTS = tuple(fault for fault in Fault if fault not in _SPECIAL)
 """Most scenarios have no faults of the special kinds. Defects are for scenarios that list the defects that a
-node must survive. Stops are for nodes that can stop. Links that fail in one direction are for scenarios of
-several nodes.
-"""
+node must survive. Stops are for nodes that can be stopped. Links that fail in one direction are for scenarios
+of several nodes."""
 
 
 def tiny(flaw: Flaw = Flaw.NONE) -> Scenario:

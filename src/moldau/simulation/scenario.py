@@ -117,7 +117,8 @@ class Scenario:
     weather: Weather = field(default_factory=Weather)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     must_answer: bool = False
-    """Whether a request without an answer in time is a violation. It is one when no fault loses answers."""
+    """Whether a request without a response in time is a violation. It is a violation when no fault loses
+    responses."""
     watches_budgets: bool = False
     """Whether the budgets of every process are checked while it runs. ``Process.exhibit`` must be the
     node.

@@ -23,7 +23,7 @@ def check(
     final: Mapping[PartitionName, FinalLog],
     first_offsets: Mapping[PartitionName, int] | None = None,
 ) -> list[str]:
-    """Every broken rule in a sentence; empty when no rule is broken.
+    """Every broken rule as a sentence; empty when no rule is broken.
 
     ``first_offsets`` has the first offsets of partitions whose first records may have been deleted.
     """

@@ -38,7 +38,7 @@ class TieredAfterlife:
     async def spoil(self, world: World, node: Host, history: History) -> None:
         history.note("caches of the remote tier are lost")
         node.kill()
-        node.clock.skew_ms = 0  # a node that starts with a wrong clock goes on using it
+        node.clock.skew_ms = 0  # a node that starts with a wrong clock continues to use it
         lose_databases(node)
 
 

@@ -140,7 +140,7 @@ class SimulatedClient:
                 code = response.topics[0].error_code
                 if code in (ErrorCode.none, ErrorCode.topic_already_exists):
                     return
-                # Kafka answers with an error about the replication factor while every broker is still fenced.
+                # Kafka returns an error about the replication factor while every broker is still fenced.
                 if code not in RETRIABLE and code is not ErrorCode.invalid_replication_factor:
                     self.history.violate(f"{self.name}: CreateTopics of {topic}: {code.name}")
                     return

@@ -7,8 +7,8 @@ epochs and a watermark.
 - :class:`LogAgreement`: every replica has the same batches below the watermark, and applies each of them
   once.
 - :class:`LeaderAgreement`: an epoch has at most one leader.
-- :class:`WatermarkMonotonicity`: a replica's watermark does not go back while the replica lives, and a new
-  leader does not answer with a lower watermark than its predecessors.
+- :class:`WatermarkMonotonicity`: a replica's watermark does not go back while the replica is open, and a new
+  leader does not return a lower watermark than its predecessors.
 - :class:`StateAgreement`: the state that follows from the log up to an offset is the same on every replica,
   whether the replica led, followed, rebuilt the state from the log or loaded it from a snapshot.
 """

@@ -1,4 +1,4 @@
-"""Jumps of clocks in scenarios of several nodes, and log settings under which a clock jump could do harm."""
+"""Jumps of clocks in scenarios of several nodes. With its log settings, a jump could cause damage."""
 
 from typing import Final
 

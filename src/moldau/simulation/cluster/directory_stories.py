@@ -1,8 +1,8 @@
 """Replicated partitions on nodes with two disks each: a disk fails under load, and is repaired or replaced.
 
-While a node works without its disk, its other replicas lead and follow, and the leaderships of the failed
-ones leave it. In another story, replicas move from disk to disk while nodes are killed. No acknowledged
-record is lost.
+While a node works without one disk, the replicas on its other disk continue, and other nodes become leaders
+of the partitions on the failed disk. In another story, replicas move from disk to disk while nodes are
+killed. No acknowledged record is lost.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ from moldau.simulation.world.process import Process
 METADATA_DISK: Final = "/data/a"
 OTHER_DISK: Final = "/data/b"
 LEADERS_LEAVE_S: Final = 10.0
-"""A node tells of its failed disk at once; the controller may have to be elected first."""
+"""A node reports its failed disk immediately, but a controller may have to be elected first."""
 
 
 def replication_directories() -> Scenario:
-    """Nodes whose second disk fails, some of them restarted before the operator comes."""
+    """The second disk of nodes fails. Some nodes are restarted before the operator repairs the disk."""
     properties = {"log.dirs": f"{METADATA_DISK},{OTHER_DISK}"}
     return replace(
         replication(), story=partial(DirectoryStory, properties=properties), fault_count=3, consumer_count=1
@@ -65,7 +65,7 @@ def replication_directory_moves() -> Scenario:
 
 
 class MovingStory(ReplicationStory):
-    """One seeded story of moves between disks."""
+    """A seeded story of moves between disks."""
 
     async def _storm(self, nemesis: Nemesis) -> None:
         chance = stream(self._world.seed, "disks")
@@ -92,7 +92,7 @@ class MovingStory(ReplicationStory):
 
 
 class DirectoryStory(ReplicationStory):
-    """One seeded story of failing disks."""
+    """A seeded story of failing disks."""
 
     async def _storm(self, nemesis: Nemesis) -> None:
         chance = stream(self._world.seed, "disks")
@@ -123,7 +123,7 @@ class DirectoryStory(ReplicationStory):
         await self._operator_comes(nemesis, host, is_new, chance)
 
     async def _leaders_have_left(self, node_id: int) -> None:
-        """Wait until the node leads no partition in its failed folder, by the metadata of another node."""
+        """Wait until this node leads no partition in its failed folder, by another node's metadata."""
         deadline = self._world.loop.elapsed_s() + LEADERS_LEAVE_S
         while led := self._led_on_failed_disk(node_id):
             if self._world.loop.elapsed_s() > deadline:
@@ -147,7 +147,7 @@ class DirectoryStory(ReplicationStory):
         ]
 
     def _works(self, node_id: int, partition: PartitionName) -> bool:
-        """Whether a replica has not met its failed disk yet, because nothing was written."""
+        """Whether a replica has not detected its failed disk yet, because nothing was written to it."""
         replicas = dict(self._replicas_by_node(partition))
         return node_id in replicas and not replicas[node_id].log.is_offline
 

@@ -26,7 +26,7 @@ class Voters(Protocol):
     """The voters of a quorum whose elections are disturbed."""
 
     def leader_id(self) -> int:
-        """The leader that a replica knows; 0 when it knows none."""
+        """The leader in a replica's state; 0 when there is none."""
         ...
 
     def election(self, node_id: int) -> ElectionState:

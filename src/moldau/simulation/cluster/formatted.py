@@ -12,7 +12,7 @@ def format_folders(machine: Machine, config: BrokerConfig, cluster_id: str) -> N
     machine.disk.sync_dir("/")
     try:
         if machine.disk.exists(f"{config.metadata_log_dir}/{FILE_NAME}"):
-            return  # other folders may fail now, too
+            return  # from now on other folders may fail, too
     except OSError:
         return  # the node itself reports the failed folder
     request = FormatRequest(

@@ -17,7 +17,7 @@ PAUSE_S = 0.3
 
 
 class GroupsAtWork:
-    """The groups that a scenario asks for; none by default."""
+    """The groups of a scenario; none by default."""
 
     def __init__(
         self,

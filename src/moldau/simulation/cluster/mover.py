@@ -60,7 +60,7 @@ class Mover:
             self.move_count += 1
 
     async def settle(self) -> None:
-        """Give every partition replicas on all brokers. Returns when that is done."""
+        """Give every partition replicas on all brokers. Returns when the moves are done."""
         for partition in self._partitions:
             while not await self.move(partition, self._brokers):
                 await self._client.pause()
@@ -89,7 +89,7 @@ class Mover:
         return all(row.error_code is ErrorCode.none for row in response.responses[0].partitions)
 
     async def _ask(self, api: ApiKey, version: int, request: Message) -> Any:
-        """The answer of a broker; None when the broker does not answer."""
+        """The response of a broker; None when the broker does not respond."""
         try:
             return await self._client.ask(api, version, request)
         except OSError:

@@ -316,14 +316,13 @@ class QuorumStory:
                 self.checkers.watermarks.answered(driver.epoch, told)
 
     async def _read_current(self, node_id: int, metadata: MetadataNode) -> None:
-        """Check that an image contains every change whose acknowledgement a client got, when a broker
-        calls the image current.
-        """
+        """Check the image of a broker that reports its image as current. It must contain every change that
+        was acknowledged to a client."""
         told = {topic for client in self._clients for topic in client.present}
         try:
             await metadata.until_current()
         except (KafkaError, TimeoutError):
-            return  # the quorum's leader does not answer at this time
+            return  # the quorum's leader does not respond at this time
         image = metadata.publisher.image
         deleted = {topic for client in self._clients for topic in client.deleted}
         missing = {topic for topic in told - deleted if image.topics.get(topic) is None}

@@ -30,7 +30,7 @@ RACKS: Final = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"}
 """The rack of each node. Rack ``a`` has the nodes 1 and 4, and so on. Nodes 1 to 3 are controllers, too."""
 NAMES: Final = ("a", "b", "c")
 REPLICAS: Final = 5
-"""With this number, some rack has two replicas of a partition, and one broker has none."""
+"""With this number, one rack has two replicas of a partition, and one broker has no replica."""
 
 
 _INTRODUCTION: Final = ApiVersionsRequest(client_software_name="simulated", client_software_version="1")

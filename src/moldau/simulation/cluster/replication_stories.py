@@ -79,7 +79,8 @@ _SHORT_METADATA: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "1",
 }
-"""Snapshots are so frequent that a node may begin at an old image in which replicas are on other nodes."""
+"""Snapshots are so frequent that the first image of a node may be an old one, in which replicas are on other
+nodes."""
 _GROUPS: Final = {
     "group.initial.rebalance.delay.ms": "200",
     # Frequent compaction, so that coordinators load compacted logs.
@@ -135,7 +136,7 @@ def replication_groups() -> Scenario:
 
 
 def replication_groups_power() -> Scenario:
-    """Nodes of coordinators lose power; their logs are synced before anything is answered."""
+    """Nodes of coordinators lose power; their logs are synced before any response is sent."""
     faults = (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY)
     return _with_groups(_scenario({**_GROUPS, **_SYNCED}, faults))
 
@@ -305,11 +306,11 @@ class ReplicationStory:
             self._world.network.heal(*link)
 
     async def _starve_follower(self, nemesis: Nemesis, chance: random.Random) -> None:
-        """Disconnect a follower from a leader that other replicas still follow, and kill the leader a while
+        """Disconnect a follower from a leader that other replicas still follow. Kill the leader some time
         later.
 
-        Both can reach the controller. A follower that counts as in sync, although it lacks records, could
-        then be elected.
+        The follower and the leader can reach the controller. If the follower counted as in sync although it
+        lacks records, it could be elected.
         """
         partition = chance.choice(PARTITIONS)
         leader_id = next((id for id, each in self._replicas_by_node(partition) if each.is_leader), None)

@@ -1,11 +1,11 @@
 """Tiered topics on three combined nodes with one object store: replicas fail while segments move to the
 store.
 
-Local segments are deleted within seconds. A follower that was down therefore finds that its leader's first
-local offset is after its own end, and restores its state from the remote tier. A new follower does the same,
-because replicas are also moved. At the end, every record is read from offset 0 with each of the nodes down in
-turn. The store must contain all segments of existing topics, and no other objects. The replicas of a
-partition must be equal in the range that all of them have in local segments.
+Local segments are deleted within seconds. If a follower was down, its leader's first local offset is
+therefore after the follower's own end, and the follower restores its state from the remote tier. A new
+follower does the same, because replicas are also moved. At the end, every record is read from offset 0 with
+each of the nodes down in turn. The store must contain all segments of existing topics, and no other objects.
+The replicas of a partition must be equal in the range that all of them have in local segments.
 """
 
 import asyncio

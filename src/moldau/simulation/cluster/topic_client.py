@@ -25,9 +25,8 @@ _RETRIABLE: Final = frozenset(
 class TopicClient:
     """Creates, alters and deletes its own topics, and records the expected result.
 
-    An attempt without an answer may be carried out at any later time. Therefore the client makes no change
-    that such an attempt could undo. It alters a topic once, and deletes it only if the first attempt created
-    it.
+    An attempt without a response may be executed at any later time. Therefore the client makes no change that
+    such an attempt could undo. It alters a topic once, and deletes it only if the first attempt created it.
     """
 
     def __init__(
@@ -121,10 +120,10 @@ class TopicClient:
         code_of: Callable[[Any], ErrorCode],
         *done_before: ErrorCode,
     ) -> int:
-        """Send a request to one controller after another until it is carried out.
+        """Send a request to one controller after another until it is executed.
 
-        Returns 1 when no earlier attempt can have been carried out, otherwise a larger number. Only an
-        attempt without an answer can cause the errors in ``done_before``.
+        Returns 1 if no earlier attempt can have been executed, otherwise a larger number. Only an attempt
+        without a response can cause the errors in ``done_before``.
         """
         lost = 0
         voters = self._voters
@@ -147,7 +146,7 @@ class TopicClient:
                 if code not in _RETRIABLE:
                     self._history.violate(f"{self._name}: {request} was answered with {code.name}")
                     return lost + 1
-                # A former leader answers with this code for a change that may still be committed.
+                # A former leader returns this code for a change that may still be committed.
                 lost += code is ErrorCode.not_controller
             position += 1
             await asyncio.sleep(self._chance.uniform(0.05, 0.3))

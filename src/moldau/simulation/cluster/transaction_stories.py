@@ -1,8 +1,8 @@
 """Transactions over diskless and classic partitions and offsets, on three combined nodes.
 
 Each partition is a list. Transactions append to lists and read lists while coordinators, leaders and gateways
-are killed. At the end no read was aborted, early or torn, no write is lost, repeated or out of order, and the
-groups' offsets agree with the outcomes.
+are killed. At the end, no reader has read an aborted record, a record before its commit, or a part of a
+transaction. No write is lost, repeated or out of order, and the groups' offsets agree with the outcomes.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ PLACES: Final = (*PARTITIONS, PartitionName(CLASSIC_TOPIC, 0), PartitionName(CLA
 PRODUCER_COUNT: Final = 3
 TRANSACTION_COUNT: Final = 12
 END_WAIT_S: Final = 60.0
-"""Longer than the time-out of a transaction and the search that aborts it."""
+"""A time that is longer than the time-out of a transaction plus the interval of the check that aborts it."""
 _TARGETED_CHANCE: Final = 0.5
 _TARGETS: Final = (
     PartitionName(TRANSACTION_STATE_TOPIC, 0),
@@ -64,14 +64,14 @@ _PROPERTIES: Final = {
 
 
 def transactions_cluster() -> Scenario:
-    """Coordinators, leaders and gateways are killed, stopped, paused and cut off during transactions."""
+    """Coordinators, leaders and gateways are killed, stopped, paused and disconnected during transactions."""
     faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY), Fault.CACHE_LOST)
     story = partial(TransactionClusterStory, layout=ClusterLayout(properties=_PROPERTIES))
     return replace(scenario_of(faults), story=story, fault_count=5)
 
 
 class TransactionClusterStory(DisklessClusterStory):
-    """Three producers, two of which speak version 2, append to all lists through all brokers."""
+    """Three producers append to all lists through all brokers. Two of them use version 2."""
 
     _brokers = tuple(Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in (1, 2, 3))
     _found: Sequence[str] = ()

@@ -1,9 +1,10 @@
 """A rolling upgrade to the next version and back, while clients write and read.
 
-The next version is this version with one more level of two features. A node of the next version is made with
-other :data:`NEXT_FEATURES`. Nodes of the two versions work together; an administrator raises a level at each
-step, which is accepted only after the last node. Then a node of this version does not start until the level
-is lowered. ``metadata.version``, which cannot be lowered, is raised in half of the stories.
+The next version is this version with one more level for two features. A node of the next version is created
+with other :data:`NEXT_FEATURES`. Nodes of the two versions work together. After each upgraded node, an
+administrator tries to raise a level, which succeeds only after the last node. Then a node of this version
+does not start until the level is lowered. In half of the stories ``metadata.version`` is raised, which cannot
+be lowered.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from moldau.simulation.world.world import World
 NEXT_FEATURES: Final[FeatureRanges] = MappingProxyType(
     {
         **SUPPORTED_FEATURES,
-        # Level 30 has other versions of the records of brokers.
+        # Level 30 has other versions of broker records.
         METADATA_VERSION_FEATURE: (METADATA_VERSION_MIN, METADATA_VERSION_LATEST + 1),
         DISKLESS_FEATURE: (0, DISKLESS_LATEST + 1),
     }
@@ -46,7 +47,7 @@ _SNAPSHOTS: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.max.retention.bytes": "1",
 }
-"""Nodes begin with snapshots that the other version has written, too."""
+"""A node also starts from snapshots that the other version has written."""
 
 
 def upgrade() -> Scenario:
@@ -64,7 +65,7 @@ def upgrade() -> Scenario:
 
 
 class UpgradeStory(ReplicationStory):
-    """One seeded story of an upgrade."""
+    """A seeded story of an upgrade."""
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         super().__init__(world, scenario, properties=dict(_SNAPSHOTS))
@@ -100,7 +101,7 @@ class UpgradeStory(ReplicationStory):
             await self._replace(nemesis, chance, node_id)
 
     async def _replace(self, nemesis: Nemesis, chance: random.Random, node_id: int) -> None:
-        """Start a node with the other version, once all replicas are in sync."""
+        """Start a node with the other version, as soon as all replicas are in sync."""
         await self._converge()
         host = self._host(node_id)
         is_upgrade = node_id not in self._upgraded
@@ -116,7 +117,7 @@ class UpgradeStory(ReplicationStory):
         nemesis.start(host)
 
     async def _start_too_old(self, nemesis: Nemesis, node_id: int) -> None:
-        """Start a node with a version that does not know a level of the cluster: the node must stop and
+        """Start a node with a version that does not support a level of the cluster. The node must stop and
         report the reason."""
         await self._converge()
         host = self._host(node_id)
@@ -130,7 +131,7 @@ class UpgradeStory(ReplicationStory):
                 await self._node(node_id, machine)
             except KafkaError as error:
                 reasons.append(str(error))
-            except RuntimeError as error:  # it has served
+            except RuntimeError as error:  # the node has served requests
                 self.history.violate(f"{host.name} has served with a level that it does not know: {error}")
 
         main = host.start(attempt).main
@@ -150,7 +151,7 @@ class UpgradeStory(ReplicationStory):
                 self.history.violate(f"{name} is raised to {level}, though nodes {old} do not know it")
 
     async def _set(self, levels: Mapping[str, int], kind: UpgradeType) -> None:
-        """Repeat a change until it is made: nodes register some time after their start."""
+        """Repeat a change until it succeeds, because nodes register some time after their start."""
         deadline = self._world.loop.elapsed_s() + LEVEL_LIMIT_S
         while True:
             answer = await self._ask(levels, kind)
@@ -163,7 +164,7 @@ class UpgradeStory(ReplicationStory):
             await asyncio.sleep(0.5)
 
     async def _ask(self, levels: Mapping[str, int], kind: UpgradeType) -> Any:
-        """The answer to UpdateFeatures; None without one."""
+        """The response to UpdateFeatures; None when there is none."""
         updates = [
             FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)
             for name, level in levels.items()

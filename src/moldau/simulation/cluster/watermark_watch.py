@@ -1,4 +1,4 @@
-"""Checks that the high watermarks of replicated partitions never go back, beside a story of several nodes."""
+"""Checks during a story of several nodes that the high watermarks of replicated partitions never go back."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -10,15 +10,15 @@ from moldau.simulation.cluster.checkers import WatermarkMonotonicity
 from moldau.simulation.history import History, PartitionName
 
 _LOOK_EVERY_S: Final = 0.05
-"""Virtual time, to find replicas that were opened since."""
+"""Interval, in virtual time, at which the watch looks for newly opened replicas."""
 
 Replicas = Callable[[PartitionName], Iterator[tuple[int, ClassicPartition]]]
-"""The replicas of a partition on the nodes that run, with the ids of these nodes."""
+"""The replicas of a partition on the running nodes, with the ids of these nodes."""
 
 
 class WatermarkWatch:
-    """One checker for each partition, which is notified of every move. A replica that is opened again is a
-    new one."""
+    """One checker for each partition, which is notified of every move of a watermark. If a replica is opened
+    again, it counts as a new replica."""
 
     def __init__(self, partitions: Iterable[PartitionName], replicas: Replicas, history: History) -> None:
         self._replicas = replicas
@@ -48,8 +48,8 @@ class WatermarkWatch:
 
 def _moved(checker: WatermarkMonotonicity, name: str, replica: ClassicPartition, watermark: int) -> None:
     checker.seen(name, watermark)
-    # A new leader may begin with an older watermark, which its followers' fetches bring up to date before it
-    # commits a record of its own.
+    # A new leader may begin with an older watermark. The fetches of its followers raise this watermark before
+    # the leader commits a record of its own.
     epoch = replica.leader_epoch
     if replica.is_leader and watermark and replica.log.epoch_for_offset(watermark - 1) == epoch:
         checker.answered(epoch, watermark)

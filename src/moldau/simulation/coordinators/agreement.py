@@ -70,7 +70,7 @@ class CoordinatorAgreement:
         """Replay committed records; compare if the coordinator is loaded and has no later decisions."""
         log = host.term.log
         if host.term.epoch < self._newest_epoch:
-            return  # another node leads, and this node does not know it yet
+            return  # another node leads, and this node has not learned it yet
         self._newest_epoch = host.term.epoch
         self._keep_until_replayed(host)
         if self._is_over or not await self._replay(host, log.high_watermark):
@@ -221,7 +221,8 @@ def _without_effects(reference: Any) -> Any:
 def differences(led: CanonicalState, expected: CanonicalState) -> str:
     """The parts in which two states of a kind differ, with the first row that is in only one of the states.
 
-    If no part differs, it is the first named value that differs and that the leader's shard has written.
+    If no part differs, the result is the first named value that differs, among the values that the leader's
+    shard has written.
     """
     found = []
     for part in sorted(led.parts.keys() | expected.parts.keys()):

@@ -24,7 +24,7 @@ class Contents:
     unreadable: Mapping[PartitionName, str] = field(default_factory=dict)
     """The offset at which reading ends before the end of a partition, with the error that the client got."""
     live_objects: Collection[str] = ()
-    """Keys of objects that hold records of existing topics."""
+    """Keys of objects that contain records of existing topics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,10 +79,11 @@ def _has_witnesses(path: str, stem: str, copy: Copy) -> bool:
 
 
 def siblings_of(path: str, copy: Copy, *, trusts_indexes: bool) -> list[str]:
-    """Files with another content that a careless restore may put in the place of a file: those with the same
-    name in other folders, and those of the same folder with the same suffix.
+    """Files that a careless restore may put in the place of a file. They are the files with the same name in
+    other folders, and the files of the same folder with the same suffix.
 
-    A segment without enough entries in its indexes has none, because nothing could show the replacement.
+    A segment without enough entries in its indexes has no such files, because nothing could show the
+    replacement.
     """
     folder, name = posixpath.split(path)
     stem, suffix = posixpath.splitext(path)

@@ -23,7 +23,7 @@ from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import History, PartitionName
 
 PATIENCE_S: Final = 60.0
-"""Time after which a record counts as unreadable, if each read has the same error."""
+"""Time after which a record counts as unreadable, if each read returns the same error."""
 
 
 class Reader(SimulatedClient):

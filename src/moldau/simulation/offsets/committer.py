@@ -25,7 +25,7 @@ from moldau.simulation.offsets.group_client import GroupClient
 OFFSET_COMMIT_VERSION: Final = 8
 OFFSET_FETCH_VERSION: Final = 7
 UNDER_WAY_S: Final = 60.0
-"""A time that is longer than a paused node or a broken link can hold a request."""
+"""A time that is longer than a paused node or a broken link can delay a request."""
 _FETCH_CHANCE: Final = 0.3
 
 
@@ -34,7 +34,7 @@ class Commits:
     """The commits of a group to a set of partitions, and the values that a fetch may return."""
 
     settled: int = -1
-    """The last value known to be committed; -1 for none."""
+    """The last value that is certainly committed; -1 for none."""
     pending: dict[int, float] = field(default_factory=dict)
     """Values of commits without an answer, with the time when each was sent."""
 

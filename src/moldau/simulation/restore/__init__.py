@@ -1,1 +1,1 @@
-"""Scenarios in which all disks of a cluster vanish and only its object store is left."""
+"""Scenarios in which a cluster loses all disks and only its object store is left."""

@@ -1,9 +1,10 @@
 """Checks of the promises about records after a restore.
 
-* A record that was acknowledged before the cut is there once, at its offset.
-* A record that was acknowledged after the cut is there: once if its producer is idempotent.
+* A record that was acknowledged before the cut exists once, at its offset.
+* A record that was acknowledged after the cut exists. If its producer is idempotent, it exists only once.
 * The records of an idempotent producer are in order.
-* An offset has another record than before only in a newer generation, so that consumers find out (KIP-320).
+* If an offset has another record than before, its generation is newer. So consumers detect the change
+  (KIP-320).
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,7 +48,7 @@ Contents = Mapping[PartitionName, Read]
 
 
 class RecordChecker:
-    """Checks what was read after a restore, and what was read before it."""
+    """Compares the records that were read after a restore with the records that were read before it."""
 
     def __init__(self, history: TimedHistory, idempotent: Iterable[str]) -> None:
         """``idempotent`` are the names of the idempotent producers."""
@@ -59,7 +60,7 @@ class RecordChecker:
         """Offsets to which restores have moved productions, by their identities."""
 
     def check(self, after: Contents, cut_s: float) -> None:
-        """Check all that is there after a restore of a cut that was begun at ``cut_s``."""
+        """Check all records after a restore. The restored cut was begun at ``cut_s``."""
         for production in self._history.productions:
             if production.outcome is Outcome.OK:
                 self._check_production(production, after[production.partition].records, cut_s)
@@ -68,7 +69,7 @@ class RecordChecker:
         self.note_read(after)
 
     def note_read(self, contents: Contents) -> None:
-        """Check that no epoch has another record at an offset than any reader found there before."""
+        """Check that no reader has found another record at the same offset and epoch before."""
         for partition, read in contents.items():
             for offset, value in read.records:
                 key = (partition, offset, read.epochs[offset])
@@ -79,9 +80,8 @@ class RecordChecker:
     async def check_epochs(
         self, client: SimulatedClient, partition: PartitionName, before: Read, after: Mapping[int, bytes]
     ) -> None:
-        """Check that a consumer that has read ``before`` finds out which of these offsets have other records
-        now.
-        """
+        """Check that a consumer that has read ``before`` can detect which of these offsets have other records
+        now."""
         ends = {epoch: await end_of_epoch(client, partition, epoch) for epoch in set(before.epochs.values())}
         for offset, value in before.records:
             if after.get(offset) != value and offset < ends[before.epochs[offset]]:
@@ -122,7 +122,7 @@ class RecordChecker:
 
 
 async def end_of_epoch(client: SimulatedClient, partition: PartitionName, epoch: int) -> int:
-    """The end offset of a leader epoch (KIP-320). It asks until the leader knows it."""
+    """The end offset of a leader epoch (KIP-320). The request is repeated until the leader has the epoch."""
     wanted = OffsetForLeaderTopic(
         topic=partition.topic,
         partitions=[OffsetForLeaderPartition(partition=partition.index, leader_epoch=epoch)],

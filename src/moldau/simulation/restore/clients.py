@@ -1,4 +1,4 @@
-"""Clients that go on over restores: transactional producers and a group."""
+"""Clients that continue after restores: transactional producers and a group."""
 
 import asyncio
 import random
@@ -92,7 +92,7 @@ class RovingTransactionalProducer(TransactionalProducer):
 
 
 class GroupProgress(GroupClient):
-    """A consumer group that commits ever larger offsets."""
+    """A consumer group that commits increasing offsets."""
 
     def __init__(
         self, name: str, brokers: Sequence[Bootstrap], history: History, chance: random.Random, topic: str
@@ -162,9 +162,8 @@ class Losses:
         self._all.append((cut_s, restored_s))
 
     def spared(self, acknowledged_s: float) -> bool:
-        """Whether no restore has lost what was acknowledged at a time: it was before the cut, or later than
-        the restore.
-        """
+        """Whether no restore has lost an acknowledgement of this time: it was before the cut, or after the
+        restore."""
         return all(not cut_s <= acknowledged_s <= restored_s for cut_s, restored_s in self._all)
 
 
@@ -175,8 +174,8 @@ def check_committed(
 ) -> list[str]:
     """The violations in the committed records of all partitions.
 
-    A transaction that no cut lacks is there as a whole. Any other is there as a whole or not at all, and
-    only if its commit was requested.
+    If no restore has lost a transaction, all of its records must exist. Of any other transaction, all records
+    exist or none, and they exist only if the commit was requested.
     """
     found = [
         f"{value} of a fenced producer is committed"

@@ -1,7 +1,8 @@
-"""Several brokers lose all disks at any moment, in several rounds, and are restored, also as other nodes.
+"""Several brokers lose all disks at any moment, in several rounds, and are restored, sometimes as other
+nodes.
 
-Producers, transactions and a consumer group go on through all of it. The moments are those at which a save
-is stored, an object is deleted, a leader is being replaced, or any others.
+Producers, transactions and a consumer group continue during all rounds. The disks are lost when a save is
+stored, when an object is deleted, while a leader is being replaced, or at any other moment.
 """
 
 import asyncio
@@ -72,7 +73,7 @@ NODE_SETS: Final = (
 
 
 class RestoredClusterStory:
-    """Rounds of work, loss of all disks in the middle of it, and a restore."""
+    """Rounds of three steps: work, loss of all disks during the work, restore."""
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
@@ -94,7 +95,7 @@ class RestoredClusterStory:
             for place in PARTITIONS
             for number in range(2)
         ]
-        # They get their producer ids in the cluster that is restored in a round.
+        # The producers get their producer ids in the cluster that is restored in a round.
         self._newcomers = [
             self._producer(PARTITIONS[0], f"late-{number}", idempotent=True) for number in range(ROUNDS)
         ]
@@ -126,7 +127,7 @@ class RestoredClusterStory:
         self._cluster.start()
         admin = self._begin_at_any(SimulatedClient, "admin")
         await self._on("admin", admin.create_topic(TOPIC, len(PARTITIONS), {"retention.ms": "-1"}))
-        # The topic is in a cut before the disks vanish.
+        # The topic is in a cut before the disks are lost.
         await asyncio.sleep(self._interval_s + self._chance.uniform(2.0, 7.0))
         for number in range(ROUNDS):
             await self._round(number)
@@ -164,7 +165,7 @@ class RestoredClusterStory:
         await self._check(number, before, cut_s)
 
     async def _until_moment(self) -> None:
-        """Wait for a moment at which the disks vanish."""
+        """Wait for the moment at which the disks are lost."""
         kind = self._chance.choice(("any", "save", "deletion", "hand-over"))
         if kind == "save":
             await self._event(lambda event: event.startswith("put .moldau/backup/"))
@@ -198,7 +199,8 @@ class RestoredClusterStory:
     # Checks --------------------------------------------------------------------------------------
 
     async def _check(self, number: int, before: Contents, cut_s: float) -> None:
-        # A leader answers with what it knows, and it hears of other brokers' commits a little later.
+        # A leader returns only the commits that it has learned, and it learns of other brokers' commits a
+        # little later.
         await asyncio.sleep(QUIET_S)
         after = await self._contents(f"after {number}")
         if self.history.violations:
@@ -238,7 +240,7 @@ class RestoredClusterStory:
                 return
 
     def _elapsed_s(self, clock_ms: int) -> float:
-        """Virtual time since the start of the world, of a time of a node's clock."""
+        """Converts a time of a node's clock to virtual time since the start of the world."""
         now_ms = self._cluster.hosts[0].clock.now_ms()
         return self._world.loop.elapsed_s() - (now_ms - clock_ms) / 1000
 
@@ -276,5 +278,5 @@ def _of_transactions(values: list[str]) -> list[str]:
 
 
 def restore_cluster() -> Scenario:
-    """All disks of several brokers vanish, and the cluster comes back, also as other nodes."""
+    """Several brokers lose all disks, and the cluster is restored, sometimes as other nodes."""
     return Scenario(story=RestoredClusterStory, time_limit_s=4_000.0, step_limit=8_000_000, cpu_limit_s=600.0)

@@ -33,7 +33,7 @@ _COPIED_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NodeSet:
-    """The nodes of one life of the cluster. All of them are brokers."""
+    """The nodes of one life of the cluster (the time between two restores). All of them are brokers."""
 
     node_ids: Sequence[int]
     voter_ids: Sequence[int]
@@ -41,14 +41,14 @@ class NodeSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifeOptions:
-    """The configuration of every node, and the sets of nodes from which each life of the cluster has one."""
+    """The configuration of every node, and the sets of nodes. Each life of the cluster uses one set."""
 
     properties: Mapping[str, str]
     node_sets: Sequence[NodeSet]
     replicated: Mapping[str, int] = field(default_factory=dict)
-    """Keys of replication factors, with their values where there are as many brokers."""
+    """Keys of replication factors, with the values that they have if there are enough brokers."""
     interrupts: bool = False
-    """Whether a restore is sometimes begun, and lost with the disks that it has written."""
+    """Whether a restore is sometimes interrupted, and the disks that it has written are lost."""
 
 
 class LosableCluster:
@@ -108,7 +108,7 @@ class LosableCluster:
         assert process.main is not None
         # A killed operator's program must not even be cancelled.
         found: RestoreReport | None = await asyncio.shield(process.main)
-        self._world.host("operator").kill()  # its program has ended, and its process goes
+        self._world.host("operator").kill()  # the program has ended; this ends its process
         return found
 
     async def _restoring(self, machine: Machine) -> RestoreReport | None:

@@ -1,6 +1,6 @@
-"""All disks vanish at any moment, in several rounds; each time the node is restored from the object store.
+"""A node loses all disks at any moment, in several rounds, and is restored from the object store each time.
 
-Producers go on through all of it, with the identities that they had. What a restore promises is checked
+Producers continue during all rounds, with the same producer ids. The promises of a restore are checked
 (:mod:`.checks`).
 """
 
@@ -62,14 +62,15 @@ PROPERTIES: Final[Mapping[str, str]] = {
 
 
 class RestoreStory:
-    """Rounds of work, loss of all disks in the middle of it, and a restore."""
+    """Rounds of three steps: work, loss of all disks during the work, restore."""
 
     properties = PROPERTIES
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
         self._chance = stream(world.seed, "restore")
-        # With rare cuts, objects are freed, and could be deleted, long before a cut says so.
+        # With rare cuts, objects are freed long before a cut contains the record that freed them. They must
+        # not be deleted in this time.
         self._interval_s = self._chance.choice((1.0, 2.0, 90.0))
         self._node = world.host("node-1")
         self._bootstrap = Bootstrap("node-1", PORT)
@@ -84,7 +85,7 @@ class RestoreStory:
         await self._on(
             "admin", self._client("admin").create_topic(TOPIC, PARTITION_COUNT, {"retention.ms": "-1"})
         )
-        # The topic is in a cut before the disks vanish.
+        # The topic is in a cut before the disks are lost.
         await asyncio.sleep(self._interval_s + self._chance.uniform(2.0, 7.0))
         self._producers = [
             self._producer(partition, number) for partition in self._partitions for number in range(3)
@@ -184,7 +185,7 @@ class RestoreStory:
             await self._on(client.name, self._checker.check_epochs(client, partition, read, found))
 
     def _elapsed_s(self, clock_ms: int) -> float:
-        """Virtual time since the start of the world, of a time of the node's clock."""
+        """Converts a time of the node's clock to virtual time since the start of the world."""
         now_ms = self._node.clock.now_ms()
         return self._world.loop.elapsed_s() - (now_ms - clock_ms) / 1000
 
@@ -214,5 +215,5 @@ class RestoreStory:
 
 
 def restore() -> Scenario:
-    """All disks vanish, and the cluster comes back from its object store."""
+    """A node loses all disks, and is restored from its object store."""
     return Scenario(story=RestoreStory, time_limit_s=4_000.0, step_limit=4_000_000, cpu_limit_s=300.0)

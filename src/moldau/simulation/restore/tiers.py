@@ -1,10 +1,11 @@
-"""All disks vanish from a node with remote segments, and with topics that no saved state knows.
+"""A node loses all disks. It has remote segments, and topics that are in no saved state.
 
-What a restore promises is checked:
+The promises of a restore are checked:
 
-* Every finished segment of the saved state can be read: no object of it was deleted before the state said so.
+* Every finished segment of the saved state can be read. Its objects are deleted only after a state without
+  the segment was saved.
 * The records of a classic topic that were remote in the saved state are at their offsets.
-* The objects of topics that the saved state lacks are listed, and stay, whatever scans run.
+* The objects of topics that the saved state lacks are listed, and no scan deletes them.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ SCANS_S = 230.0
 
 
 class TierStory(RestoreStory):
-    """Rounds of work, loss of all disks, and a restore, with topics in the remote tier."""
+    """Rounds of three steps, with topics in the remote tier: work, loss of all disks, restore."""
 
     properties: Mapping[str, str] = MappingProxyType(
         {
@@ -74,7 +75,7 @@ class TierStory(RestoreStory):
         for number in range(ROUNDS):
             sent = (number + 1) * RECORDS_A_ROUND
             for each in producers:
-                each.disconnect()  # the process of the last round is over
+                each.disconnect()  # the process of the last round has ended
             work = [self._on(f"{each.name} {number}", each.run(sent, pause_s=0.2)) for each in producers]
             await asyncio.sleep(self._chance.uniform(12.0, 20.0))
             # Most of these topics are not in a saved state yet.
@@ -103,7 +104,7 @@ class TierStory(RestoreStory):
     def _plain(self, partition: PartitionName) -> Producer:
         name = f"producer of {partition.topic}"
         chance = stream(self._world.seed, name)
-        # Local records are lost, so an idempotent producer could not go on.
+        # Local records are lost, so an idempotent producer could not continue.
         sending = Sending(idempotent=False)
         return Producer(name, self._bootstrap, self.history, chance, partition, sending)
 
@@ -149,5 +150,5 @@ class TierStory(RestoreStory):
 
 
 def restored_tiers() -> Scenario:
-    """All disks vanish from a node with remote segments."""
+    """A node with remote segments loses all disks."""
     return Scenario(story=TierStory, time_limit_s=4_000.0, step_limit=4_000_000, cpu_limit_s=300.0)

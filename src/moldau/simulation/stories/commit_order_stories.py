@@ -1,8 +1,8 @@
-"""Diskless topics on three nodes, with a network of 2 ms round trips and small objects: every broker has
+"""Diskless topics on three nodes, with a network of 2 ms round trips and small objects. Every broker has
 several commits in progress at each coordinator while the brokers of the coordinators are killed and isolated.
 
-Producers without sequences send to one broker each. Their records stay in order, because the coordinators
-decide the commits of a broker in the order of their numbers.
+A producer without sequences sends all its records to one broker. Its records stay in order, because the
+coordinators decide the commits of a broker in the order of their numbers.
 """
 
 import asyncio

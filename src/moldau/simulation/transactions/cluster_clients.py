@@ -1,4 +1,4 @@
-"""Clients of transactions over several brokers: each request goes to a broker that has the role for it."""
+"""Clients of transactions over several brokers. Each request goes to the broker that is responsible."""
 
 import random
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from moldau.simulation.transactions.routes import GROUP, TRANSACTION, BrokerRout
 _ATTEMPTS: Final = 60
 _POLL_CHANCE: Final = 0.3
 _REPEATED: Final = (RETRIED | RETRIABLE) - {ErrorCode.out_of_order_sequence_number}
-"""A batch out of order cannot be repaired by sending it again."""
+"""If a batch is out of order, sending it again does not help."""
 
 
 class LeaderReader(CommittedReader):
-    """A consumer with ``read_committed`` that reads from the partition's leader, whichever broker it is."""
+    """A consumer with ``read_committed`` that reads from the partition's leader, on any broker."""
 
     async def _opened(self) -> RpcConnection:
         return await self.leader(PartitionName(self._topic, self.partition))
@@ -32,7 +32,8 @@ class LeaderReader(CommittedReader):
 class ClusterProducer(TransactionalProducer):
     """Appends to lists, one for each partition, and reads lists during its transactions.
 
-    A request without an answer is repeated through another broker, a batch with the same sequence.
+    If a request has no response, it is repeated through another broker; a batch is repeated with the same
+    sequence.
     """
 
     def __init__(

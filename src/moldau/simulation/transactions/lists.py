@@ -1,8 +1,8 @@
 """Checks of lists that transactions append to and read; each partition is a list.
 
-They are stricter than :func:`check_transactions` where the time and the offset of a read are known. A cycle
-of writes (G0) is an anomaly here only between transactions that do not overlap in time: Kafka's transactions
-take no locks, so two that overlap may write to two partitions in opposite orders.
+These checks use the time and the offset of each read, so they are stricter than :func:`check_transactions`. A
+cycle of writes (G0) is an anomaly here only between transactions that do not overlap in time. Kafka's
+transactions take no locks, so two overlapping transactions may write to two partitions in opposite orders.
 """
 
 from collections.abc import Mapping, Sequence

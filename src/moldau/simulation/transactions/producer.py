@@ -1,4 +1,5 @@
-"""A transactional producer: it begins, writes, commits offsets, ends, and is fenced sometimes."""
+"""A transactional producer: it begins transactions, writes, commits offsets, ends transactions, and is
+sometimes fenced."""
 
 import asyncio
 import random
@@ -44,7 +45,7 @@ RETRIED: Final = frozenset(
 
 
 class TransactionalProducer(SimulatedClient):
-    """Sends transactions one after another. With ``bumps`` it speaks transaction version 2 (KIP-890)."""
+    """Sends transactions one after another. With ``bumps`` it uses transaction version 2 (KIP-890)."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class TransactionalProducer(SimulatedClient):
         self.transactions: list[RecordedTransaction] = []
 
     async def run(self, count: int) -> None:
-        """Send this number of transactions, regardless of their outcomes. Later calls go on."""
+        """Send this number of transactions, regardless of their outcomes. A later call adds more."""
         first = len(self.transactions)
         for number in range(first, first + count):
             each = RecordedTransaction(

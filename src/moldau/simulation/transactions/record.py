@@ -1,4 +1,4 @@
-"""Transactions as their producers know them, and the checks of the records that were read at the end."""
+"""Transactions from the view of their producers, and the checks of the records that were read at the end."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ ZOMBIE = "zombie"
 
 
 class Fate(Enum):
-    """The outcome of a transaction, as its producer knows it."""
+    """The outcome of a transaction, from the view of its producer."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
     """The producer never requested the commit of the transaction."""
     UNKNOWN = "unknown"
-    """The commit was requested and had no answer. It took effect in all partitions or in none of them."""
+    """The commit was requested and had no response. It took effect in all partitions or in none of them."""
 
 
 @dataclass(slots=True)
@@ -33,9 +33,10 @@ class RecordedTransaction:
     offset: int = -1
     began_s: float = 0.0
     commit_requested_s: float = inf
-    """When its producer requested the commit; infinite for a transaction that it never committed."""
+    """The time at which the producer requested the commit; infinite for a transaction that it never
+    committed."""
     ended_s: float = inf
-    """When the outcome was answered; infinite if it was not."""
+    """The time at which the producer got the outcome; infinite if it did not get the outcome."""
 
 
 def check_transactions(

@@ -29,7 +29,7 @@ transaction is open after this time.
 
 
 class TransactionStory:
-    """Three producers, two of which speak version 2, over all partitions of a node."""
+    """Three producers over all partitions of a node. Two of them use version 2."""
 
     sends_late: ClassVar = False
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 
 class ObjectStoreError(Exception):
-    """The store refused the request or did not answer. ``retriable`` is false when the same request would
-    fail again.
-    """
+    """The store refused the request or did not respond. ``retriable`` is false when the same request would
+    fail again."""
 
     def __init__(self, message: str, *, retriable: bool = True) -> None:
         super().__init__(message)
@@ -46,7 +45,7 @@ class StoreWeather:
     partial_read_chance: float = 0.0
     """Probability that a read breaks off in the middle of its bytes."""
     answer_lost_chance: float = 0.0
-    """Probability that the request takes effect and its sender gets no answer."""
+    """Probability that the request takes effect and its sender gets no response."""
     down: bool = False
 
 
